@@ -1,0 +1,138 @@
+"""The house rules that no linter knows: sizes of functions and files, prints, units in names, leftovers, paths of a machine."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+REPO = Path(__file__).parent.parent
+FUNCTION_LINES_MAX = 60
+FILE_LINES_MAX = 500
+CODE_FOLDERS = ("cluster", "actors", "store", "jobs", "benchmarks")
+CONSOLES = ("cluster/cli/", "cluster/demo", "cluster/bench", "benchmarks/")
+LEFTOVER = re.compile(r"#.*\b(TODO|FIXME|XXX|HACK)\b")
+MACHINE_PATH = re.compile(r"(?<![\w.{}])/(work|root|home)/[A-Za-z]")
+UNITLESS = re.compile(r"(^|_)(timeout|interval|delay|duration|latency|deadline|lease|elapsed|backoff)$")
+SIZES = re.compile(r"(^|_)(file_size|max_size|buffer_size|body_size)$")
+
+
+def python_files() -> list[Path]:
+    files = [path for folder in (*CODE_FOLDERS, "tests") for path in sorted((REPO / folder).rglob("*.py"))]
+    return [path for path in files if "__pycache__" not in path.parts]
+
+
+def of_code(path: Path) -> bool:
+    return path.relative_to(REPO).parts[0] in CODE_FOLDERS
+
+
+def name(path: Path) -> str:
+    return path.relative_to(REPO).as_posix()
+
+
+def functions(tree: ast.Module) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
+    return (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
+
+
+@pytest.fixture(scope="module")
+def trees() -> dict[Path, ast.Module]:
+    return {path: ast.parse(path.read_text()) for path in python_files()}
+
+
+def test_no_function_is_longer_than_a_screen(trees: dict[Path, ast.Module]) -> None:
+    long = [
+        f"{name(path)}:{function.lineno} {function.name}: {lines} lines"
+        for path, tree in trees.items()
+        for function in functions(tree)
+        if (lines := (function.end_lineno or 0) - function.lineno + 1) > FUNCTION_LINES_MAX
+    ]
+    assert not long, "\n".join(long)
+
+
+def test_no_file_is_longer_than_one_idea() -> None:
+    long = [
+        f"{name(path)}: {count} lines"
+        for path in python_files()
+        if (count := len(path.read_text().splitlines())) > FILE_LINES_MAX
+    ]
+    assert not long, "\n".join(long)
+
+
+def test_only_consoles_print(trees: dict[Path, ast.Module]) -> None:
+    prints = [
+        f"{name(path)}:{node.lineno}"
+        for path, tree in trees.items()
+        if of_code(path) and not name(path).startswith(CONSOLES)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "print"
+    ]
+    assert not prints, "\n".join(prints)
+
+
+def test_no_bare_except(trees: dict[Path, ast.Module]) -> None:
+    bare = [
+        f"{name(path)}:{node.lineno}"
+        for path, tree in trees.items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ExceptHandler) and node.type is None
+    ]
+    assert not bare, "\n".join(bare)
+
+
+def test_durations_and_sizes_name_their_unit(trees: dict[Path, ast.Module]) -> None:
+    """A parameter or annotated field that holds a number of something says of what."""
+    unitless = []
+    for path, tree in trees.items():
+        if not of_code(path):
+            continue
+        for node in ast.walk(tree):
+            if isinstance(node, ast.arg):
+                label, annotation = node.arg, node.annotation
+            elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+                label, annotation = node.target.id, node.annotation
+            else:
+                continue
+            is_number = isinstance(annotation, ast.Name) and annotation.id in {"int", "float"}
+            if is_number and (UNITLESS.search(label.lower()) or SIZES.search(label.lower())):
+                unitless.append(f"{name(path)}:{node.lineno} {label}")
+    assert not unitless, "\n".join(unitless)
+
+
+def test_nothing_is_left_for_later() -> None:
+    left = [
+        f"{name(path)}:{number} {line.strip()}"
+        for path in python_files()
+        for number, line in enumerate(path.read_text().splitlines(), 1)
+        if LEFTOVER.search(line) and path != Path(__file__)
+    ]
+    assert not left, "\n".join(left)
+
+
+def test_no_path_of_a_machine_and_no_foreign_index() -> None:
+    listed = subprocess.run(["git", "ls-files"], cwd=REPO, capture_output=True, text=True, check=True).stdout
+    found = []
+    for line in listed.splitlines():
+        path = REPO / line
+        if line.endswith((".gz", ".png")) or not path.is_file() or path == Path(__file__):
+            continue
+        for number, text in enumerate(path.read_text(errors="replace").splitlines(), 1):
+            if MACHINE_PATH.search(text):
+                found.append(f"{line}:{number} {text.strip()[:100]}")
+    lock = (REPO / "uv.lock").read_text()
+    hosts = set(re.findall(r"https?://([^/\"]+)", lock))
+    assert not found, "\n".join(found)
+    assert hosts <= {"pypi.org", "files.pythonhosted.org"}, hosts
+
+
+def test_the_top_level_is_what_the_user_fixed() -> None:
+    listed = subprocess.run(["git", "ls-files"], cwd=REPO, capture_output=True, text=True, check=True).stdout
+    top = {line.split("/")[0] for line in listed.splitlines()}
+    allowed = {
+        "cluster", "actors", "store", "jobs", "tests", "configs", "pyproject.toml", "uv.lock", "README.md", "LICENSE",
+        "docs", "benchmarks", ".ci", ".gitignore", ".rayignore", ".python-version",
+    }  # fmt: skip
+    assert top <= allowed, top - allowed
