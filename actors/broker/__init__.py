@@ -1,0 +1,1 @@
+"""The broker's service: one event loop, one store, the requests that reach both."""

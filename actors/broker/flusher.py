@@ -1,0 +1,135 @@
+"""The flusher: makes what is written durable, off the loop, one fdatasync at a time.
+
+Group commit with a window that sizes itself: while one flush runs, senders gather behind it; the moment it ends the next
+one starts for all of them. A fast disk thus gives small groups and short waits, a slow one large groups. Under async
+flush nobody waits, and a timer starts a flush every `flush_interval_ms` when something is dirty.
+
+A flush that fails is final (the kernel may have marked the lost pages clean): the store turns read-only with the cause.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from queue import SimpleQueue
+from typing import Protocol
+
+import structlog
+
+from store.clock import Clock
+from store.flush import FlushJob
+
+_log = structlog.get_logger(__name__)
+
+
+class FlushableStore(Protocol):
+    """The face of `MessageStore` that the flusher needs."""
+
+    def flush_job(self) -> FlushJob | None:
+        """Give what is to be flushed now, if anything."""
+
+    def flush_done(self, job: FlushJob) -> None:
+        """Move the flushed position."""
+
+    def flush_failed(self, job: FlushJob, error: OSError) -> None:
+        """Turn the store read-only."""
+
+
+class Flusher:
+    """Runs the flush jobs of one store in a thread of its own; everything else happens on the owner's loop."""
+
+    def __init__(
+        self,
+        store: FlushableStore,
+        clock: Clock,
+        on_progress: Callable[[], None],
+        *,
+        flushes_each_tick: bool,
+        flush_interval_ms: int,
+    ) -> None:
+        """Call `on_progress` on the loop after each flush, so that it answers those who waited.
+
+        `flushes_each_tick`: start a flush whenever `poke` finds something dirty (sync), else by the timer (async).
+        """
+        self._store = store
+        self._clock = clock
+        self._on_progress = on_progress
+        self._flushes_each_tick = flushes_each_tick
+        self._interval_ms = flush_interval_ms
+        self._jobs: SimpleQueue[FlushJob | None] = SimpleQueue()
+        self._thread: threading.Thread | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self.flushes = 0
+        self.last_flush_ns = 0
+        self.longest_flush_ns = 0
+
+    @property
+    def is_flushing(self) -> bool:
+        """Whether a flush is in flight."""
+        return not self._idle.is_set()
+
+    def start(self) -> None:
+        """Start the thread and, under async flush, the timer. Call on the loop that owns the store."""
+        self._loop = asyncio.get_running_loop()
+        self._thread = threading.Thread(target=self._work, name="flusher", daemon=True)
+        self._thread.start()
+        if not self._flushes_each_tick:
+            self._arm_timer()
+
+    def poke(self) -> None:
+        """Start a flush if senders wait for one and none is in flight; call at the end of a tick."""
+        if self._flushes_each_tick and self._idle.is_set():
+            self._start_flush()
+
+    async def stop(self) -> None:
+        """Wait for the flush in flight and end the thread; what is dirty after that is flushed by the store's close."""
+        if self._timer is not None:
+            self._timer.cancel()
+        await self._idle.wait()
+        if self._thread is not None:
+            self._jobs.put(None)
+            self._thread.join()
+            self._thread = None
+
+    def _start_flush(self) -> None:
+        job = self._store.flush_job()
+        if job is not None:
+            self._idle.clear()
+            self._jobs.put(job)
+
+    def _arm_timer(self) -> None:
+        assert self._loop is not None
+        self._timer = self._loop.call_later(self._interval_ms / 1000, self._timed_flush)
+
+    def _timed_flush(self) -> None:
+        if self._idle.is_set():
+            self._start_flush()
+        self._arm_timer()
+
+    def _work(self) -> None:
+        loop = self._loop
+        assert loop is not None
+        while (job := self._jobs.get()) is not None:
+            begin_ns = self._clock.monotonic_ns()
+            error: OSError | None = None
+            try:
+                job.run()
+            except OSError as failure:
+                error = failure
+            loop.call_soon_threadsafe(self._done, job, error, self._clock.monotonic_ns() - begin_ns)
+
+    def _done(self, job: FlushJob, error: OSError | None, took_ns: int) -> None:
+        self._idle.set()
+        self.flushes += 1
+        self.last_flush_ns = took_ns
+        self.longest_flush_ns = max(self.longest_flush_ns, took_ns)
+        if error is None:
+            self._store.flush_done(job)
+        else:
+            _log.error("flush_failed", error=str(error), errno=error.errno)
+            self._store.flush_failed(job, error)
+        self._on_progress()
