@@ -1,0 +1,1 @@
+"""Messages and their codecs: the bottom layer, in plain Python, which clients import too."""

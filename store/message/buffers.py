@@ -1,0 +1,5 @@
+"""The types that the codecs read from."""
+
+from typing import TypeAlias
+
+Buffer: TypeAlias = bytes | bytearray | memoryview

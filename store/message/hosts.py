@@ -1,0 +1,48 @@
+"""Addresses inside records and message ids.
+
+0    4|16    8|20
+| ip | port  |          port is an i32
+"""
+
+import socket
+from functools import lru_cache
+from typing import NamedTuple
+
+V4_BYTES = 8
+V6_BYTES = 20
+PORT_BYTES = 4
+
+
+class Host(NamedTuple):
+    """An IP address and a port."""
+
+    ip: str
+    port: int
+
+    @property
+    def packed(self) -> bytes:
+        """As it stands in a record: 8 bytes for IPv4, 20 for IPv6. Raises ValueError if `ip` is none."""
+        return _pack(self.ip, self.port)
+
+    def __str__(self) -> str:
+        return f"[{self.ip}]:{self.port}" if ":" in self.ip else f"{self.ip}:{self.port}"
+
+
+@lru_cache(maxsize=8192)
+def _pack(ip: str, port: int) -> bytes:
+    family = socket.AF_INET6 if ":" in ip else socket.AF_INET
+    try:
+        address = socket.inet_pton(family, ip)
+    except OSError:
+        raise ValueError(f"{ip!r} is not an IP address (host names must be resolved before)") from None
+    return address + port.to_bytes(PORT_BYTES, "big", signed=True)
+
+
+@lru_cache(maxsize=8192)
+def unpack_host(packed: bytes) -> Host:
+    """The inverse of `Host.packed`. Raises ValueError when the length is neither 8 nor 20."""
+    if len(packed) not in (V4_BYTES, V6_BYTES):
+        raise ValueError(f"a packed host has {V4_BYTES} or {V6_BYTES} bytes, not {len(packed)}")
+    family = socket.AF_INET if len(packed) == V4_BYTES else socket.AF_INET6
+    ip = socket.inet_ntop(family, packed[:-PORT_BYTES])
+    return Host(ip, int.from_bytes(packed[-PORT_BYTES:], "big", signed=True))

@@ -1,0 +1,96 @@
+"""Message ids: the broker's says where the message is stored, the other is its producer's (store format 10).
+
+    offsetMsgId, 16 or 28 bytes          UNIQ_KEY, 16 or 28 bytes
+    0    4|16   8|20                     0    4|16  6|18   10|22   14|26
+    | ip | port | physicalOffset |       | ip | pid | salt | time  | counter |
+
+Both are written as upper-case hex. `time` is in ms since the first day of the month, 00:00 local time.
+RocketMQ's `salt` is the hash of its class loader; ours is random.
+"""
+
+import random
+import threading
+import time
+from typing import NamedTuple
+
+from store.clock import Clock
+from store.errors import MessageIllegal
+from store.message.hosts import PORT_BYTES, V4_BYTES, V6_BYTES, Host, unpack_host
+
+PHYSICAL_OFFSET_BYTES = 8
+COUNTER_BITS = 16
+TIME_BITS = 32
+SEQUENCE_HEX = (TIME_BITS + COUNTER_BITS) // 4
+
+
+def offset_message_id(store_host: Host, physical_offset: int) -> str:
+    """The offsetMsgId of the record at `physical_offset` of the broker at `store_host`."""
+    return (store_host.packed + physical_offset.to_bytes(PHYSICAL_OFFSET_BYTES, "big")).hex().upper()
+
+
+def decode_message_id(message_id: str) -> tuple[Host, int]:
+    """The store host and the physical offset in an offsetMsgId. Raises MessageIllegal when it is none."""
+    try:
+        raw = bytes.fromhex(message_id)
+    except ValueError:
+        raw = b""
+    if len(raw) - PHYSICAL_OFFSET_BYTES not in (V4_BYTES, V6_BYTES) or len(message_id) != 2 * len(raw):
+        raise MessageIllegal(f"{message_id!r} is no offset message id: it must be 32 or 56 hex digits")
+    offset = int.from_bytes(raw[-PHYSICAL_OFFSET_BYTES:], "big", signed=True)
+    return unpack_host(raw[:-PHYSICAL_OFFSET_BYTES]), offset
+
+
+class UniqKeyBlock(NamedTuple):
+    """A run of UNIQ_KEYs: the n-th is `prefix` followed by `first + n` as 12 hex digits."""
+
+    prefix: str
+    first: int
+
+    def key(self, index: int) -> str:
+        """The UNIQ_KEY number `index` of the run."""
+        return f"{self.prefix}{self.first + index:0{SEQUENCE_HEX}X}"
+
+
+class UniqKeyGenerator:
+    """Makes UNIQ_KEYs that never repeat within a month; may be called from any thread.
+
+    Time and counter are treated as one number of 48 bits that only grows. RocketMQ's own generator wraps
+    its counter instead, which is safe up to 65,536 keys a millisecond only: a bulk send asks for more.
+    """
+
+    def __init__(self, ip: str, pid: int, clock: Clock, rng: random.Random) -> None:
+        address = Host(ip, 0).packed[:-PORT_BYTES]
+        self._prefix = (address + (pid & 0xFFFF).to_bytes(2, "big") + rng.randbytes(4)).hex().upper()
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._next = 0
+        self._month_start_ms = 0
+        self._month_end_ms = 0
+
+    def next(self) -> str:
+        """The next UNIQ_KEY."""
+        return f"{self._prefix}{self._reserve(1):0{SEQUENCE_HEX}X}"
+
+    def next_block(self, count: int) -> UniqKeyBlock:
+        """The next `count` UNIQ_KEYs."""
+        return UniqKeyBlock(self._prefix, self._reserve(count))
+
+    def _reserve(self, count: int) -> int:
+        now_ms = self._clock.wall_ms()
+        with self._lock:
+            if now_ms >= self._month_end_ms:
+                self._month_start_ms, self._month_end_ms = _month_of(now_ms)
+                self._next = 0
+            # A clock that is set back must not bring old keys back, not even over the month's start.
+            elapsed_ms = max(now_ms - self._month_start_ms, 0)
+            first = max(self._next, elapsed_ms << COUNTER_BITS)
+            self._next = first + count
+            return first
+
+
+def _month_of(wall_ms: int) -> tuple[int, int]:
+    """Start and end of the month, local time, in ms since the epoch."""
+    now = time.localtime(wall_ms / 1000)
+    start = time.mktime((now.tm_year, now.tm_mon, 1, 0, 0, 0, 0, 0, -1))
+    end = time.mktime((now.tm_year, now.tm_mon + 1, 1, 0, 0, 0, 0, 0, -1))
+    return int(start * 1000), int(end * 1000)

@@ -1,0 +1,87 @@
+"""Properties: a map on the outside, one string on disk and on the wire (store format, section 1.5).
+
+    name 0x01 value 0x02  name 0x01 value 0x02 …
+
+Writers end the last pair with 0x02 too; readers accept its absence, skip pairs without a name or a value,
+and let the last of two equal names win.
+"""
+
+from collections.abc import Mapping
+
+from store.errors import MessageIllegal
+
+NAME_VALUE_SEPARATOR = "\x01"
+PROPERTY_SEPARATOR = "\x02"
+
+
+class MessageConst:
+    """The names of RocketMQ's own properties."""
+
+    KEYS = "KEYS"
+    TAGS = "TAGS"
+    WAIT = "WAIT"
+    DELAY = "DELAY"
+    RETRY_TOPIC = "RETRY_TOPIC"
+    REAL_TOPIC = "REAL_TOPIC"
+    REAL_QUEUE_ID = "REAL_QID"
+    TRANSACTION_PREPARED = "TRAN_MSG"
+    PRODUCER_GROUP = "PGROUP"
+    MIN_OFFSET = "MIN_OFFSET"
+    MAX_OFFSET = "MAX_OFFSET"
+    BUYER_ID = "BUYER_ID"
+    ORIGIN_MESSAGE_ID = "ORIGIN_MESSAGE_ID"
+    RECONSUME_TIME = "RECONSUME_TIME"
+    MSG_REGION = "MSG_REGION"
+    TRACE_ON = "TRACE_ON"
+    UNIQ_KEY = "UNIQ_KEY"
+    MAX_RECONSUME_TIMES = "MAX_RECONSUME_TIMES"
+    CONSUME_START_TIME = "CONSUME_START_TIME"
+    DUP_INFO = "DUP_INFO"
+    CHECK_IMMUNITY_TIME_IN_SECONDS = "CHECK_IMMUNITY_TIME_IN_SECONDS"
+    TRANSACTION_ID = "__transactionId__"
+    TRANSACTION_CHECK_TIMES = "TRANSACTION_CHECK_TIMES"
+    INSTANCE_ID = "INSTANCE_ID"
+    CORRELATION_ID = "CORRELATION_ID"
+    REPLY_TO_CLIENT = "REPLY_TO_CLIENT"
+    TTL = "TTL"
+    CLUSTER = "CLUSTER"
+    MSG_TYPE = "MSG_TYPE"
+    POP_CK = "POP_CK"
+    SHARDING_KEY = "__SHARDINGKEY"
+    TIMER_DELAY_SEC = "TIMER_DELAY_SEC"
+    TIMER_DELAY_MS = "TIMER_DELAY_MS"
+    TIMER_DELIVER_MS = "TIMER_DELIVER_MS"
+    TIMER_OUT_MS = "TIMER_OUT_MS"
+    CRC32 = "__CRC32#"
+    TRANSIENT_PREFIX = "__RMQ.TRANSIENT."
+
+
+KEY_SEPARATOR = " "
+
+
+def encode_properties(properties: Mapping[str, str]) -> bytes:
+    """The string of a property map, as UTF-8.
+
+    Raises MessageIllegal when a name holds either separator or a value holds 0x02: it would be read back as
+    another property.
+    """
+    parts: list[str] = []
+    for name, value in properties.items():
+        if not name or not value:
+            continue  # every reader drops them
+        if NAME_VALUE_SEPARATOR in name or PROPERTY_SEPARATOR in name or PROPERTY_SEPARATOR in value:
+            raise MessageIllegal(
+                f"property {name!r} holds a separator character (0x01 or 0x02): leave it out"
+            )
+        parts.append(f"{name}{NAME_VALUE_SEPARATOR}{value}{PROPERTY_SEPARATOR}")
+    return "".join(parts).encode("utf-8", "replace")  # a lone surrogate becomes "?", as in Java
+
+
+def decode_properties(encoded: bytes) -> dict[str, str]:
+    """The map of a property string, read leniently; bytes that are not UTF-8 become U+FFFD."""
+    properties: dict[str, str] = {}
+    for pair in encoded.decode("utf-8", "replace").split(PROPERTY_SEPARATOR):
+        name, _, value = pair.partition(NAME_VALUE_SEPARATOR)
+        if name and value:
+            properties[name] = value
+    return properties

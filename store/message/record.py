@@ -1,0 +1,309 @@
+"""A record: one message as it stands in the CommitLog and in the answer to a pull (store format 1.2).
+
+With two IPv4 hosts, big-endian:
+
+    0           4       8         12        16     20            28               36        40
+    | totalSize | magic | bodyCRC | queueId | flag | queueOffset | physicalOffset | sysFlag | bornTimestamp |
+    48         56               64          72               76                          84           88
+    | bornHost | storeTimestamp | storeHost | reconsumeTimes | preparedTransactionOffset | bodyLength | body |
+    | topicLength | topic | propertiesLength | properties |
+
+An IPv6 host takes 12 bytes more. topicLength is one byte under magic V1 and two under V2; propertiesLength
+is an i16.
+"""
+
+from dataclasses import dataclass
+from enum import IntEnum
+from functools import lru_cache
+from struct import Struct
+from typing import NamedTuple
+
+from store.errors import RecordDamaged
+from store.message.buffers import Buffer
+from store.message.crc import crc32
+from store.message.hosts import V4_BYTES, V6_BYTES, unpack_host
+from store.message.message import MessageExt
+from store.message.properties import MessageConst, decode_properties
+from store.message.sys_flag import BORN_HOST_V6, HOST_BITS, STORE_HOST_V6, TRANSACTION_UNQUEUED
+
+MAGIC_V1 = 0xDAA320A7 - (1 << 32)
+MAGIC_V2 = 0xDAA320AB - (1 << 32)
+MAGIC_BLANK = 0xCBD43194 - (1 << 32)  # what is left of a file that has no room for the next record
+
+TOTAL_SIZE = 0
+MAGIC = 4
+BODY_CRC = 8
+QUEUE_ID = 12
+QUEUE_OFFSET = 20
+PHYSICAL_OFFSET = 28
+SYS_FLAG = 36
+BORN_TIMESTAMP = 40
+BORN_HOST = 48
+STORE_TIMESTAMP = 56  # this and what follows: + 12 if the born host is IPv6
+STORE_HOST = 64
+RECONSUME_TIMES = 72  # from here on: + 12 for each IPv6 host
+PREPARED_TRANSACTION_OFFSET = 76
+BODY_LENGTH = 84
+BODY = 88
+V6_EXTRA_BYTES = V6_BYTES - V4_BYTES
+
+BLANK_BYTES = 8  # totalSize and magic: all that a blank record has
+MIN_RECORD_BYTES = BODY + 1 + 2  # no body, no topic, no properties
+MAX_V1_TOPIC_BYTES = 127  # RocketMQ reads the length as a signed byte
+MAX_PROPERTIES_BYTES = 32_767
+
+# The optional CRC of the whole record is its last 20 bytes (section 1.6), lowest digit first:
+#   __CRC32# 0x01 dddddddddd 0x02
+CRC_PROPERTY_DIGITS = 10
+CRC_PROPERTY_BYTES = len(MessageConst.CRC32) + 1 + CRC_PROPERTY_DIGITS + 1
+
+_INT = Struct(">i")
+_SHORT = Struct(">h")
+_SIZE_AND_MAGIC = Struct(">ii")
+
+
+def _header(born_host_bytes: int, store_host_bytes: int) -> Struct:
+    return Struct(f">iiiiiqqiq{born_host_bytes}sq{store_host_bytes}siqi")
+
+
+_HEADERS = {
+    (born, store): _header(born, store) for born in (V4_BYTES, V6_BYTES) for store in (V4_BYTES, V6_BYTES)
+}
+
+
+@dataclass(slots=True)
+class RecordDraft:
+    """What is known of a record before it has a place; properties are encoded, the host is packed."""
+
+    topic: str
+    queue_id: int
+    body: Buffer
+    properties: bytes = b""
+    flag: int = 0
+    sys_flag: int = 0
+    born_timestamp: int = 0
+    born_host: bytes = bytes(V4_BYTES)
+    reconsume_times: int = 0
+    prepared_transaction_offset: int = 0
+
+
+@lru_cache(maxsize=8192)
+def _topic_field(topic: str) -> tuple[int, bytes]:
+    """The magic that a topic calls for, and the topic with its length before it."""
+    name = topic.encode()
+    if len(name) <= MAX_V1_TOPIC_BYTES:
+        return MAGIC_V1, len(name).to_bytes(1, "big") + name
+    return MAGIC_V2, len(name).to_bytes(2, "big") + name
+
+
+def record_size(draft: RecordDraft, store_host_bytes: int = V4_BYTES, *, append_crc: bool = False) -> int:
+    """The bytes that `encode_record` will make of `draft`."""
+    properties_bytes = len(draft.properties)
+    if append_crc:
+        properties_bytes += CRC_PROPERTY_BYTES + _lacks_separator(draft.properties)
+    hosts_bytes = len(draft.born_host) + store_host_bytes - 2 * V4_BYTES
+    return (
+        BODY
+        + hosts_bytes
+        + len(draft.body)
+        + len(_topic_field(draft.topic)[1])
+        + _SHORT.size
+        + properties_bytes
+    )
+
+
+def encode_record(
+    draft: RecordDraft,
+    queue_offset: int,
+    physical_offset: int,
+    store_timestamp: int,
+    store_host: bytes,
+    *,
+    append_crc: bool = False,
+) -> bytes:
+    """The bytes of a record; `store_timestamp` is in ms since the epoch, `store_host` is packed.
+
+    A prepared or rolled-back transaction's record gets queueOffset 0, as it stands in no consume queue.
+    `append_crc` adds the CRC of the whole record (RocketMQ's enabledAppendPropCRC).
+    """
+    magic, topic = _topic_field(draft.topic)
+    body, born_host, properties = draft.body, draft.born_host, draft.properties
+    if append_crc:
+        properties = _with_room_for_crc(properties)
+    header = _HEADERS[len(born_host), len(store_host)]
+    sys_flag = draft.sys_flag & ~HOST_BITS
+    if header.size != BODY:
+        sys_flag |= (len(born_host) == V6_BYTES and BORN_HOST_V6) | (
+            len(store_host) == V6_BYTES and STORE_HOST_V6
+        )
+    fields = header.pack(
+        header.size + len(body) + len(topic) + 2 + len(properties),
+        magic,
+        crc32(body),
+        draft.queue_id,
+        draft.flag,
+        0 if sys_flag & TRANSACTION_UNQUEUED else queue_offset,
+        physical_offset,
+        sys_flag,
+        draft.born_timestamp,
+        born_host,
+        store_timestamp,
+        store_host,
+        draft.reconsume_times,
+        draft.prepared_transaction_offset,
+        len(body),
+    )
+    record = b"".join((fields, body, topic, _SHORT.pack(len(properties)), properties))
+    return _with_crc(record) if append_crc else record
+
+
+def encode_blank(size_bytes: int) -> bytes:
+    """The record that closes a file whose last `size_bytes` are not used."""
+    return _SIZE_AND_MAGIC.pack(size_bytes, MAGIC_BLANK)
+
+
+def _lacks_separator(properties: bytes) -> bool:
+    return bool(properties) and not properties.endswith(b"\x02")
+
+
+def _with_room_for_crc(properties: bytes) -> bytes:
+    separator = b"\x02" if _lacks_separator(properties) else b""
+    return properties + separator + bytes(CRC_PROPERTY_BYTES)
+
+
+def _with_crc(record: bytes) -> bytes:
+    covered = record[:-CRC_PROPERTY_BYTES]
+    digits = str(crc32(covered))[::-1].ljust(CRC_PROPERTY_DIGITS, "0")
+    return covered + f"{MessageConst.CRC32}\x01{digits}\x02".encode()
+
+
+class RecordVerdict(IntEnum):
+    """What stands at a position of the log."""
+
+    RECORD = 0
+    BLANK = 1
+    DAMAGED = 2
+
+
+class RecordCheck(NamedTuple):
+    """`size_bytes` leads to the next record; a blank's is what it claims for itself, a damaged one's is 0."""
+
+    verdict: RecordVerdict
+    size_bytes: int
+    reason: str = ""
+
+
+class _Parsed(NamedTuple):
+    """The header's fields and where the rest lies in the buffer."""
+
+    fields: tuple[int, int, int, int, int, int, int, int, int, bytes, int, bytes, int, int, int]
+    body: int
+    topic: int
+    topic_end: int
+    properties: int
+    end: int
+
+
+def check_record(
+    buffer: Buffer, position: int = 0, *, check_crc: bool = True, force_crc_property: bool = False
+) -> RecordCheck:
+    """Judge what stands at `position`; the end of `buffer` is the end of its file (store format 6.1).
+
+    With `force_crc_property` the CRC of the whole record is demanded, instead of the body's (RocketMQ's
+    forceVerifyPropCRC).
+    """
+    if len(buffer) - position < BLANK_BYTES:
+        return RecordCheck(RecordVerdict.DAMAGED, 0, "fewer than 8 bytes are left")
+    size_bytes, magic = _SIZE_AND_MAGIC.unpack_from(buffer, position)
+    if magic == MAGIC_BLANK and BLANK_BYTES <= size_bytes <= len(buffer) - position:
+        return RecordCheck(RecordVerdict.BLANK, size_bytes)
+    try:
+        parsed = _parse(buffer, position, check_crc=check_crc and not force_crc_property)
+        if force_crc_property:
+            _demand_crc_property(buffer, position, parsed)
+    except RecordDamaged as damage:
+        return RecordCheck(RecordVerdict.DAMAGED, 0, damage.reason)
+    return RecordCheck(RecordVerdict.RECORD, size_bytes)
+
+
+def decode_record(
+    buffer: Buffer, offset: int = 0, *, check_crc: bool = True, broker_name: str = ""
+) -> MessageExt:
+    """The message whose record stands at `offset` of `buffer`. Raises RecordDamaged."""
+    parsed = _parse(buffer, offset, check_crc=check_crc)
+    fields = parsed.fields
+    return MessageExt(
+        topic=str(buffer[parsed.topic : parsed.topic_end], "utf-8", "replace"),
+        body=bytes(buffer[parsed.body : parsed.body + fields[14]]),
+        properties=decode_properties(bytes(buffer[parsed.properties : parsed.end])),
+        flag=fields[4],
+        broker_name=broker_name,
+        queue_id=fields[3],
+        queue_offset=fields[5],
+        commit_log_offset=fields[6],
+        store_size=fields[0],
+        sys_flag=fields[7],
+        body_crc=fields[2],
+        born_timestamp=fields[8],
+        born_host=unpack_host(fields[9]),
+        store_timestamp=fields[10],
+        store_host=unpack_host(fields[11]),
+        reconsume_times=fields[12],
+        prepared_transaction_offset=fields[13],
+    )
+
+
+def decode_records(buffer: Buffer, *, check_crc: bool = True, broker_name: str = "") -> list[MessageExt]:
+    """The messages of records back to back. Raises RecordDamaged with the position of the first bad one."""
+    messages: list[MessageExt] = []
+    position = 0
+    while position < len(buffer):
+        message = decode_record(buffer, position, check_crc=check_crc, broker_name=broker_name)
+        messages.append(message)
+        position += message.store_size
+    return messages
+
+
+def _parse(buffer: Buffer, position: int, *, check_crc: bool) -> _Parsed:
+    available = len(buffer) - position
+    if available < MIN_RECORD_BYTES:
+        raise RecordDamaged(
+            f"{available} bytes are left, a record has at least {MIN_RECORD_BYTES}", position=position
+        )
+    size_bytes, magic = _SIZE_AND_MAGIC.unpack_from(buffer, position)
+    if magic not in (MAGIC_V1, MAGIC_V2):
+        raise RecordDamaged(f"magic {magic & 0xFFFFFFFF:#010x} is not a record's", position=position)
+    if not MIN_RECORD_BYTES <= size_bytes <= available:
+        raise RecordDamaged(f"a size of {size_bytes} bytes with {available} bytes left", position=position)
+    (sys_flag,) = _INT.unpack_from(buffer, position + SYS_FLAG)
+    header = _HEADERS[
+        V6_BYTES if sys_flag & BORN_HOST_V6 else V4_BYTES,
+        V6_BYTES if sys_flag & STORE_HOST_V6 else V4_BYTES,
+    ]
+    end = position + size_bytes
+    body = position + header.size
+    topic_length_bytes = 1 if magic == MAGIC_V1 else 2
+    if body + topic_length_bytes + _SHORT.size > end:
+        raise RecordDamaged(f"a size of {size_bytes} bytes is less than its own header", position=position)
+    fields = header.unpack_from(buffer, position)
+    body_length = fields[14]
+    topic = body + body_length + topic_length_bytes
+    if body_length < 0 or topic + _SHORT.size > end:
+        raise RecordDamaged(f"a body of {body_length} bytes in a record of {size_bytes}", position=position)
+    topic_length = int.from_bytes(buffer[topic - topic_length_bytes : topic], "big", signed=True)
+    topic_end = topic + topic_length
+    properties = topic_end + _SHORT.size
+    if topic_length < 0 or properties > end:
+        raise RecordDamaged(f"a topic of {topic_length} bytes in a record of {size_bytes}", position=position)
+    (properties_length,) = _SHORT.unpack_from(buffer, topic_end)
+    if properties_length < 0 or properties + properties_length != end:
+        raise RecordDamaged(f"its parts do not add up to its size of {size_bytes} bytes", position=position)
+    if check_crc and body_length and crc32(buffer[body : body + body_length]) != fields[2]:
+        raise RecordDamaged(f"the body's CRC is not {fields[2]:#010x}", position=position)
+    return _Parsed(fields, body, topic, topic_end, properties, end)
+
+
+def _demand_crc_property(buffer: Buffer, position: int, parsed: _Parsed) -> None:
+    record = bytes(buffer[position : parsed.end])
+    if parsed.end - parsed.properties < CRC_PROPERTY_BYTES or _with_crc(record) != record:
+        raise RecordDamaged("the CRC of the whole record is missing or wrong", position=position)

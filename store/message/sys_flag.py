@@ -1,0 +1,42 @@
+"""The bits of a record's sysFlag (store format, section 1.4).
+
+| 0x700 compression type | 0x80 inner batch | 0x40 need unwrap | 0x20 store v6 | 0x10 born v6 | 0x0C transaction | 0x2 multi tags | 0x1 compressed |
+"""
+
+COMPRESSED = 0x001
+MULTI_TAGS = 0x002
+
+TRANSACTION_MASK = 0x00C
+TRANSACTION_NONE = 0x000
+TRANSACTION_PREPARED = 0x004
+TRANSACTION_COMMIT = 0x008
+TRANSACTION_ROLLBACK = 0x00C
+# Set in PREPARED and ROLLBACK only: such records stand in no consume queue and carry queueOffset 0.
+TRANSACTION_UNQUEUED = 0x004
+
+BORN_HOST_V6 = 0x010
+STORE_HOST_V6 = 0x020
+HOST_BITS = BORN_HOST_V6 | STORE_HOST_V6
+
+NEED_UNWRAP = 0x040
+INNER_BATCH = 0x080
+
+COMPRESSION_MASK = 0x700
+COMPRESSION_LZ4 = 0x100
+COMPRESSION_ZSTD = 0x200
+COMPRESSION_ZLIB = 0x300
+
+
+def transaction_type(sys_flag: int) -> int:
+    """One of the TRANSACTION_ values."""
+    return sys_flag & TRANSACTION_MASK
+
+
+def with_transaction_type(sys_flag: int, transaction: int) -> int:
+    """`sys_flag` with its transaction bits replaced."""
+    return (sys_flag & ~TRANSACTION_MASK) | transaction
+
+
+def is_compressed(sys_flag: int) -> bool:
+    """Whether the body is stored compressed."""
+    return bool(sys_flag & COMPRESSED)
