@@ -1,6 +1,7 @@
 """The bits of a record's sysFlag (store format, section 1.4).
 
-| 0x700 compression type | 0x80 inner batch | 0x40 need unwrap | 0x20 store v6 | 0x10 born v6 | 0x0C transaction | 0x2 multi tags | 0x1 compressed |
+    0x700              0x80          0x40          0x20       0x10      0x0C          0x2          0x1
+    | compression type | inner batch | need unwrap | store v6 | born v6 | transaction | multi tags | compressed |
 """
 
 COMPRESSED = 0x001
