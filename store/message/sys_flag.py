@@ -1,7 +1,9 @@
 """The bits of a record's sysFlag (store format, section 1.4).
 
-    0x700              0x80          0x40          0x20       0x10      0x0C          0x2          0x1
-    | compression type | inner batch | need unwrap | store v6 | born v6 | transaction | multi tags | compressed |
+    0x700         0x80    0x40     0x20       0x10      0x0C          0x2          0x1
+    | compression | batch | unwrap | store v6 | born v6 | transaction | multi tags | compressed |
+
+Compression type 0 of a compressed body means zlib: it was the only one once.
 """
 
 COMPRESSED = 0x001
