@@ -1,0 +1,112 @@
+"""The thread in which the blocking face's asyncio core runs, and how other threads hand work to it.
+
+One loop (uvloop) a process, shared by all blocking clients; a forked child gets its own at first use.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections import deque
+from collections.abc import Callable, Coroutine
+from typing import Any, Generic, TypeVar
+
+import uvloop
+
+from cluster.client.errors import ClientError
+
+T = TypeVar("T")
+
+
+class Waiter(Generic[T]):
+    """One result that one thread waits for. A bare lock: a Condition costs several times as much."""
+
+    __slots__ = ("_error", "_lock", "_value")
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._lock.acquire()
+        self._value: T | None = None
+        self._error: BaseException | None = None
+
+    def resolve(self, value: T) -> None:
+        """Give the result."""
+        self._value = value
+        self._lock.release()
+
+    def reject(self, error: BaseException) -> None:
+        """Give the error instead of a result."""
+        self._error = error
+        self._lock.release()
+
+    def wait(self) -> T:
+        """The result, or the error raised. The core's own deadlines end the wait."""
+        self._lock.acquire()
+        if self._error is not None:
+            raise self._error
+        return self._value  # type: ignore[return-value] # resolve() gave a T
+
+
+class LoopThread:
+    """A uvloop in a daemon thread."""
+
+    _shared: LoopThread | None = None
+    _shared_lock = threading.Lock()
+
+    def __init__(self, name: str = "raymq-client") -> None:
+        self.loop: asyncio.AbstractEventLoop = uvloop.new_event_loop()
+        self._pid = os.getpid()
+        self._posted: deque[tuple[Callable[..., object], tuple[object, ...]]] = deque()
+        self._is_rung = False
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    @classmethod
+    def shared(cls) -> LoopThread:
+        """The process's own loop thread, started at first use."""
+        with cls._shared_lock:
+            if cls._shared is None or cls._shared._pid != os.getpid():
+                cls._shared = LoopThread()
+            return cls._shared
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self.loop)
+        self.loop.run_forever()
+
+    def post(self, call: Callable[..., object], *args: object) -> None:
+        """Have `call(*args)` run on the loop, after whatever this thread posted before. From any thread."""
+        self._posted.append((call, args))
+        if not self._is_rung:  # one wake-up for a burst
+            self._ring()
+
+    def _ring(self) -> None:
+        self._is_rung = True
+        self.loop.call_soon_threadsafe(self._drain)
+
+    def _drain(self) -> None:
+        # First the flag, then the work: whoever saw it set had appended before, and is found below.
+        self._is_rung = False
+        posted = self._posted
+        try:
+            while posted:
+                call, args = posted.popleft()
+                call(*args)
+        finally:
+            if posted:  # a call raised: the loop reports it, the others must still run
+                self._ring()
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run `work` on the loop and wait for its result; an interrupt of the waiting thread cancels it.
+
+        Raises ClientError when called on the loop's own thread, where it would wait for itself.
+        """
+        if threading.current_thread() is self._thread:
+            work.close()
+            raise ClientError("a blocking call inside a callback of the client's own loop would wait for ever")
+        future = asyncio.run_coroutine_threadsafe(work, self.loop)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()
+            raise

@@ -1,0 +1,139 @@
+"""Which queues a member of a consumer group holds, as its rebalancer tells it. Pure.
+
+    granted ─→ held ─ revoke ─→ leaving ─ released() ─→ gone
+                 └── lease over: suspended until the next answer ──┘
+
+A member asks with the queues it holds; the answer names what is granted to it and what it must let go. It lets go by
+stopping, finishing, committing, and then no longer naming the queue. Only after that may another member get it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from enum import Enum
+
+from store.message.message_queue import MessageQueue
+
+
+class Holding(Enum):
+    """Where a queue stands in its life with this member."""
+
+    HELD = "held"
+    LEAVING = "leaving"
+
+
+@dataclass(frozen=True, slots=True)
+class Granted:
+    """A queue and the generation under which it was given."""
+
+    queue: MessageQueue
+    generation: int
+
+
+@dataclass(frozen=True, slots=True)
+class SyncReply:
+    """The answer to a SYNC_GROUP request."""
+
+    generation: int
+    granted: tuple[Granted, ...] = ()
+    revoke: tuple[MessageQueue, ...] = ()
+    members: tuple[str, ...] = ()
+    is_self_assigning: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """What the consumer must do now: begin on `started`, let go of `leaving` (then call `released`)."""
+
+    started: tuple[Granted, ...] = ()
+    leaving: tuple[MessageQueue, ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.started or self.leaving)
+
+
+@dataclass(slots=True)
+class _Held:
+    generation: int
+    holding: Holding = Holding.HELD
+
+
+@dataclass(slots=True)
+class Membership:
+    """The queues of one member. Times are monotonic milliseconds, given by the caller."""
+
+    lease_ms: int
+    generation: int = 0
+    members: tuple[str, ...] = ()
+    _queues: dict[MessageQueue, _Held] = field(default_factory=dict)
+    _heard_at_ms: int | None = None
+
+    def owned(self) -> list[Granted]:
+        """What the next request must name: everything held, and what is being let go but not released."""
+        return [Granted(queue, held.generation) for queue, held in sorted(self._queues.items())]
+
+    def held(self) -> list[MessageQueue]:
+        """The queues to consume from."""
+        return sorted(queue for queue, held in self._queues.items() if held.holding is Holding.HELD)
+
+    def generation_of(self, queue: MessageQueue) -> int | None:
+        """Under which generation this queue's offsets are committed, None when it is not ours."""
+        held = self._queues.get(queue)
+        return None if held is None else held.generation
+
+    def apply(self, reply: SyncReply, asked_at_ms: int) -> Changes:
+        """Take an answer to the request made at `asked_at_ms`. An answer older than what we know changes nothing.
+
+        The lease runs from when we asked: the rebalancer counts it from later, so ours ends first.
+        """
+        if reply.generation < self.generation:
+            return Changes()
+        self.generation = reply.generation
+        self.members = reply.members
+        self._heard_at_ms = asked_at_ms if self._heard_at_ms is None else max(asked_at_ms, self._heard_at_ms)
+        granted = {grant.queue: grant for grant in reply.granted}
+        started = []
+        for queue, grant in sorted(granted.items()):
+            held = self._queues.get(queue)
+            if held is None:
+                self._queues[queue] = _Held(grant.generation)
+                started.append(grant)
+            elif held.holding is Holding.HELD:
+                held.generation = max(held.generation, grant.generation)
+        leaving = self._leave(
+            queue for queue in list(self._queues) if queue not in granted or queue in reply.revoke
+        )
+        return Changes(tuple(started), leaving)
+
+    def _leave(self, queues: Iterable[MessageQueue]) -> tuple[MessageQueue, ...]:
+        left = []
+        for queue in sorted(queues):
+            held = self._queues[queue]
+            if held.holding is Holding.HELD:
+                held.holding = Holding.LEAVING
+                left.append(queue)
+        return tuple(left)
+
+    def leave_all(self) -> tuple[MessageQueue, ...]:
+        """Begin to let go of everything (close, or a lost subscription)."""
+        return self._leave(list(self._queues))
+
+    def fenced(self, queue: MessageQueue) -> bool:
+        """A commit of `queue` was refused: another member has it. Forget it; say whether it was ours."""
+        return self._queues.pop(queue, None) is not None
+
+    def released(self, queue: MessageQueue) -> None:
+        """The queue is finished and committed: the next request no longer names it."""
+        self._queues.pop(queue, None)
+
+    def lease_left_ms(self, now_ms: int) -> int:
+        """How long the queues are still surely ours; ≤ 0 means: fetch nothing until the next answer."""
+        if self._heard_at_ms is None:
+            return 0
+        return self._heard_at_ms + self.lease_ms - now_ms
+
+    def keep(self, now_ms: int) -> None:
+        """A broker said that the rebalancer is down: nobody can give our queues away, so the lease goes on."""
+        if self._heard_at_ms is not None:
+            self._heard_at_ms = max(self._heard_at_ms, now_ms)

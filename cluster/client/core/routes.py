@@ -1,0 +1,145 @@
+"""Routes of a topic, as a client uses them: where to send, what to consume, whom to dial. Pure.
+
+A broker that is restarting leaves the nameserver's answer for some seconds. Keyed sends must not notice: with fewer
+queues, the hash would put a key's next message in another queue than its last. So `follow` remembers the queues
+of a broker that has left, for a while; an order topic names its queues for good.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from store.message.message_queue import MessageQueue
+
+PERM_WRITE = 2
+PERM_READ = 4
+MASTER_ID = 0
+
+
+@dataclass(frozen=True, slots=True)
+class QueueShare:
+    """What one broker has of a topic. `left_at_ms`: when it vanished from the routes (monotonic), None while present."""
+
+    broker_name: str
+    read_queues: int
+    write_queues: int
+    perm: int
+    left_at_ms: int | None = None
+
+    @property
+    def is_readable(self) -> bool:
+        """Whether consumers may read."""
+        return bool(self.perm & PERM_READ)
+
+    @property
+    def is_writable(self) -> bool:
+        """Whether producers may write."""
+        return bool(self.perm & PERM_WRITE)
+
+
+@dataclass(frozen=True, slots=True)
+class TopicRoute:
+    """One topic's queues and its brokers' addresses: `addresses[broker_name][broker_id] = "host:port"`."""
+
+    topic: str
+    shares: tuple[QueueShare, ...] = ()
+    addresses: Mapping[str, Mapping[int, str]] = field(default_factory=dict)
+    order_conf: str = ""
+    writable: tuple[MessageQueue, ...] = field(init=False)
+    keyed: tuple[MessageQueue, ...] = field(init=False)
+    readable: tuple[MessageQueue, ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Work out the queue lists once: they are asked for at every send."""
+        present = [share for share in self.shares if share.left_at_ms is None and share.is_writable]
+        writable = _queues(self.topic, [s for s in present if self.master(s.broker_name)], writing=True)
+        keyed = _queues(self.topic, [s for s in self.shares if s.is_writable], writing=True)
+        readable = _queues(self.topic, [s for s in self.shares if s.is_readable], writing=False)
+        object.__setattr__(self, "writable", _interleaved(writable))
+        object.__setattr__(self, "keyed", _of_order_conf(self.topic, self.order_conf) or keyed)
+        object.__setattr__(self, "readable", readable)
+
+    def master(self, broker_name: str) -> str | None:
+        """The address of the broker's master (id 0), None when it is unknown."""
+        return self.addresses.get(broker_name, {}).get(MASTER_ID)
+
+    def brokers(self) -> list[str]:
+        """The names of all brokers that have the topic, sorted."""
+        return sorted(share.broker_name for share in self.shares)
+
+
+def parse_route(topic: str, body: Mapping[str, object]) -> TopicRoute:
+    """A route from the JSON object TopicRouteData; fields that are unknown are ignored."""
+    shares = []
+    for data in _objects(body.get("queueDatas")):
+        shares.append(
+            QueueShare(
+                str(data["brokerName"]),
+                int(str(data.get("readQueueNums", 0))),
+                int(str(data.get("writeQueueNums", 0))),
+                int(str(data.get("perm", 0))),
+            )
+        )
+    addresses = {
+        str(data["brokerName"]): {int(key): str(value) for key, value in _map(data.get("brokerAddrs")).items()}
+        for data in _objects(body.get("brokerDatas"))
+    }
+    order_conf = str(body.get("orderTopicConf") or "")
+    shares.sort(key=lambda share: share.broker_name)
+    return TopicRoute(topic, tuple(shares), addresses, order_conf)
+
+
+def follow(before: TopicRoute | None, now: TopicRoute, now_ms: int, sticky_ms: int) -> TopicRoute:
+    """`now`, with the brokers that it lacks kept from `before` until they have been away for `sticky_ms`.
+
+    Their queues stay in `keyed` and `readable` and their addresses stay known; `writable` leaves them out.
+    """
+    if before is None:
+        return now
+    present = {share.broker_name for share in now.shares}
+    kept = []
+    for share in before.shares:
+        if share.broker_name in present:
+            continue
+        left_at_ms = now_ms if share.left_at_ms is None else share.left_at_ms
+        if now_ms - left_at_ms < sticky_ms:
+            kept.append(
+                QueueShare(share.broker_name, share.read_queues, share.write_queues, share.perm, left_at_ms)
+            )
+    if not kept:
+        return now
+    addresses = {share.broker_name: before.addresses.get(share.broker_name, {}) for share in kept}
+    shares = sorted([*now.shares, *kept], key=lambda share: share.broker_name)
+    return TopicRoute(now.topic, tuple(shares), {**addresses, **now.addresses}, now.order_conf)
+
+
+def _queues(topic: str, shares: Sequence[QueueShare], *, writing: bool) -> tuple[MessageQueue, ...]:
+    return tuple(
+        MessageQueue(topic, share.broker_name, queue_id)
+        for share in shares
+        for queue_id in range(share.write_queues if writing else share.read_queues)
+    )
+
+
+def _interleaved(queues: Sequence[MessageQueue]) -> tuple[MessageQueue, ...]:
+    # Round robin over a-0 b-0 a-1 b-1 …: neighbours are on different brokers, which share the load evenly.
+    return tuple(sorted(queues, key=lambda queue: (queue.queue_id, queue.broker_name)))
+
+
+def _of_order_conf(topic: str, order_conf: str) -> tuple[MessageQueue, ...]:
+    """The queues that an order topic's `broker-a:4;broker-b:4` names."""
+    queues = []
+    for part in filter(None, order_conf.split(";")):
+        broker_name, _, count = part.rpartition(":")
+        if broker_name and count.isdigit():
+            queues.extend(MessageQueue(topic, broker_name, queue_id) for queue_id in range(int(count)))
+    return tuple(queues)
+
+
+def _objects(value: object) -> list[Mapping[str, object]]:
+    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
+
+
+def _map(value: object) -> Mapping[object, object]:
+    return value if isinstance(value, dict) else {}

@@ -1,0 +1,171 @@
+"""What can go wrong in a client, as types.
+
+    ClientError                      .retriable says whether the same call may succeed later
+    ├── ConfigInvalid                the call or a setting cannot work as written
+    ├── ClientClosed                 used before start or after close
+    ├── NameserverUnreachable        no nameserver answered
+    ├── BrokerUnreachable            no connection to the broker, or it broke before the answer
+    ├── DeadlineExceeded             no answer within the deadline: the outcome is unknown
+    ├── BrokerRefused                the broker answered with an error: .code, .remark
+    │   ├── TopicNotFound, PermissionDenied, MessageRejected, BrokerBusy, NotSupported,
+    │   └── InvalidRequest, OffsetNotFound, GroupNotFound, CommitFenced
+    ├── SendFailed                   all attempts of a send failed: .attempts
+    ├── TableSendFailed              some rows of a table are not acknowledged: .acknowledged_rows
+    ├── QueueNotAssigned             a call named a queue that this consumer does not hold
+    └── DataDamaged                  a broker's answer holds bytes that are no records
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from store.message.message_queue import MessageQueue
+
+
+class ClientError(Exception):
+    """The root of everything a client raises. `retriable`: the same call may succeed later."""
+
+    retriable: bool = False
+
+
+class ConfigInvalid(ClientError, ValueError):
+    """A setting or argument that cannot work; the message names it, its value and what to do."""
+
+
+class ClientClosed(ClientError):
+    """The client was used before it was started, or after it was closed."""
+
+
+class NameserverUnreachable(ClientError):
+    """No nameserver of the list answered."""
+
+    retriable = True
+
+
+class BrokerUnreachable(ClientError):
+    """No connection to the broker, or it broke before the answer came (outcome unknown)."""
+
+    retriable = True
+
+
+class DeadlineExceeded(ClientError, TimeoutError):
+    """No answer within the deadline. Whether the request took effect is unknown."""
+
+    retriable = True
+
+
+class BrokerRefused(ClientError):
+    """A broker or nameserver answered with an error.
+
+    `code` is RocketMQ's response code, `remark` its own words, `address` who said it.
+    """
+
+    def __init__(self, code: int, remark: str, address: str = "", *, retriable: bool | None = None) -> None:
+        super().__init__(f"{remark or 'no remark'} (response code {code}{' from ' + address if address else ''})")
+        self.code = code
+        self.remark = remark
+        self.address = address
+        if retriable is not None:
+            self.retriable = retriable
+
+
+class TopicNotFound(BrokerRefused):
+    """The topic exists nowhere in the cluster, and is not created automatically."""
+
+
+class PermissionDenied(BrokerRefused):
+    """The topic, queue or broker does not permit it (read-only, write-only, draining)."""
+
+
+class MessageRejected(BrokerRefused):
+    """The message itself is illegal: too large, bad topic name, bad properties."""
+
+
+class BrokerBusy(BrokerRefused):
+    """The broker sheds load, or its disk is full: try later, or elsewhere."""
+
+    retriable = True
+
+
+class NotSupported(BrokerRefused):
+    """The peer does not know this request."""
+
+
+class InvalidRequest(BrokerRefused):
+    """A parameter is outside what the broker accepts."""
+
+
+class OffsetNotFound(BrokerRefused):
+    """The group has no committed offset for this queue."""
+
+
+class GroupNotFound(BrokerRefused):
+    """The consumer group is unknown, or nobody of it is online."""
+
+
+class CommitFenced(BrokerRefused):
+    """The commit was made under an older generation: the queue belongs to another member now."""
+
+
+class SendFailed(ClientError):
+    """All attempts of one send failed. `attempts`: what happened, in order; the last is also the cause."""
+
+    def __init__(self, topic: str, attempts: Sequence[ClientError], *, retriable: bool) -> None:
+        told = "; ".join(f"{number}. {error}" for number, error in enumerate(attempts, 1))
+        super().__init__(f"send to topic {topic!r} failed after {len(attempts)} attempt(s): {told}")
+        self.topic = topic
+        self.attempts = tuple(attempts)
+        self.retriable = retriable
+
+
+class TableSendFailed(ClientError):
+    """Rows of a table were not acknowledged.
+
+    `acknowledged_rows` of `rows` are stored; `failures` gives the reason for each queue that failed.
+    Rows of a failed queue that come before the failed batch are stored, none after it is.
+    """
+
+    def __init__(
+        self, topic: str, rows: int, acknowledged_rows: int, failures: dict[MessageQueue, ClientError]
+    ) -> None:
+        reasons = "; ".join(f"{queue}: {error}" for queue, error in failures.items())
+        super().__init__(f"{acknowledged_rows:,} of {rows:,} rows sent to {topic!r} are acknowledged: {reasons}")
+        self.topic = topic
+        self.rows = rows
+        self.acknowledged_rows = acknowledged_rows
+        self.failures = failures
+        self.retriable = all(error.retriable for error in failures.values())
+
+
+class QueueNotAssigned(ClientError):
+    """The call named a queue that this consumer does not hold."""
+
+
+class DataDamaged(ClientError):
+    """A broker's answer holds bytes that are no records; the message names the queue and offset."""
+
+
+# RocketMQ DefaultMQProducer.retryResponseCodes: worth another try, on another queue.
+RETRIABLE_CODES = frozenset({1, 2, 14, 16, 17, 204, 205, 215, 1500})
+
+_CLASS_OF_CODE: dict[int, type[BrokerRefused]] = {
+    2: BrokerBusy,
+    3: NotSupported,
+    13: MessageRejected,
+    14: BrokerBusy,
+    16: PermissionDenied,
+    17: TopicNotFound,
+    22: OffsetNotFound,
+    26: GroupNotFound,
+    29: InvalidRequest,
+    206: GroupNotFound,
+    215: BrokerBusy,
+}
+
+
+def refused(code: int, remark: str | None, address: str = "") -> BrokerRefused:
+    """The typed error of a response code."""
+    kind = _CLASS_OF_CODE.get(code, BrokerRefused)
+    return kind(code, remark or "", address, retriable=code in RETRIABLE_CODES)

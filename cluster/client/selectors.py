@@ -1,0 +1,66 @@
+"""Which queue a message goes to."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from typing import Protocol
+
+from store.message.message import Message
+from store.message.message_queue import MessageQueue
+from store.message.tags import java_hash
+
+
+class MessageQueueSelector(Protocol):
+    """Chooses one of `queues` (never empty, in a stable order) for `message`; `argument` is the caller's own."""
+
+    def __call__(self, queues: Sequence[MessageQueue], message: Message, argument: object) -> MessageQueue:
+        """Give one of `queues`."""
+        ...
+
+
+def queue_index(key: str, count: int) -> int:
+    """The index of `key` among `count` queues: its Java hash, made positive, modulo count.
+
+    RocketMQ SelectMessageQueueByHash: `abs(hashCode % count)`.
+    """
+    remainder = abs(java_hash(key)) % count  # Java truncates towards zero, so |h % n| = |h| % n
+    return remainder
+
+
+def select_by_hash(queues: Sequence[MessageQueue], message: Message, argument: object) -> MessageQueue:
+    """Equal arguments (as text) go to one queue, in the order in which they are sent."""
+    return queues[queue_index(str(argument), len(queues))]
+
+
+class SelectByRandom:
+    """Any queue, by a seeded generator. RocketMQ SelectMessageQueueByRandom."""
+
+    def __init__(self, seed: int | None = None) -> None:
+        self._random = random.Random(seed)  # noqa: S311 -- spreads load, guards nothing
+
+    def __call__(self, queues: Sequence[MessageQueue], message: Message, argument: object) -> MessageQueue:
+        """Give a random one of `queues`."""
+        return self._random.choice(queues)
+
+
+class RoundRobin:
+    """Takes the queues in turn, one cursor per topic; a retry avoids the broker that failed."""
+
+    def __init__(self, start: int = 0) -> None:
+        self._start = start
+        self._cursors: dict[str, int] = {}
+
+    def choose(self, queues: Sequence[MessageQueue], avoid_broker: str | None = None) -> MessageQueue:
+        """The next of `queues`, on another broker than `avoid_broker` where there is one."""
+        topic = queues[0].topic
+        cursor = self._cursors.get(topic, self._start)
+        count = len(queues)
+        for step in range(count):
+            queue = queues[(cursor + step) % count]
+            if queue.broker_name != avoid_broker:
+                break
+        else:
+            queue, step = queues[cursor % count], 0
+        self._cursors[topic] = cursor + step + 1
+        return queue

@@ -1,0 +1,51 @@
+"""What a push consumer may commit."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cluster.client.core.process_queue import ProcessQueue
+
+
+def test_an_unfinished_portion_holds_the_commit_back() -> None:
+    queue = ProcessQueue(100)
+    first, second = queue.take(100, 110, 10, 1000), queue.take(110, 120, 10, 1000)
+    queue.finish(second)
+    assert queue.commit_offset == 100
+    assert (queue.cached_messages, queue.cached_bytes, queue.in_work) == (10, 1000, 1)
+    queue.finish(first)
+    assert queue.commit_offset == 120
+    assert (queue.cached_messages, queue.cached_bytes, queue.in_work) == (0, 0, 0)
+
+
+def test_filtered_messages_are_passed_over_only_when_those_before_are_finished() -> None:
+    queue = ProcessQueue(0)
+    portion = queue.take(0, 5, 5, 50)
+    queue.skip_to(9)
+    assert (queue.commit_offset, queue.next_offset) == (0, 9)
+    queue.finish(portion)
+    assert queue.commit_offset == 9
+
+
+def test_offsets_never_go_back() -> None:
+    queue = ProcessQueue(10)
+    with pytest.raises(ValueError, match="do not follow"):
+        queue.take(9, 12, 3, 30)
+
+
+@given(st.lists(st.integers(1, 5), min_size=1, max_size=20), st.randoms(use_true_random=False))
+def test_in_whatever_order_they_finish_the_commit_is_the_first_unfinished(sizes: list[int], random) -> None:  # type: ignore[no-untyped-def]
+    queue = ProcessQueue(0)
+    portions = [queue.take(queue.next_offset, queue.next_offset + size, size, size) for size in sizes]
+    order = list(portions)
+    random.shuffle(order)
+    committed = 0
+    for portion in order:
+        queue.finish(portion)
+        unfinished = [each.begin for each in portions if not each.is_finished]
+        assert queue.commit_offset == (min(unfinished) if unfinished else queue.next_offset)
+        assert queue.commit_offset >= committed
+        committed = queue.commit_offset
+    assert (queue.cached_messages, queue.cached_bytes) == (0, 0)
