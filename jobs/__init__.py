@@ -1,0 +1,21 @@
+"""Spark over queues: `read_queue` and the sessions it runs in (imported lazily, for pyspark is heavy)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from jobs.read import read_queue
+    from jobs.session import local_session, raydp_session
+
+__all__ = ["local_session", "raydp_session", "read_queue"]
+
+_HOMES = {"read_queue": "jobs.read", "local_session": "jobs.session", "raydp_session": "jobs.session"}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'jobs' has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(_HOMES[name]), name)
