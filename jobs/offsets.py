@@ -4,7 +4,8 @@ The grammar is rocketmq-spark's, which is the Kafka source's with a broker in be
 
     "earliest" | "latest" | <integer> | {"topic": {"broker": {"queueId": <integer>}}}
 
-An integer is a queue offset; -2 means earliest and -1 latest. The object may be a dict or JSON. A queue that the object does not list has the option's default: earliest to start from, latest to end at.
+An integer is a queue offset; -2 means earliest and -1 latest. The object may be a dict or JSON.
+A queue that it does not list has the option's default: earliest to start from, latest to end at.
 """
 
 from __future__ import annotations

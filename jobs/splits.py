@@ -21,11 +21,10 @@ class StorePlace:
 
     broker_name: str
     address: str
-    host: str
+    store_root: str
     store_id: str
-    store_path: str
     commit_log_file_bytes: int
-    consume_queue_file_bytes: int
+    consume_queue_file_units: int
 
 
 @dataclass(frozen=True)

