@@ -16,6 +16,8 @@ from store.message.message import Message
 from store.message.properties import encode_properties
 from store.message.record import MAX_PROPERTIES_BYTES
 
+FLAG = 12
+BODY_LENGTH = 16
 ELEMENT_HEADER_BYTES = 20
 MIN_ELEMENT_BYTES = ELEMENT_HEADER_BYTES + 2
 

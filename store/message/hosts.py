@@ -1,7 +1,9 @@
-"""Addresses inside records and message ids.
+"""Addresses inside records and message ids (store format, sections 1.2 and 10).
 
-0    4|16    8|20
-| ip | port  |          port is an i32
+    0    4|16    8|20
+    | ip | port  |
+
+The port is an i32.
 """
 
 import socket

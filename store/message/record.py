@@ -12,7 +12,7 @@ An IPv6 host takes 12 bytes more. topicLength is one byte under magic V1 and two
 is an i16.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from functools import lru_cache
 from struct import Struct
@@ -34,6 +34,7 @@ TOTAL_SIZE = 0
 MAGIC = 4
 BODY_CRC = 8
 QUEUE_ID = 12
+FLAG = 16
 QUEUE_OFFSET = 20
 PHYSICAL_OFFSET = 28
 SYS_FLAG = 36
@@ -88,7 +89,7 @@ class RecordDraft:
 
 
 @lru_cache(maxsize=8192)
-def _topic_field(topic: str) -> tuple[int, bytes]:
+def topic_field(topic: str) -> tuple[int, bytes]:
     """The magic that a topic calls for, and the topic with its length before it."""
     name = topic.encode()
     if len(name) <= MAX_V1_TOPIC_BYTES:
@@ -106,7 +107,7 @@ def record_size(draft: RecordDraft, store_host_bytes: int = V4_BYTES, *, append_
         BODY
         + hosts_bytes
         + len(draft.body)
-        + len(_topic_field(draft.topic)[1])
+        + len(topic_field(draft.topic)[1])
         + _SHORT.size
         + properties_bytes
     )
@@ -126,7 +127,7 @@ def encode_record(
     A prepared or rolled-back transaction's record gets queueOffset 0, as it stands in no consume queue.
     `append_crc` adds the CRC of the whole record (RocketMQ's enabledAppendPropCRC).
     """
-    magic, topic = _topic_field(draft.topic)
+    magic, topic = topic_field(draft.topic)
     body, born_host, properties = draft.body, draft.born_host, draft.properties
     if append_crc:
         properties = _with_room_for_crc(properties)
@@ -155,6 +156,14 @@ def encode_record(
     )
     record = b"".join((fields, body, topic, _SHORT.pack(len(properties)), properties))
     return _with_crc(record) if append_crc else record
+
+
+def record_template(draft: RecordDraft, store_timestamp: int, store_host: bytes) -> bytes:
+    """The fixed fields of a record of `draft` with an empty body, for code that makes many records alike."""
+    empty = replace(draft, body=b"", properties=b"")
+    return encode_record(empty, 0, 0, store_timestamp, store_host)[
+        : -len(topic_field(draft.topic)[1]) - _SHORT.size
+    ]
 
 
 def encode_blank(size_bytes: int) -> bytes:

@@ -1,0 +1,210 @@
+"""Many records at once from the body of a batch request.
+
+Every record starts as a copy of a template, the fixed fields of a record with an empty body, and is patched
+where it differs.
+"""
+
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit, types
+
+from store.errors import MessageIllegal
+from store.kernels.crc32 import crc32_kernel
+from store.kernels.memory import (
+    BYTES,
+    I64,
+    U8,
+    WRITABLE_BYTES,
+    copy_bytes,
+    load_i16,
+    load_i32,
+    store_i16,
+    store_i32,
+    store_i64,
+    store_u8,
+)
+from store.message import batch as element
+from store.message import record
+from store.message.batch import decode_batch
+from store.message.buffers import Buffer
+from store.message.properties import PROPERTY_SEPARATOR, MessageConst
+from store.message.record import RecordDraft, encode_record, record_template, topic_field
+
+_SEPARATOR = ord(PROPERTY_SEPARATOR)
+_CRC_NAME = np.frombuffer(f"{MessageConst.CRC32}\x01".encode(), np.uint8)
+
+
+class EncodedRecords(NamedTuple):
+    """Records back to back, and where in `records` each begins."""
+
+    records: memoryview
+    positions: I64
+
+
+def measure_batch(
+    batch: Buffer, draft: RecordDraft, store_host_bytes: int, *, append_crc: bool = False
+) -> tuple[int, int]:
+    """How many messages `batch` holds, and the bytes that their records will take.
+
+    `draft` gives what the messages have in common; `store_host_bytes` is 8 or 20. Raises MessageIllegal when
+    the lengths in the batch do not add up.
+    """
+    count, unterminated, bad_position = _measure_batch(np.frombuffer(batch, np.uint8))
+    if bad_position >= 0:
+        raise MessageIllegal(f"the lengths in the message at byte {bad_position} of the batch do not add up")
+    empty_record = RecordDraft(draft.topic, 0, b"", born_host=draft.born_host)
+    overhead_bytes = record.record_size(empty_record, store_host_bytes) - element.MIN_ELEMENT_BYTES
+    crc_bytes = count * record.CRC_PROPERTY_BYTES + unterminated if append_crc else 0
+    return count, len(batch) + count * overhead_bytes + crc_bytes
+
+
+def encode_batch_records(
+    batch: Buffer,
+    draft: RecordDraft,
+    queue_offset: int,
+    physical_offset: int,
+    store_timestamp: int,
+    store_host: bytes,
+    *,
+    append_crc: bool = False,
+) -> EncodedRecords:
+    """The records of all messages in `batch`, at consecutive offsets from those given.
+
+    `draft` gives what they have in common: all but flag, body and properties. Raises MessageIllegal as
+    `measure_batch` does.
+    """
+    count, size_bytes = measure_batch(batch, draft, len(store_host), append_crc=append_crc)
+    template = record_template(draft, store_timestamp, store_host)
+    records = np.empty(size_bytes, np.uint8)
+    positions = np.empty(count, np.int64)
+    _encode_batch(
+        np.frombuffer(batch, np.uint8),
+        np.frombuffer(template, np.uint8),
+        np.frombuffer(topic_field(draft.topic)[1], np.uint8),
+        queue_offset,
+        physical_offset,
+        append_crc,
+        records,
+        positions,
+    )
+    return EncodedRecords(records.data, positions)
+
+
+def encode_batch_records_plain(
+    batch: Buffer,
+    draft: RecordDraft,
+    queue_offset: int,
+    physical_offset: int,
+    store_timestamp: int,
+    store_host: bytes,
+    *,
+    append_crc: bool = False,
+) -> EncodedRecords:
+    """The plain twin of `encode_batch_records`."""
+    records = bytearray()
+    positions: list[int] = []
+    for index, message in enumerate(decode_batch(batch)):
+        positions.append(len(records))
+        records += encode_record(
+            replace(draft, flag=message.flag, body=message.body, properties=message.properties),
+            queue_offset + index,
+            physical_offset + len(records),
+            store_timestamp,
+            store_host,
+            append_crc=append_crc,
+        )
+    return EncodedRecords(memoryview(records), np.array(positions, np.int64))
+
+
+@njit([types.UniTuple(types.int64, 3)(BYTES)], cache=True, nogil=True)
+def _measure_batch(batch: U8) -> tuple[int, int, int]:
+    """The messages, how many of them lack the separator at their properties' end, and where a bad one is."""
+    count = 0
+    unterminated = 0
+    position = 0
+    while position < len(batch):
+        available = len(batch) - position
+        if available < element.MIN_ELEMENT_BYTES:
+            return count, unterminated, position
+        size = load_i32(batch, position)
+        body_length = load_i32(batch, position + element.BODY_LENGTH)
+        if size > available or body_length < 0 or body_length > size - element.MIN_ELEMENT_BYTES:
+            return count, unterminated, position
+        properties_length = load_i16(batch, position + element.ELEMENT_HEADER_BYTES + body_length)
+        if properties_length != size - element.MIN_ELEMENT_BYTES - body_length:
+            return count, unterminated, position
+        position += size
+        if properties_length > 0 and batch[position - 1] != _SEPARATOR:
+            unterminated += 1
+        count += 1
+    return count, unterminated, -1
+
+
+@njit(nogil=True)
+def write_crc_property(records: U8, start: int, end: int) -> None:
+    """Close the record `records[start:end]` with the CRC of all before (store format, section 1.6)."""
+    property_start = end - record.CRC_PROPERTY_BYTES
+    digits = property_start + len(_CRC_NAME)
+    remaining = crc32_kernel(records, start, property_start)
+    for index in range(len(_CRC_NAME)):
+        store_u8(records, property_start + index, _CRC_NAME[index])
+    for index in range(record.CRC_PROPERTY_DIGITS):
+        store_u8(records, digits + index, 48 + remaining % 10)
+        remaining //= 10
+    store_u8(records, end - 1, _SEPARATOR)
+
+
+@njit(
+    [
+        types.void(
+            BYTES, BYTES, BYTES, types.int64, types.int64, types.boolean, WRITABLE_BYTES, types.int64[::1]
+        )
+    ],
+    cache=True,
+    nogil=True,
+)
+def _encode_batch(
+    batch: U8,
+    template: U8,
+    topic: U8,
+    queue_offset: int,
+    physical_offset: int,
+    append_crc: bool,
+    records: U8,
+    positions: I64,
+) -> None:
+    """Fill `records` and `positions`, which have the sizes that `measure_batch` gives."""
+    source = 0
+    start = 0
+    for index in range(len(positions)):
+        body_length = load_i32(batch, source + element.BODY_LENGTH)
+        body = source + element.ELEMENT_HEADER_BYTES
+        properties_length = load_i16(batch, body + body_length)
+        copy_bytes(records, start, template, 0, len(template))
+        target = start + len(template)
+        store_i32(records, target - 4, body_length)
+        copy_bytes(records, target, batch, body, body_length)
+        target += body_length
+        copy_bytes(records, target, topic, 0, len(topic))
+        properties_at = target + len(topic)
+        target = properties_at + 2
+        copy_bytes(records, target, batch, body + body_length + 2, properties_length)
+        target += properties_length
+        if append_crc:
+            if properties_length > 0 and batch[body + body_length + 1 + properties_length] != _SEPARATOR:
+                store_u8(records, target, _SEPARATOR)
+                target += 1
+            target += record.CRC_PROPERTY_BYTES
+        store_i16(records, properties_at, target - properties_at - 2)
+        store_i32(records, start, target - start)
+        store_i32(records, start + record.BODY_CRC, crc32_kernel(batch, body, body + body_length))
+        store_i32(records, start + record.FLAG, load_i32(batch, source + element.FLAG))
+        store_i64(records, start + record.QUEUE_OFFSET, queue_offset + index)
+        store_i64(records, start + record.PHYSICAL_OFFSET, physical_offset + start)
+        if append_crc:
+            write_crc_property(records, start, target)
+        positions[index] = start
+        source = body + body_length + 2 + properties_length
+        start = target

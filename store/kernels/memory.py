@@ -1,0 +1,107 @@
+"""Big-endian loads and stores, and copies, for use inside kernels.
+
+Plain indexing would take a load and a shift for every byte, and test every index for being negative. These
+do no checks at all: a kernel that uses them has checked its lengths before.
+"""
+
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+U8: TypeAlias = npt.NDArray[np.uint8]
+I64: TypeAlias = npt.NDArray[np.int64]
+
+# What kernels declare as their parameters; a writable array may be passed as a read-only one.
+BYTES = types.Array(types.uint8, 1, "C", readonly=True)
+WRITABLE_BYTES = types.Array(types.uint8, 1, "C")
+
+
+def pointer_to(context: Any, builder: Any, array_type: Any, array: Any, index: Any) -> Any:
+    """The address of `array[index]`, for the code generators below."""
+    data = context.make_array(array_type)(context, builder, array).data
+    return builder.gep(data, [index])
+
+
+def _loader(bits: int) -> Callable[..., Any]:
+    """A load of a signed big-endian number of `bits` bits, as an int64."""
+
+    def load(typing_context: Any, buffer: Any, index: Any) -> tuple[Any, Callable[..., Any]]:
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            pointer = pointer_to(context, builder, signature.args[0], *arguments)
+            value = builder.load(builder.bitcast(pointer, ir.IntType(bits).as_pointer()))
+            value.align = 1
+            if bits > 8:
+                value = builder.bswap(value)
+            return builder.sext(value, ir.IntType(64)) if bits < 64 else value
+
+        return types.int64(buffer, types.int64), generate
+
+    return load
+
+
+def _storer(bits: int) -> Callable[..., Any]:
+    """A store of the low `bits` bits of an int64, big-endian."""
+
+    def store(typing_context: Any, buffer: Any, index: Any, value: Any) -> tuple[Any, Callable[..., Any]]:
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            array, index, value = arguments
+            pointer = pointer_to(context, builder, signature.args[0], array, index)
+            if bits < 64:
+                value = builder.trunc(value, ir.IntType(bits))
+            if bits > 8:
+                value = builder.bswap(value)
+            builder.store(value, builder.bitcast(pointer, ir.IntType(bits).as_pointer())).align = 1
+            return context.get_dummy_value()
+
+        return types.void(buffer, types.int64, types.int64), generate
+
+    return store
+
+
+load_i16 = intrinsic(_loader(16))
+load_i32 = intrinsic(_loader(32))
+load_i64 = intrinsic(_loader(64))
+store_u8 = intrinsic(_storer(8))
+store_i16 = intrinsic(_storer(16))
+store_i32 = intrinsic(_storer(32))
+store_i64 = intrinsic(_storer(64))
+
+
+@intrinsic
+def load_u64_little(typing_context: Any, buffer: Any, index: Any) -> tuple[Any, Callable[..., Any]]:
+    """Eight bytes as they lie in memory on every machine that numba compiles for."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        pointer = pointer_to(context, builder, signature.args[0], *arguments)
+        value = builder.load(builder.bitcast(pointer, ir.IntType(64).as_pointer()))
+        value.align = 1
+        return value
+
+    return types.uint64(buffer, types.int64), generate
+
+
+@intrinsic
+def copy_bytes(
+    typing_context: Any, target: Any, target_index: Any, source: Any, source_index: Any, count: Any
+) -> tuple[Any, Callable[..., Any]]:
+    """`target[target_index:][:count] = source[source_index:][:count]`; the two do not overlap."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        target, target_index, source, source_index, count = arguments
+        cgutils.raw_memcpy(
+            builder,
+            pointer_to(context, builder, signature.args[0], target, target_index),
+            pointer_to(context, builder, signature.args[2], source, source_index),
+            count,
+            itemsize=1,
+            align=1,
+        )
+        return context.get_dummy_value()
+
+    return types.void(target, types.int64, source, types.int64, types.int64), generate
