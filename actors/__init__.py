@@ -1,0 +1,1 @@
+"""The processes: each a thin Ray shell around a plain Python service."""

@@ -1,0 +1,245 @@
+"""Frames out of a stream of bytes, without I/O and nearly without copying.
+
+All connections of a loop receive into one shared buffer: a loop reads one socket at a time, and what is
+left of a frame when its bytes end is set aside (`_kept`) and put back in front of the next. A frame too
+long for that is received straight into memory of its own, which grows with what has really come, so that
+announcing a length costs the announcer, not us.
+"""
+
+from typing import Final
+
+from actors.remoting.command import (
+    HEADER_LENGTH_MASK,
+    LENGTH_BYTES,
+    MAX_FRAME_BYTES,
+    PREFIX,
+    RemotingCommand,
+    decode_command,
+)
+from actors.remoting.errors import ProtocolError
+
+SHARED_BUFFER_BYTES: Final = 256 * 1024
+# From here on a frame has memory of its own; below, its rest is copied once.
+OWN_MEMORY_BYTES: Final = 32 * 1024
+FIRST_ALLOCATION_BYTES: Final = 1024 * 1024
+MAX_SPARES: Final = 8
+MAX_SPARE_BYTES: Final = 4 * 1024 * 1024 + 64 * 1024
+MAX_ASSEMBLY_BYTES: Final = 512 * 1024 * 1024
+
+
+class ReceiveMemory:
+    """What the connections of one loop receive into: the shared buffer, and the memory of long frames.
+
+    Memory of long frames is used again once nobody holds a view of it: fresh pages cost more than the copy.
+    """
+
+    __slots__ = ("_spares", "assembly_bytes", "max_assembly_bytes", "shared", "view")
+
+    def __init__(self, max_assembly_bytes: int = MAX_ASSEMBLY_BYTES) -> None:
+        self.shared = bytearray(SHARED_BUFFER_BYTES)
+        self.view = memoryview(self.shared)
+        self.max_assembly_bytes = max_assembly_bytes
+        self.assembly_bytes = 0
+        self._spares: list[bytearray] = []
+
+    def take(self, size_bytes: int, wanted_bytes: int) -> bytearray:
+        """Memory for a frame: a spare of `wanted_bytes`, or new memory of `size_bytes`; raises
+        ProtocolError.
+        """
+        for index, spare in enumerate(self._spares):
+            if len(spare) >= wanted_bytes and _is_free(spare):
+                self.assembly_bytes += len(spare)
+                return self._spares.pop(index)
+        if self.assembly_bytes + size_bytes > self.max_assembly_bytes:
+            raise ProtocolError(
+                f"the {self.max_assembly_bytes:,} bytes for frames that are still arriving are used up",
+                "more traffic than this process takes",
+            )
+        self.assembly_bytes += size_bytes
+        return bytearray(size_bytes)
+
+    def release(self, memory: bytearray) -> None:
+        """A frame's memory, now in the hands of its handler or given up; kept for the next long frame."""
+        self.assembly_bytes -= len(memory)
+        if len(memory) <= MAX_SPARE_BYTES:
+            if len(self._spares) >= MAX_SPARES:
+                self._spares.pop(0)
+            self._spares.append(memory)
+
+
+def _is_free(memory: bytearray) -> bool:
+    try:
+        memory.pop()  # BufferError while anyone holds a view
+    except BufferError:
+        return False
+    memory.append(0)
+    return True
+
+
+class FrameReader:
+    """The frames of one connection: `get_buffer` and `received` for the transport, then `next_command`
+    until None.
+
+    When commands are left and the caller wants no more of them now, it calls `set_aside` before it returns
+    to the loop.
+    """
+
+    __slots__ = (
+        "_data",
+        "_end",
+        "_filled",
+        "_kept",
+        "_long",
+        "_long_bytes",
+        "_memory",
+        "_position",
+        "frames",
+    )
+
+    def __init__(self, memory: ReceiveMemory) -> None:
+        self._memory = memory
+        self._data: bytearray = memory.shared  # what is being read now: from _position to _end
+        self._position = 0
+        self._end = 0
+        self._kept = b""
+        self._long: bytearray | None = None
+        self._long_bytes = 0
+        self._filled = 0
+        self.frames = 0
+
+    @property
+    def has_partial(self) -> bool:
+        """Whether bytes of an incomplete frame (or of frames set aside) are held."""
+        return self._long is not None or bool(self._kept)
+
+    def get_buffer(self) -> memoryview:
+        """Where the next bytes go; valid until `received`."""
+        if self._long is not None:
+            return memoryview(self._long)[self._filled : self._long_bytes]
+        kept = self._kept
+        if kept:
+            self._memory.view[: len(kept)] = kept
+            return self._memory.view[len(kept) :]
+        return self._memory.view
+
+    def received(self, count: int) -> None:
+        """So many bytes have been written into the buffer."""
+        if self._long is not None:
+            self._filled += count
+            return
+        self._data = self._memory.shared
+        self._position = 0
+        self._end = len(self._kept) + count
+        self._kept = b""
+
+    def next_command(self) -> RemotingCommand | None:
+        """The next whole command, or None; raises ProtocolError where the bytes are no frame."""
+        if self._long is not None:
+            return self._finish_long()
+        position = self._position
+        available = self._end - position
+        if available < PREFIX.size:
+            if available:
+                self.set_aside()
+            return None
+        total, mark = PREFIX.unpack_from(self._data, position)
+        header_length = mark & HEADER_LENGTH_MASK
+        if total > MAX_FRAME_BYTES or header_length > total - LENGTH_BYTES or total < LENGTH_BYTES:
+            raise _bad_lengths(total, header_length, bytes(self._data[position : position + 16]))
+        end = position + LENGTH_BYTES + total
+        if end > self._end:
+            if total >= OWN_MEMORY_BYTES:
+                self._begin_long(total + LENGTH_BYTES)
+            else:
+                self.set_aside()
+            return None
+        self._position = end
+        self.frames += 1
+        data = self._data
+        body_at = position + PREFIX.size + header_length
+        body = data[body_at:end] if body_at < end else b""
+        return decode_command(data[position + PREFIX.size : body_at], mark >> 24, body)
+
+    def set_aside(self) -> None:
+        """Keep what is not read yet: the shared buffer is about to serve another connection."""
+        self._kept = bytes(self._data[self._position : self._end])
+        self._position = self._end = 0
+
+    def resume(self) -> None:
+        """Read on in what was set aside, before more bytes come."""
+        if self._kept:
+            self._data = bytearray(self._kept)
+            self._kept = b""
+            self._position = 0
+            self._end = len(self._data)
+
+    def close(self) -> None:
+        """Give the memory of an unfinished frame back."""
+        if self._long is not None:
+            self._memory.release(self._long)
+            self._long = None
+        self._kept = b""
+
+    def _begin_long(self, size_bytes: int) -> None:
+        available = self._end - self._position
+        memory = self._memory.take(min(size_bytes, max(FIRST_ALLOCATION_BYTES, available)), size_bytes)
+        memory[:available] = memoryview(self._data)[self._position : self._end]
+        self._long = memory
+        self._long_bytes = min(size_bytes, len(memory))
+        self._filled = available
+        self._position = self._end = 0
+
+    def _finish_long(self) -> RemotingCommand | None:
+        memory = self._long
+        assert memory is not None
+        if self._filled < self._long_bytes:
+            return None
+        total, mark = PREFIX.unpack_from(memory)
+        size_bytes = total + LENGTH_BYTES
+        if self._filled < size_bytes:
+            self._grow_long(size_bytes)
+            return None
+        self._long = None
+        self._memory.release(memory)
+        self.frames += 1
+        body_at = PREFIX.size + (mark & HEADER_LENGTH_MASK)
+        view = memoryview(memory)
+        return decode_command(memory[PREFIX.size : body_at], mark >> 24, view[body_at:size_bytes])
+
+    def _grow_long(self, size_bytes: int) -> None:
+        old = self._long
+        assert old is not None
+        wanted = min(size_bytes, 2 * len(old))
+        memory = self._memory.take(wanted, size_bytes)
+        memory[: self._filled] = memoryview(old)[: self._filled]
+        self._long = memory
+        self._long_bytes = min(size_bytes, len(memory))
+        self._memory.release(old)
+
+
+def _bad_lengths(total: int, header_length: int, first: bytes) -> ProtocolError:
+    if total > MAX_FRAME_BYTES:
+        reason = f"a frame of {total:,} bytes is over the limit of {MAX_FRAME_BYTES:,}"
+    else:
+        reason = f"a header of {header_length:,} bytes in a frame of {total:,}"
+    return ProtocolError(reason, describe_bytes(first))
+
+
+def describe_bytes(first: bytes) -> str:
+    """What the first bytes of a connection seem to be, for the one line that the log gets."""
+    if first[:1] == b"\x16" and first[1:2] == b"\x03":
+        return "a TLS hello (this port speaks plain remoting; switch TLS off in the client)"
+    if first.startswith(b"PRI * HTTP/2"):
+        return "HTTP/2 or gRPC (this is the remoting port)"
+    if first.split(b" ", 1)[0] in _HTTP_METHODS:
+        return "an HTTP request (this is the remoting port)"
+    if first.startswith((b"PROXY ", b"\r\n\r\n\x00\r\nQUIT")):
+        return "the PROXY protocol (switch it off in the load balancer)"
+    if first.startswith(b"SSH-"):
+        return "SSH"
+    return f"bytes of another protocol, beginning {first!r}"
+
+
+_HTTP_METHODS: Final = frozenset(
+    {b"GET", b"POST", b"PUT", b"HEAD", b"DELETE", b"OPTIONS", b"CONNECT", b"PATCH", b"TRACE", b"HTTP/1.1"}
+)

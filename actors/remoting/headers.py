@@ -1,0 +1,403 @@
+"""Typed headers: what a request's or answer's fields mean.
+
+Most are plain dataclasses: a field `consumer_group: str` is `consumerGroup` on the wire unless it says
+otherwise, is required unless it has a default, and an int, bool or str by its annotation. Headers of the
+hot path are in `hot_headers.py`, by hand.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, Field, dataclass, field, fields
+from functools import cache
+from typing import Any, NamedTuple, Self
+
+from actors.remoting.codes import ResponseCode
+from actors.remoting.errors import Refused
+
+_TRUE = frozenset({"true", "1", "True", "TRUE"})
+
+
+class _Wire(NamedTuple):
+    """One field: its name on the wire and here, and how it is read and written."""
+
+    key: str
+    name: str
+    read: Callable[[str], Any]
+    write: Callable[[Any], str]
+    is_required: bool
+
+
+def wire(key: str, **options: Any) -> Any:
+    """A header field whose name on the wire is not its own in camelCase."""
+    return field(metadata={"key": key}, **options)
+
+
+@dataclass(slots=True)
+class Header:
+    """What all headers can do: come from the fields of a command, and go back into them."""
+
+    @classmethod
+    def from_ext(cls, ext: Mapping[str, str]) -> Self:
+        """The header that these fields are; raises Refused where one is missing or cannot be read."""
+        values = {}
+        for item in _wire_fields(cls):
+            text = ext.get(item.key)
+            if text is None:
+                if item.is_required:
+                    raise missing_field(item.key)
+                continue
+            try:
+                values[item.name] = item.read(text)
+            except ValueError:
+                raise unreadable_field(item.key, text) from None
+        return cls(**values)
+
+    def to_ext(self) -> dict[str, str]:
+        """The fields of a command; None is left out."""
+        ext = {}
+        for item in _wire_fields(type(self)):
+            value = getattr(self, item.name)
+            if value is not None:
+                ext[item.key] = item.write(value)
+        return ext
+
+
+def missing_field(key: str) -> Refused:
+    """RocketMQ answers a header it cannot read with SYSTEM_ERROR; so do we."""
+    return Refused(ResponseCode.SYSTEM_ERROR, f"the header has no field `{key}`, which this request needs")
+
+
+def unreadable_field(key: str, text: str) -> Refused:
+    """The same for a field that is there."""
+    return Refused(ResponseCode.SYSTEM_ERROR, f"the header's field `{key}` cannot be read: {text[:100]!r}")
+
+
+def read_bool(text: str) -> bool:
+    """Java writes `true`, C++ writes `1`."""
+    return text in _TRUE
+
+
+def write_bool(value: bool) -> str:
+    """As Java writes it."""
+    return "true" if value else "false"
+
+
+@cache
+def _wire_fields(header_type: type[Header]) -> tuple[_Wire, ...]:
+    return tuple(_wire_field(item) for item in fields(header_type))
+
+
+def _wire_field(item: "Field[Any]") -> _Wire:
+    words = item.name.split("_")
+    key = item.metadata.get("key") or words[0] + "".join(word.title() for word in words[1:])
+    kind = str(item.type).removesuffix(" | None")
+    kind = {"<class 'int'>": "int", "<class 'bool'>": "bool"}.get(kind, kind)
+    read, write = _KINDS.get(kind, (str, str))
+    is_required = item.default is MISSING and item.default_factory is MISSING
+    return _Wire(key, item.name, read, write, is_required)
+
+
+_KINDS: dict[str, tuple[Callable[[str], Any], Callable[[Any], str]]] = {
+    "int": (int, str),
+    "bool": (read_bool, write_bool),
+}
+
+
+# ---- nameserver ----------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class GetRouteInfoHeader(Header):
+    """GET_ROUTEINFO_BY_TOPIC 105."""
+
+    topic: str
+    accept_standard_json_only: bool | None = None
+
+
+@dataclass(slots=True)
+class RegisterBrokerHeader(Header):
+    """REGISTER_BROKER 103."""
+
+    broker_name: str
+    broker_addr: str
+    cluster_name: str
+    broker_id: int
+    ha_server_addr: str = ""
+    compressed: bool = False
+    body_crc32: int = wire("bodyCrc32", default=0)
+    heartbeat_timeout_millis: int | None = None
+    enable_acting_master: bool | None = None
+
+
+@dataclass(slots=True)
+class RegisterBrokerResponse(Header):
+    """What a broker learns by registering: where its master is."""
+
+    ha_server_addr: str | None = None
+    master_addr: str | None = None
+
+
+@dataclass(slots=True)
+class UnregisterBrokerHeader(Header):
+    """UNREGISTER_BROKER 104."""
+
+    broker_name: str
+    broker_addr: str
+    cluster_name: str
+    broker_id: int
+
+
+@dataclass(slots=True)
+class QueryDataVersionHeader(Header):
+    """QUERY_DATA_VERSION 322: has the nameserver this version of the broker's topics?"""
+
+    broker_addr: str
+    broker_name: str = ""
+    cluster_name: str = ""
+    broker_id: int = 0
+
+
+@dataclass(slots=True)
+class BrokerHeartbeatHeader(Header):
+    """BROKER_HEARTBEAT 904."""
+
+    broker_addr: str
+    broker_name: str = ""
+    cluster_name: str = ""
+    broker_id: int | None = None
+
+
+@dataclass(slots=True)
+class BrokerNameHeader(Header):
+    """WIPE_WRITE_PERM_OF_BROKER 205, ADD_WRITE_PERM_OF_BROKER 327."""
+
+    broker_name: str
+
+
+@dataclass(slots=True)
+class KVConfigHeader(Header):
+    """PUT_KV_CONFIG 100."""
+
+    namespace: str
+    key: str
+    value: str
+
+
+@dataclass(slots=True)
+class KVKeyHeader(Header):
+    """GET_KV_CONFIG 101, DELETE_KV_CONFIG 102."""
+
+    namespace: str
+    key: str
+
+
+@dataclass(slots=True)
+class NamespaceHeader(Header):
+    """GET_KVLIST_BY_NAMESPACE 219."""
+
+    namespace: str
+
+
+@dataclass(slots=True)
+class ClusterHeader(Header):
+    """GET_TOPICS_BY_CLUSTER 224."""
+
+    cluster: str
+
+
+@dataclass(slots=True)
+class DeleteTopicHeader(Header):
+    """DELETE_TOPIC_IN_NAMESRV 216, DELETE_TOPIC_IN_BROKER 215."""
+
+    topic: str
+    cluster_name: str | None = None
+
+
+# ---- broker: offsets, groups, topics -------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class QueryConsumerOffsetHeader(Header):
+    """QUERY_CONSUMER_OFFSET 14."""
+
+    consumer_group: str
+    topic: str
+    queue_id: int
+    set_zero_if_not_found: bool | None = None
+
+
+@dataclass(slots=True)
+class UpdateConsumerOffsetHeader(Header):
+    """UPDATE_CONSUMER_OFFSET 15."""
+
+    consumer_group: str
+    topic: str
+    queue_id: int
+    commit_offset: int
+
+
+@dataclass(slots=True)
+class TopicQueueHeader(Header):
+    """GET_MAX_OFFSET 30, GET_MIN_OFFSET 31, GET_EARLIEST_MSG_STORETIME 32."""
+
+    topic: str
+    queue_id: int
+    committed: bool | None = None
+
+
+@dataclass(slots=True)
+class SearchOffsetHeader(Header):
+    """SEARCH_OFFSET_BY_TIMESTAMP 29; the boundary is LOWER or UPPER."""
+
+    topic: str
+    queue_id: int
+    timestamp: int
+    boundary_type: str = "LOWER"
+
+
+@dataclass(slots=True)
+class OffsetResponse(Header):
+    """The answer of 14, 29, 30 and 31."""
+
+    offset: int
+
+
+@dataclass(slots=True)
+class TimestampResponse(Header):
+    """The answer of 32."""
+
+    timestamp: int
+
+
+@dataclass(slots=True)
+class ConsumerGroupHeader(Header):
+    """GET_CONSUMER_LIST_BY_GROUP 38, NOTIFY_CONSUMER_IDS_CHANGED 40, GROUP_MEMBERS 7204, GROUP_CHANGED
+    7205.
+    """
+
+    consumer_group: str
+
+
+@dataclass(slots=True)
+class UnregisterClientHeader(Header):
+    """UNREGISTER_CLIENT 35."""
+
+    client_id: str = wire("clientID")
+    producer_group: str | None = None
+    consumer_group: str | None = None
+
+
+@dataclass(slots=True)
+class CreateTopicHeader(Header):
+    """UPDATE_AND_CREATE_TOPIC 17."""
+
+    topic: str
+    read_queue_nums: int
+    write_queue_nums: int
+    perm: int
+    default_topic: str = "TBW102"
+    topic_filter_type: str = "SINGLE_TAG"
+    topic_sys_flag: int = 0
+    order: bool = False
+    attributes: str | None = None
+
+
+@dataclass(slots=True)
+class TopicHeader(Header):
+    """Requests about one topic."""
+
+    topic: str
+
+
+@dataclass(slots=True)
+class ViewMessageHeader(Header):
+    """VIEW_MESSAGE_BY_ID 33: a physical offset."""
+
+    offset: int
+    topic: str | None = None
+
+
+@dataclass(slots=True)
+class QueryMessageHeader(Header):
+    """QUERY_MESSAGE 12; the times are in milliseconds."""
+
+    topic: str
+    key: str
+    max_num: int
+    begin_timestamp: int
+    end_timestamp: int
+    is_unique_key: bool = wire("_UNIQUE_KEY_QUERY", default=False)
+
+
+@dataclass(slots=True)
+class QueryMessageResponse(Header):
+    """The answer of 12."""
+
+    index_last_update_timestamp: int
+    index_last_update_phyoffset: int
+
+
+@dataclass(slots=True)
+class ConsumerSendMsgBackHeader(Header):
+    """CONSUMER_SEND_MSG_BACK 36; the offset is physical."""
+
+    offset: int
+    group: str
+    delay_level: int
+    origin_msg_id: str | None = None
+    origin_topic: str | None = None
+    unit_mode: bool = False
+    max_reconsume_times: int | None = None
+
+
+# ---- our own requests ----------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class SendRecordsHeader(Header):
+    """SEND_RECORDS 7101: the body is `count` records built by the client, back to back, of one topic and
+    queue.
+    """
+
+    topic: str
+    queue_id: int
+    count: int
+    producer_group: str | None = None
+    default_topic: str = "TBW102"
+    default_topic_queue_nums: int = 4
+
+
+@dataclass(slots=True)
+class SendRecordsResponse(Header):
+    """Where the first of them stands; the others follow."""
+
+    queue_id: int
+    queue_offset: int
+    physical_offset: int
+    count: int
+    store_timestamp: int
+
+
+@dataclass(slots=True)
+class PullRecordsHeader(Header):
+    """PULL_RECORDS 7102: up to `max_bytes` of records; held for up to `wait_ms` where there are none."""
+
+    topic: str
+    queue_id: int
+    queue_offset: int
+    consumer_group: str = ""
+    max_messages: int = 1 << 20
+    max_bytes: int = 4 * 1024 * 1024
+    wait_ms: int = 0
+    subscription: str = "*"
+    expression_type: str = "TAG"
+    commit_offset: int | None = None
+
+
+@dataclass(slots=True)
+class PullRecordsResponse(Header):
+    """The answer; the body is records, back to back."""
+
+    next_begin_offset: int
+    min_offset: int
+    max_offset: int
+    count: int

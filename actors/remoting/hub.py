@@ -1,0 +1,150 @@
+"""Hub: what the connections of one server or client share – memory, limits, the turn's end, and time-outs.
+
+A turn of the loop reads every socket that has bytes; answers collect meanwhile. One callback at the turn's
+end then runs the service's own tick, writes each connection that has something once, and lets those go on
+that had used up their share of the turn.
+"""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from actors.remoting.chain import Chain
+from actors.remoting.frame import MAX_ASSEMBLY_BYTES, ReceiveMemory
+from store.clock import Clock
+
+if TYPE_CHECKING:
+    from actors.remoting.connection import Connection
+
+_NS_PER_MS = 1_000_000
+# A timer that fires a little early would find nothing expired and spin.
+_TIMER_SLACK_S = 0.001
+
+
+@dataclass(frozen=True, slots=True)
+class RemotingLimits:
+    """The bounds of what a peer may make us hold."""
+
+    input_budget_bytes: int = 256 * 1024
+    high_water_bytes: int = 4 * 1024 * 1024
+    idle_ms: int = 120_000
+    max_connections: int = 20_000
+    max_assembly_bytes: int = MAX_ASSEMBLY_BYTES
+    connect_timeout_ms: int = 3_000
+
+
+class Hub:
+    """Shared by the connections of one server or one client; lives on one event loop."""
+
+    def __init__(
+        self, chain: Chain, clock: Clock, limits: RemotingLimits, tick: Callable[[], None] | None = None
+    ) -> None:
+        self.chain = chain
+        self.clock = clock
+        self.limits = limits
+        self.memory = ReceiveMemory(limits.max_assembly_bytes)
+        self.connections: set[Connection] = set()
+        self.tick_requested = False
+        self._tick = tick
+        self._dirty: list[Connection] = []
+        self._held: list[Connection] = []
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_ns = 0
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """The loop this hub lives on: the one it was first used on."""
+        if self._loop is None:
+            self._loop = asyncio.get_running_loop()
+        return self._loop
+
+    def request_tick(self) -> None:
+        """Ask for the turn's end to be run; asking twice in a turn is asking once. On the loop's thread
+        only.
+        """
+        if not self.tick_requested:
+            self.tick_requested = True
+            self.loop.call_soon(self._end_turn)
+
+    def mark_dirty(self, connection: "Connection") -> None:
+        """This connection has something to write."""
+        self._dirty.append(connection)
+        if not self.tick_requested:
+            self.request_tick()
+
+    def hold(self, connection: "Connection") -> None:
+        """This connection has had its share of the turn; it goes on after the turn's end."""
+        self._held.append(connection)
+        if not self.tick_requested:
+            self.request_tick()
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run this beside the loop's turns; cancelled by `stop`."""
+        task = self.loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def arm(self, deadline_ns: int) -> None:
+        """See to it that `expire_calls` runs at this moment or soon after."""
+        if self._timer is not None:
+            if self._timer_ns <= deadline_ns:
+                return
+            self._timer.cancel()
+        self._timer_ns = deadline_ns
+        delay_s = max(0, deadline_ns - self.clock.monotonic_ns()) / 1e9 + _TIMER_SLACK_S
+        self._timer = self.loop.call_later(delay_s, self._on_timer)
+
+    def expire_calls(self) -> None:
+        """Fail the calls whose time is up."""
+        now_ns = self.clock.monotonic_ns()
+        earliest_ns: int | None = None
+        for connection in tuple(self.connections):
+            next_ns = connection.expire_calls(now_ns)
+            if next_ns is not None and (earliest_ns is None or next_ns < earliest_ns):
+                earliest_ns = next_ns
+        if earliest_ns is not None:
+            self.arm(earliest_ns)
+
+    def sweep(self) -> None:
+        """Close the connections that have been idle, or in the middle of one frame, for longer than the
+        limit.
+        """
+        now_ns = self.clock.monotonic_ns()
+        for connection in tuple(self.connections):
+            connection.check_idle(now_ns, self.limits.idle_ms * _NS_PER_MS)
+
+    async def stop(self) -> None:
+        """Write what is left, close all connections and end all tasks."""
+        self._flush()
+        for connection in tuple(self.connections):
+            connection.close("this process is shutting down")
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        tasks = tuple(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _on_timer(self) -> None:
+        self._timer = None
+        self.expire_calls()
+
+    def _end_turn(self) -> None:
+        self.tick_requested = False
+        try:
+            if self._tick is not None:
+                self._tick()
+        finally:
+            self._flush()
+            held, self._held = self._held, []
+            for connection in held:
+                connection.go_on()
+
+    def _flush(self) -> None:
+        dirty, self._dirty = self._dirty, []
+        for connection in dirty:
+            connection.flush()

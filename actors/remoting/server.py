@@ -1,0 +1,99 @@
+"""RemotingServer: listens, and takes every request through the chain of its table."""
+
+import asyncio
+import socket
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import structlog
+
+from actors.remoting.chain import Chain, Observer, Step
+from actors.remoting.connection import Connection
+from actors.remoting.hub import Hub, RemotingLimits
+from actors.remoting.table import RequestTable
+from store.clock import Clock
+
+_log = structlog.get_logger(__name__)
+
+_BACKLOG: Final = 1024
+_SWEEPS_PER_IDLE_LIMIT: Final = 12
+_CLOSE_TIMEOUT_S: Final = 2.0
+
+
+class RemotingServer:
+    """Serves a table of requests on one address, on the event loop that `start` runs on.
+
+    `tick` is run once at the end of every turn of the loop in which bytes came, before the answers are
+    written.
+    """
+
+    def __init__(
+        self,
+        table: RequestTable,
+        clock: Clock,
+        limits: RemotingLimits | None = None,
+        tick: Callable[[], None] | None = None,
+        steps: Sequence[Step] = (),
+        observers: Sequence[Observer] = (),
+    ) -> None:
+        self.hub = Hub(Chain(table, steps, observers), clock, limits or RemotingLimits(), tick)
+        self.port = 0
+        self._server: asyncio.Server | None = None
+        self._sweeper: asyncio.TimerHandle | None = None
+
+    async def start(self, host: str, port: int) -> int:
+        """Listen; returns the port, which the system chooses where 0 is given. Raises OSError where it is
+        taken.
+        """
+        loop = self.hub.loop
+        listener = await _listen(loop, host, port)
+        self._server = await loop.create_server(self._accept, sock=listener, backlog=_BACKLOG)
+        self.port = int(listener.getsockname()[1])
+        self._sweep()
+        return self.port
+
+    async def stop(self) -> None:
+        """Stop listening, write what is waiting, close all connections."""
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+        server, self._server = self._server, None
+        if server is not None:
+            server.close()
+        await self.hub.stop()
+        if server is not None:
+            try:
+                await asyncio.wait_for(server.wait_closed(), _CLOSE_TIMEOUT_S)
+            except TimeoutError:
+                _log.info("connections_left_behind", port=self.port, waited_s=_CLOSE_TIMEOUT_S)
+
+    def request_tick(self) -> None:
+        """Ask for a turn's end (see `Hub.request_tick`)."""
+        self.hub.request_tick()
+
+    @property
+    def connections(self) -> frozenset[Connection]:
+        """The connections that are open now."""
+        return frozenset(self.hub.connections)
+
+    def _accept(self) -> Connection:
+        return Connection(self.hub)
+
+    def _sweep(self) -> None:
+        self.hub.sweep()
+        interval_s = self.hub.limits.idle_ms / 1000 / _SWEEPS_PER_IDLE_LIMIT
+        self._sweeper = self.hub.loop.call_later(interval_s, self._sweep)
+
+
+async def _listen(loop: asyncio.AbstractEventLoop, host: str, port: int) -> socket.socket:
+    found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    family, kind, protocol, _, address = found[0]
+    listener = socket.socket(family, kind, protocol)
+    try:
+        # REUSEADDR, or TIME_WAIT blocks the port after a kill; never REUSEPORT: two brokers would share it.
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.setblocking(False)
+        listener.bind(address)
+    except OSError:
+        listener.close()
+        raise
+    return listener
