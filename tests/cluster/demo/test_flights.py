@@ -1,0 +1,44 @@
+"""The demo's data: real flights as messages."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from cluster.demo.flights import Delays, as_messages, delays_by_carrier, read_flights
+
+pytestmark = pytest.mark.slow
+
+
+def test_a_flight_is_a_json_body_tagged_by_carrier_and_keyed_by_aircraft() -> None:
+    frame = read_flights(2_000)
+    messages = as_messages(frame)
+    first = json.loads(messages["body"][0].as_py())
+    assert (first["row"], first["carrier"], first["tailnum"], first["arr_delay"]) == (0, "UA", "N14228", 11.0)
+    assert (messages["tags"][0].as_py(), messages["keys"][0].as_py()) == ("UA", "N14228")
+    assert messages.num_rows == 2_000
+
+
+def test_without_a_tail_number_the_key_is_carrier_and_flight() -> None:
+    frame = read_flights(2_000)
+    row = int(frame.index[frame["tailnum"].isna()][0])
+    assert as_messages(frame)["keys"][row].as_py() == f"{frame.carrier[row]}{frame.flight[row]}"
+
+
+def test_the_files_own_figures_leave_out_missing_delays() -> None:
+    frame = read_flights(2_000)
+    counted: dict[str, Delays] = {}
+    for body in as_messages(frame)["body"].to_pylist():
+        flight = json.loads(body)
+        counted.setdefault(flight["carrier"], Delays()).add(flight["arr_delay"])
+    assert counted == delays_by_carrier(frame)
+    assert (
+        sum(each.flights - each.arrived for each in counted.values()) == int(frame.arr_delay.isna().sum()) > 0
+    )
+
+
+def test_a_carrier_none_of_whose_flights_arrived_has_no_mean() -> None:
+    delays = Delays()
+    delays.add(None)
+    assert (delays.flights, delays.mean_minutes) == (1, None)
