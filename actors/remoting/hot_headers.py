@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Self
 
 from actors.remoting.errors import Refused
-from actors.remoting.headers import missing_field, read_bool, unreadable_field, write_bool
+from actors.remoting.header import missing_field, read_bool, unreadable_field, write_bool
 
 
 class SendMessageHeader:
@@ -24,7 +24,7 @@ class SendMessageHeader:
         "default_topic",
         "default_topic_queue_nums",
         "flag",
-        "is_batch",
+        "batch",
         "max_reconsume_times",
         "producer_group",
         "properties",
@@ -46,7 +46,7 @@ class SendMessageHeader:
         born_timestamp: int = 0,
         flag: int = 0,
         reconsume_times: int = 0,
-        is_batch: bool = False,
+        batch: bool = False,
         default_topic: str = "TBW102",
         default_topic_queue_nums: int = 4,
         unit_mode: bool = False,
@@ -60,7 +60,7 @@ class SendMessageHeader:
         self.born_timestamp = born_timestamp
         self.flag = flag
         self.reconsume_times = reconsume_times
-        self.is_batch = is_batch
+        self.batch = batch
         self.default_topic = default_topic
         self.default_topic_queue_nums = default_topic_queue_nums
         self.unit_mode = unit_mode
@@ -85,7 +85,7 @@ class SendMessageHeader:
             header.unit_mode = get("k") == "true"
             limit = get("l")
             header.max_reconsume_times = None if limit is None else int(limit)
-            header.is_batch = read_bool(get("m", ""))
+            header.batch = read_bool(get("m", ""))
         except KeyError as error:
             raise missing_field(str(error.args[0])) from None
         except ValueError:
@@ -106,7 +106,7 @@ class SendMessageHeader:
             "i": self.properties,
             "j": str(self.reconsume_times),
             "k": write_bool(self.unit_mode),
-            "m": write_bool(self.is_batch),
+            "m": write_bool(self.batch),
         }
         if self.max_reconsume_times is not None:
             ext["l"] = str(self.max_reconsume_times)
@@ -163,7 +163,7 @@ class PullMessageHeader:
         "queue_offset",
         "sub_version",
         "subscription",
-        "suspend_timeout_ms",
+        "suspend_timeout_millis",
         "sys_flag",
         "topic",
     )
@@ -178,7 +178,7 @@ class PullMessageHeader:
         max_msg_nums: int = 32,
         sys_flag: int = 0,
         commit_offset: int = 0,
-        suspend_timeout_ms: int = 0,
+        suspend_timeout_millis: int = 0,
         subscription: str | None = None,
         sub_version: int = 0,
         expression_type: str = "TAG",
@@ -191,7 +191,7 @@ class PullMessageHeader:
         self.max_msg_nums = max_msg_nums
         self.sys_flag = sys_flag
         self.commit_offset = commit_offset
-        self.suspend_timeout_ms = suspend_timeout_ms
+        self.suspend_timeout_millis = suspend_timeout_millis
         self.subscription = subscription
         self.sub_version = sub_version
         self.expression_type = expression_type
@@ -210,7 +210,7 @@ class PullMessageHeader:
             header.max_msg_nums = int(ext["maxMsgNums"])
             header.sys_flag = int(ext["sysFlag"])
             header.commit_offset = int(ext["commitOffset"])
-            header.suspend_timeout_ms = int(ext["suspendTimeoutMillis"])
+            header.suspend_timeout_millis = int(ext["suspendTimeoutMillis"])
             header.sub_version = int(ext["subVersion"])
             header.subscription = get("subscription")
             header.expression_type = get("expressionType") or "TAG"
@@ -232,7 +232,7 @@ class PullMessageHeader:
             "maxMsgNums": str(self.max_msg_nums),
             "sysFlag": str(self.sys_flag),
             "commitOffset": str(self.commit_offset),
-            "suspendTimeoutMillis": str(self.suspend_timeout_ms),
+            "suspendTimeoutMillis": str(self.suspend_timeout_millis),
             "subVersion": str(self.sub_version),
             "expressionType": self.expression_type,
         }
