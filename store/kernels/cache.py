@@ -1,7 +1,7 @@
 """Where numba keeps the compiled kernels: a directory of the user's, named by what the kernels' sources say.
 
 numba's own locators go by the path of the source, so that every `ray job submit`, which unpacks the sources
-into a new directory, would compile them again; and they look at one file only, so that a change of a helper in
+into a new directory, would compile them again; and they look at one file only, so that a changed helper in
 another would go unseen.
 """
 

@@ -1,0 +1,206 @@
+"""Stamping: records that a client has built get, on the broker, what only the broker can know.
+
+That is bodyCRC, queueOffset, physicalOffset, bornHost, storeTimestamp and storeHost. All else is checked:
+sizes, magic, topic, queue id, flags, and that the hosts have the widths of those to be written. A batch is
+refused as a whole: who gets MessageIllegal throws the records away.
+"""
+
+from struct import pack_into
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit, types
+
+from store.errors import MessageIllegal, RecordDamaged
+from store.kernels.crc32 import crc32_kernel
+from store.kernels.memory import BYTES, U8, WRITABLE_BYTES, copy_bytes, load_i32, store_i32, store_i64
+from store.kernels.walk import record_parts, record_size
+from store.message.crc import crc32
+from store.message.hosts import V6_BYTES
+from store.message.message import MessageExt
+from store.message.record import (
+    BODY_CRC,
+    BORN_HOST,
+    MAGIC,
+    PHYSICAL_OFFSET,
+    QUEUE_ID,
+    QUEUE_OFFSET,
+    SYS_FLAG,
+    decode_record,
+    topic_field,
+)
+from store.message.sys_flag import BORN_HOST_V6, COMPRESSED, COMPRESSION_MASK, MULTI_TAGS, STORE_HOST_V6
+
+# Transactions and RocketMQ's inner batches are not for bulk sends.
+FREE_FLAGS = COMPRESSED | COMPRESSION_MASK | MULTI_TAGS
+
+_BAD_RECORD = -1
+_BAD_TOPIC = -2
+_BAD_QUEUE = -3
+_BAD_FLAGS = -4
+_BAD_BODY = -5
+
+
+class Stamp(NamedTuple):
+    """What records must have and shall get; hosts are packed, the offsets are those of the first record."""
+
+    topic: str
+    queue_id: int
+    queue_offset: int
+    physical_offset: int
+    store_timestamp: int
+    born_host: bytes
+    store_host: bytes
+    max_body_bytes: int
+
+    @property
+    def host_flags(self) -> int:
+        """The sysFlag bits that tell the widths of both hosts."""
+        born = BORN_HOST_V6 if len(self.born_host) == V6_BYTES else 0
+        return born | (STORE_HOST_V6 if len(self.store_host) == V6_BYTES else 0)
+
+
+def stamp_records(records: bytearray | memoryview, stamp: Stamp) -> int:
+    """Check and stamp `records`, which stand back to back, in place; returns how many they are.
+
+    Raises MessageIllegal with the position of the first bad record.
+    """
+    magic, topic = topic_field(stamp.topic)
+    count, position, fault = _stamp_records(
+        np.frombuffer(records, np.uint8),
+        magic,
+        np.frombuffer(topic, np.uint8),
+        stamp.queue_id,
+        stamp.queue_offset,
+        stamp.physical_offset,
+        stamp.store_timestamp,
+        stamp.host_flags,
+        np.frombuffer(stamp.born_host, np.uint8),
+        np.frombuffer(stamp.store_host, np.uint8),
+        stamp.max_body_bytes,
+    )
+    if fault:
+        raise _refusal(stamp, position, fault)
+    return count
+
+
+def stamp_records_plain(records: bytearray | memoryview, stamp: Stamp) -> int:
+    """The plain twin of `stamp_records`."""
+    view = memoryview(records)
+    hosts = stamp.born_host + stamp.store_timestamp.to_bytes(8, "big") + stamp.store_host
+    position = 0
+    count = 0
+    while position < len(view):
+        try:
+            message = decode_record(view, position, check_crc=False)
+        except RecordDamaged:
+            raise _refusal(stamp, position, _BAD_RECORD) from None
+        fault = _judge_plain(message, int.from_bytes(view[position + MAGIC :][:4], "big", signed=True), stamp)
+        if fault:
+            raise _refusal(stamp, position, fault)
+        pack_into(">i", view, position + BODY_CRC, crc32(message.body))
+        pack_into(
+            ">qq", view, position + QUEUE_OFFSET, stamp.queue_offset + count, stamp.physical_offset + position
+        )
+        view[position + BORN_HOST :][: len(hosts)] = hosts
+        position += message.store_size
+        count += 1
+    return count
+
+
+def _judge_plain(message: MessageExt, magic: int, stamp: Stamp) -> int:
+    """The first fault of a record, or 0."""
+    if message.sys_flag & ~FREE_FLAGS != stamp.host_flags:
+        return _BAD_FLAGS
+    if (message.topic, magic) != (stamp.topic, topic_field(stamp.topic)[0]):
+        return _BAD_TOPIC
+    if message.queue_id != stamp.queue_id:
+        return _BAD_QUEUE
+    return _BAD_BODY if len(message.body) > stamp.max_body_bytes else 0
+
+
+def _refusal(stamp: Stamp, position: int, fault: int) -> MessageIllegal:
+    faults = {
+        _BAD_RECORD: "is no whole record",
+        _BAD_FLAGS: "has a sysFlag for a transaction, an inner batch, or hosts of another width",
+        _BAD_TOPIC: f"is not of the topic {stamp.topic!r}",
+        _BAD_QUEUE: f"is not of queue {stamp.queue_id}",
+        _BAD_BODY: f"has a body over max_message_bytes {stamp.max_body_bytes:,} (or set that on the broker)",
+    }
+    return MessageIllegal(f"the record at byte {position} of the batch {faults[fault]}")
+
+
+@njit(nogil=True)
+def _judge(
+    records: U8, position: int, magic: int, topic: U8, queue_id: int, host_flags: int, max_body_bytes: int
+) -> tuple[int, int, int, int]:
+    """The first fault of a record or 0, its size, and where its body starts and ends."""
+    size = record_size(records, position, len(records))
+    if size <= 0:
+        return _BAD_RECORD, 0, 0, 0
+    body, body_length, _, _, _, _ = record_parts(records, position, size)
+    if body_length < 0:
+        return _BAD_RECORD, 0, 0, 0
+    fault = 0
+    if load_i32(records, position + SYS_FLAG) & ~FREE_FLAGS != host_flags:
+        fault = _BAD_FLAGS
+    elif load_i32(records, position + MAGIC) != magic or not _same_bytes(records, body + body_length, topic):
+        fault = _BAD_TOPIC
+    elif load_i32(records, position + QUEUE_ID) != queue_id:
+        fault = _BAD_QUEUE
+    elif body_length > max_body_bytes:
+        fault = _BAD_BODY
+    return fault, size, body, body + body_length
+
+
+@njit(nogil=True)
+def _same_bytes(records: U8, start: int, topic: U8) -> bool:
+    """Whether the topic field at `start` is `topic`; their first bytes being equal, the lengths are."""
+    for index in range(len(topic)):  # noqa: SIM110 -- numba compiles no generator expressions
+        if records[start + index] != topic[index]:
+            return False
+    return True
+
+
+@njit(
+    [
+        types.UniTuple(types.int64, 3)(
+            WRITABLE_BYTES, types.int64, BYTES, types.int64, types.int64, types.int64, types.int64,
+            types.int64, BYTES, BYTES, types.int64,
+        )
+    ],
+    cache=True,
+    nogil=True,
+)  # fmt: skip
+def _stamp_records(
+    records: U8,
+    magic: int,
+    topic: U8,
+    queue_id: int,
+    queue_offset: int,
+    physical_offset: int,
+    store_timestamp: int,
+    host_flags: int,
+    born_host: U8,
+    store_host: U8,
+    max_body_bytes: int,
+) -> tuple[int, int, int]:
+    """How many records are stamped, and position and fault of the first bad one (0 if there is none)."""
+    store_timestamp_at = BORN_HOST + len(born_host)
+    position = 0
+    count = 0
+    while position < len(records):
+        fault, size, body, body_end = _judge(
+            records, position, magic, topic, queue_id, host_flags, max_body_bytes
+        )
+        if fault != 0:
+            return count, position, fault
+        store_i32(records, position + BODY_CRC, crc32_kernel(records, body, body_end))
+        store_i64(records, position + QUEUE_OFFSET, queue_offset + count)
+        store_i64(records, position + PHYSICAL_OFFSET, physical_offset + position)
+        copy_bytes(records, position + BORN_HOST, born_host, 0, len(born_host))
+        store_i64(records, position + store_timestamp_at, store_timestamp)
+        copy_bytes(records, position + store_timestamp_at + 8, store_host, 0, len(store_host))
+        position += size
+        count += 1
+    return count, position, 0
