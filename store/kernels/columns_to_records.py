@@ -1,0 +1,328 @@
+"""Rows of columns as records, grouped by queue: what a bulk send puts on the wire.
+
+The broker fills in what only it can know (see `stamp`), the body's CRC among it.
+"""
+
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from numba import njit, types
+
+from store.errors import MessageIllegal
+from store.kernels.java_hash import as_i32, hash_bytes
+from store.kernels.memory import (
+    BYTES,
+    I64,
+    U8,
+    WRITABLE_BYTES,
+    copy_bytes,
+    store_i16,
+    store_i32,
+    store_u8,
+)
+from store.message.hosts import V4_BYTES
+from store.message.message_id import SEQUENCE_HEX, UniqKeyBlock
+from store.message.properties import MessageConst
+from store.message.record import (
+    BODY_CRC,
+    MAX_PROPERTIES_BYTES,
+    QUEUE_ID,
+    RecordDraft,
+    encode_record,
+    record_template,
+    topic_field,
+)
+from store.message.tags import java_hash
+
+_I64 = types.Array(types.int64, 1, "C", readonly=True)
+_I32 = types.Array(types.int32, 1, "C", readonly=True)
+_WRITABLE_I64 = types.Array(types.int64, 1, "C")
+
+_KEYS = np.frombuffer(f"{MessageConst.KEYS}\x01".encode(), np.uint8)
+_TAGS = np.frombuffer(f"{MessageConst.TAGS}\x01".encode(), np.uint8)
+_NAME_VALUE_SEPARATOR = 0x01
+_SEPARATOR = 0x02
+
+_BAD_QUEUE = 1
+_BAD_BODY = 2
+_BAD_PROPERTIES = 3
+_BAD_TEXT = 4
+
+
+class TextColumn(NamedTuple):
+    """A column in Arrow's layout: row i is `data[offsets[i] : offsets[i + 1]]`."""
+
+    offsets: I64
+    data: U8
+
+    def row(self, index: int) -> bytes:
+        """The value of one row."""
+        return self.data[self.offsets[index] : self.offsets[index + 1]].tobytes()
+
+    @classmethod
+    def absent(cls, rows: int) -> "TextColumn":
+        """A column of empty values."""
+        return cls(np.zeros(rows + 1, np.int64), np.empty(0, np.uint8))
+
+
+class RowBatch(NamedTuple):
+    """Rows to be sent to one topic of one broker; empty keys or tags stand for none.
+
+    `queue_ids` names each row's queue, 0 to `queue_count` - 1. `draft` gives all that the rows have in
+    common, its properties among it.
+    """
+
+    draft: RecordDraft
+    bodies: TextColumn
+    keys: TextColumn
+    tags: TextColumn
+    queue_ids: npt.NDArray[np.int32]
+    queue_count: int
+    uniq_keys: UniqKeyBlock
+    max_body_bytes: int
+    store_host_bytes: int = V4_BYTES
+
+
+class QueueRecords(NamedTuple):
+    """The records of one queue, in the order of their rows."""
+
+    queue_id: int
+    row_count: int
+    records: memoryview
+
+
+def encode_rows(rows: RowBatch) -> list[QueueRecords]:
+    """The records of all rows, by queue; row i has the UNIQ_KEY number i. Queues without rows are left out.
+
+    Raises MessageIllegal, naming the row, for a body or properties over their limits, a queue out of range,
+    or a key or tag that holds a separator character.
+    """
+    fixed = _fixed_properties(rows)
+    template = record_template(rows.draft, 0, bytes(rows.store_host_bytes))
+    topic = topic_field(rows.draft.topic)[1]
+    columns = (*rows.bodies, *rows.keys, *rows.tags, rows.queue_ids)
+    counts = np.zeros(rows.queue_count, np.int64)
+    starts = np.zeros(rows.queue_count + 1, np.int64)
+    fixed_bytes = len(fixed) + SEQUENCE_HEX + 1
+    bare = len(template) + len(topic) + 2
+    row, fault = _measure_rows(*columns, bare, fixed_bytes, rows.max_body_bytes, counts, starts[1:])
+    if fault:
+        raise _refusal(rows, row, fault)
+    np.cumsum(starts, out=starts)
+    records = np.empty(starts[-1], np.uint8)
+    _encode_rows(
+        *columns,
+        np.frombuffer(template, np.uint8),
+        np.frombuffer(topic, np.uint8),
+        np.frombuffer(fixed, np.uint8),
+        rows.uniq_keys.first,
+        starts[:-1].copy(),
+        records,
+    )
+    return [
+        QueueRecords(queue_id, int(counts[queue_id]), records[starts[queue_id] : starts[queue_id + 1]].data)
+        for queue_id in range(rows.queue_count)
+        if counts[queue_id]
+    ]
+
+
+def encode_rows_plain(rows: RowBatch) -> list[QueueRecords]:
+    """The plain twin of `encode_rows`."""
+    fixed = _fixed_properties(rows)
+    by_queue: dict[int, list[bytes]] = {}
+    for row in range(len(rows.queue_ids)):
+        queue_id = int(rows.queue_ids[row])
+        body, keys, tags = rows.bodies.row(row), rows.keys.row(row), rows.tags.row(row)
+        properties = fixed + rows.uniq_keys.key(row)[-SEQUENCE_HEX:].encode() + b"\x02"
+        for name, value in ((_KEYS, keys), (_TAGS, tags)):
+            properties += name.tobytes() + value + b"\x02" if value else b""
+        if not 0 <= queue_id < rows.queue_count:
+            raise _refusal(rows, row, _BAD_QUEUE)
+        if len(body) > rows.max_body_bytes:
+            raise _refusal(rows, row, _BAD_BODY)
+        if len(properties) > MAX_PROPERTIES_BYTES:
+            raise _refusal(rows, row, _BAD_PROPERTIES)
+        if {_NAME_VALUE_SEPARATOR, _SEPARATOR} & set(keys + tags):
+            raise _refusal(rows, row, _BAD_TEXT)
+        draft = replace(rows.draft, queue_id=queue_id, body=body, properties=properties)
+        record = bytearray(encode_record(draft, 0, 0, 0, bytes(rows.store_host_bytes)))
+        record[BODY_CRC : BODY_CRC + 4] = bytes(4)  # as `encode_rows` leaves it
+        by_queue.setdefault(queue_id, []).append(bytes(record))
+    return [
+        QueueRecords(queue_id, len(records), memoryview(b"".join(records)))
+        for queue_id, records in sorted(by_queue.items())
+    ]
+
+
+def queues_of_keys(keys: TextColumn, queue_count: int) -> npt.NDArray[np.int32]:
+    """Every row's queue by the hash of its key (RocketMQ SelectMessageQueueByHash); an empty key gives queue 0."""
+    queue_ids = np.empty(len(keys.offsets) - 1, np.int32)
+    _queues_of_keys(keys.offsets, keys.data, queue_count, queue_ids)
+    return queue_ids
+
+
+def queues_of_keys_plain(keys: TextColumn, queue_count: int) -> npt.NDArray[np.int32]:
+    """The plain twin of `queues_of_keys`."""
+    rows = range(len(keys.offsets) - 1)
+    # Java's remainder has the sign of the hash, and abs follows: the same as the remainder of abs.
+    hashes = [abs(java_hash(keys.row(row).decode("utf-8", "replace"))) for row in rows]
+    return np.array([value % queue_count for value in hashes], np.int32)
+
+
+def _fixed_properties(rows: RowBatch) -> bytes:
+    """What the properties of all rows begin with, up to the digits of their UNIQ_KEYs."""
+    return rows.draft.properties + f"{MessageConst.UNIQ_KEY}\x01{rows.uniq_keys.prefix}".encode()
+
+
+def _refusal(rows: RowBatch, row: int, fault: int) -> MessageIllegal:
+    body_bytes = int(rows.bodies.offsets[row + 1] - rows.bodies.offsets[row])
+    faults = {
+        _BAD_QUEUE: f"queue {rows.queue_ids[row]} is not one of the topic's {rows.queue_count}",
+        _BAD_BODY: f"body of {body_bytes:,} bytes is over max_message_bytes {rows.max_body_bytes:,}",
+        _BAD_PROPERTIES: f"its properties are over the limit of {MAX_PROPERTIES_BYTES:,} bytes",
+        _BAD_TEXT: "its keys or tags hold a separator character (0x01 or 0x02)",
+    }
+    return MessageIllegal(f"row {row}: {faults[fault]}")
+
+
+@njit(nogil=True)
+def _has_separator(data: U8, start: int, end: int) -> bool:
+    for index in range(start, end):  # noqa: SIM110 -- numba compiles no generator expressions
+        if _NAME_VALUE_SEPARATOR <= data[index] <= _SEPARATOR:
+            return True
+    return False
+
+
+@njit(
+    types.UniTuple(types.int64, 2)(
+        _I64, BYTES, _I64, BYTES, _I64, BYTES, _I32, *[types.int64] * 3, _WRITABLE_I64, _WRITABLE_I64
+    ),
+    cache=True,
+    nogil=True,
+)
+def _measure_rows(
+    body_offsets: I64,
+    body_data: U8,
+    key_offsets: I64,
+    key_data: U8,
+    tag_offsets: I64,
+    tag_data: U8,
+    queue_ids: npt.NDArray[np.int32],
+    bare_bytes: int,
+    fixed_properties_bytes: int,
+    max_body_bytes: int,
+    counts: I64,
+    sizes: I64,
+) -> tuple[int, int]:
+    """Rows and bytes of each queue; row and fault of the first bad row, or (-1, 0)."""
+    for row in range(len(queue_ids)):
+        queue_id = queue_ids[row]
+        if queue_id < 0 or queue_id >= len(counts):
+            return row, _BAD_QUEUE
+        body = body_offsets[row + 1] - body_offsets[row]
+        if body > max_body_bytes:
+            return row, _BAD_BODY
+        keys = key_offsets[row + 1] - key_offsets[row]
+        tags = tag_offsets[row + 1] - tag_offsets[row]
+        properties = fixed_properties_bytes
+        if keys > 0:
+            properties += len(_KEYS) + keys + 1
+        if tags > 0:
+            properties += len(_TAGS) + tags + 1
+        if properties > MAX_PROPERTIES_BYTES:
+            return row, _BAD_PROPERTIES
+        if _has_separator(key_data, key_offsets[row], key_offsets[row + 1]) or _has_separator(
+            tag_data, tag_offsets[row], tag_offsets[row + 1]
+        ):
+            return row, _BAD_TEXT
+        counts[queue_id] += 1
+        sizes[queue_id] += bare_bytes + body + properties
+    return -1, 0
+
+
+@njit(nogil=True)
+def _write_pair(records: U8, target: int, name: U8, data: U8, start: int, end: int) -> int:
+    """A property, unless its value is empty; returns where the next one goes."""
+    if start == end:
+        return target
+    copy_bytes(records, target, name, 0, len(name))
+    target += len(name)
+    copy_bytes(records, target, data, start, end - start)
+    target += end - start
+    store_u8(records, target, _SEPARATOR)
+    return target + 1
+
+
+@njit(nogil=True)
+def _write_hex(records: U8, target: int, value: int) -> None:
+    """`value` as SEQUENCE_HEX upper-case hex digits."""
+    for index in range(SEQUENCE_HEX):
+        digit = (value >> (4 * (SEQUENCE_HEX - 1 - index))) & 0xF
+        store_u8(records, target + index, digit + (48 if digit < 10 else 55))
+
+
+@njit(
+    types.void(
+        _I64,
+        BYTES,
+        _I64,
+        BYTES,
+        _I64,
+        BYTES,
+        _I32,
+        BYTES,
+        BYTES,
+        BYTES,
+        types.int64,
+        _WRITABLE_I64,
+        WRITABLE_BYTES,
+    ),
+    cache=True,
+    nogil=True,
+)
+def _encode_rows(
+    body_offsets: I64,
+    body_data: U8,
+    key_offsets: I64,
+    key_data: U8,
+    tag_offsets: I64,
+    tag_data: U8,
+    queue_ids: npt.NDArray[np.int32],
+    template: U8,
+    topic: U8,
+    fixed_properties: U8,
+    first_uniq: int,
+    starts: I64,
+    records: U8,
+) -> None:
+    """Write each row's record at `starts[its queue]`, which moves on."""
+    for row in range(len(queue_ids)):
+        queue_id = queue_ids[row]
+        start = starts[queue_id]
+        copy_bytes(records, start, template, 0, len(template))
+        body_length = body_offsets[row + 1] - body_offsets[row]
+        target = start + len(template)
+        store_i32(records, target - 4, body_length)
+        copy_bytes(records, target, body_data, body_offsets[row], body_length)
+        target += body_length
+        copy_bytes(records, target, topic, 0, len(topic))
+        properties = target + len(topic) + 2
+        copy_bytes(records, properties, fixed_properties, 0, len(fixed_properties))
+        target = properties + len(fixed_properties)
+        _write_hex(records, target, first_uniq + row)
+        store_u8(records, target + SEQUENCE_HEX, _SEPARATOR)
+        target += SEQUENCE_HEX + 1
+        target = _write_pair(records, target, _KEYS, key_data, key_offsets[row], key_offsets[row + 1])
+        target = _write_pair(records, target, _TAGS, tag_data, tag_offsets[row], tag_offsets[row + 1])
+        store_i16(records, properties - 2, target - properties)
+        store_i32(records, start, target - start)
+        store_i32(records, start + QUEUE_ID, queue_id)
+        starts[queue_id] = target
+
+
+@njit(types.void(_I64, BYTES, types.int64, types.int32[::1]), cache=True, nogil=True)
+def _queues_of_keys(offsets: I64, data: U8, queue_count: int, queue_ids: npt.NDArray[np.int32]) -> None:
+    for row in range(len(queue_ids)):
+        queue_ids[row] = abs(as_i32(hash_bytes(data, offsets[row], offsets[row + 1], 0))) % queue_count
