@@ -3,23 +3,19 @@
 Clients import this module too, so it knows nothing of the broker. Extension fields are strings on the wire, as in every
 remoting command; bodies are JSON unless said otherwise.
 
-SEND_RECORDS 7101    one queue's V1 records, built by the client, back to back as the body
-    request ext      producerGroup, topic, queueId, [defaultTopic, defaultTopicQueueNums]
-                     records carry their queueId; CRC, both offsets, storeTimestamp and both hosts are the broker's
-    reply ext        queueId, queueOffset (of the first), msgCount, commitLogOffset (of the first), storeTimestamp
-    codes            as of SEND_MESSAGE_V2; all of the body is stored, or nothing
+SEND_RECORDS 7101    one queue's V1 records, built by the client, back to back as the body; all stored, or nothing.
+                     Header and answer: `SendRecordsHeader`, `SendRecordsResponse` (actors.remoting.headers); codes as
+                     of SEND_MESSAGE_V2. Records carry their queueId; CRC, both offsets, storeTimestamp and both hosts
+                     are the broker's.
 
-PULL_RECORDS 7102    as PULL_MESSAGE, but as many records as fit into maxMsgBytes (at most 4 MiB), no limit of 32
-    request ext      consumerGroup, topic, queueId, queueOffset, maxMsgNums, maxMsgBytes, suspendTimeoutMillis (0: answer
-                     at once), subscription (tags, `a || b`; empty or `*`: all)
-    reply ext        nextBeginOffset, minOffset, maxOffset, msgCount; body: the records
-    codes            as of PULL_MESSAGE
+PULL_RECORDS 7102    as PULL_MESSAGE, but as many records as fit into maxBytes (at most 4 MiB), with no limit of 32.
+                     `PullRecordsHeader`, `PullRecordsResponse`; the body is the records; codes as of PULL_MESSAGE.
 
 SYNC_GROUP 7103      handed on to the group's rebalancer as it is; see actors.rebalancer
 
 COMMIT_OFFSETS 7104  body {"group": g, "clientId": c, "offsets": [[topic, queueId, offset, generation], ...]}
     reply            {"refused": [[topic, queueId, generation, offset], ...]}: commits of an older generation than the
-                     one that the broker knows, with that generation and the offset that stands; the rest is taken
+                     broker knows, with the generation and the offset (-1: none) that stand; all others are taken
 
 DESCRIBE_SPLITS 7105 what a bulk reader needs to find a topic's messages, in the files or over the socket
     request ext      topic

@@ -1,0 +1,165 @@
+"""Who is connected: producers and consumers by group, as their heartbeats tell.
+
+A client is known by its id and speaks over one connection at a time; a heartbeat over a new connection takes its place
+over. It is gone when it unregisters, when its connection closes, or when nothing was heard of it for the expiry time.
+Subscriptions belong to the group, and the last heartbeat wins, as in RocketMQ.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+import structlog
+
+from store.clock import Clock
+
+_log = structlog.get_logger(__name__)
+
+ConnectionT = TypeVar("ConnectionT", bound=Hashable)
+
+
+@dataclass(frozen=True, slots=True)
+class Subscription:
+    """What a group wants of one topic."""
+
+    topic: str
+    expression: str
+    version: int = 0
+    expression_type: str = "TAG"
+    tags: tuple[str, ...] = ()
+
+
+@dataclass(slots=True)
+class Member(Generic[ConnectionT]):
+    """One client in one group."""
+
+    client_id: str
+    connection: ConnectionT
+    heard_ns: int
+
+
+@dataclass(slots=True)
+class ConsumerGroup(Generic[ConnectionT]):
+    """The consumers of a group that this broker knows."""
+
+    name: str
+    members: dict[str, Member[ConnectionT]] = field(default_factory=dict)
+    subscriptions: dict[str, Subscription] = field(default_factory=dict)
+    consume_type: str = "CONSUME_PASSIVELY"
+    message_model: str = "CLUSTERING"
+    consume_from_where: str = "CONSUME_FROM_LAST_OFFSET"
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerHeartbeat:
+    """What a heartbeat says of one consumer group."""
+
+    group: str
+    subscriptions: Mapping[str, Subscription]
+    consume_type: str = "CONSUME_PASSIVELY"
+    message_model: str = "CLUSTERING"
+    consume_from_where: str = "CONSUME_FROM_LAST_OFFSET"
+
+
+class Clients(Generic[ConnectionT]):
+    """The producers and consumers of one broker."""
+
+    def __init__(self, clock: Clock, expiry_ms: int) -> None:
+        self._clock = clock
+        self._expiry_ns = expiry_ms * 1_000_000
+        self._consumers: dict[str, ConsumerGroup[ConnectionT]] = {}
+        self._producers: dict[str, dict[str, Member[ConnectionT]]] = {}
+
+    def group(self, name: str) -> ConsumerGroup[ConnectionT] | None:
+        """The consumer group, if any of its members is connected."""
+        return self._consumers.get(name)
+
+    def groups(self) -> Iterable[ConsumerGroup[ConnectionT]]:
+        """All consumer groups that have members."""
+        return self._consumers.values()
+
+    def producers(self, group: str) -> Iterable[Member[ConnectionT]]:
+        """The producers of a group."""
+        return self._producers.get(group, {}).values()
+
+    def producer_groups(self) -> Iterable[str]:
+        """The producer groups that have members."""
+        return self._producers.keys()
+
+    def heard_producer(self, group: str, client_id: str, connection: ConnectionT) -> None:
+        """Take a producer's heartbeat in."""
+        self._producers.setdefault(group, {})[client_id] = self._member(client_id, connection)
+
+    def heard_consumer(
+        self, heartbeat: ConsumerHeartbeat, client_id: str, connection: ConnectionT
+    ) -> bool:
+        """Take a consumer's heartbeat in; True when members or subscriptions of the group have changed."""
+        group = self._consumers.setdefault(heartbeat.group, ConsumerGroup(heartbeat.group))
+        is_new = client_id not in group.members
+        group.members[client_id] = self._member(client_id, connection)
+        group.consume_type = heartbeat.consume_type
+        group.message_model = heartbeat.message_model
+        group.consume_from_where = heartbeat.consume_from_where
+        return self._subscribe(group, heartbeat.subscriptions, client_id) or is_new
+
+    def unregister_producer(self, group: str, client_id: str) -> None:
+        """Forget a producer."""
+        members = self._producers.get(group)
+        if members is not None and members.pop(client_id, None) is not None and not members:
+            del self._producers[group]
+
+    def unregister_consumer(self, group: str, client_id: str) -> bool:
+        """Forget a consumer; True when it was known."""
+        known = self._consumers.get(group)
+        if known is None or known.members.pop(client_id, None) is None:
+            return False
+        if not known.members:
+            del self._consumers[group]
+        return True
+
+    def connection_closed(self, connection: ConnectionT) -> list[tuple[str, str]]:
+        """Forget all that spoke over a connection; gives the (group, client id) of each consumer among them."""
+        return self._drop(lambda member: member.connection == connection)
+
+    def expire(self) -> list[tuple[str, str]]:
+        """Forget all that were not heard of for too long; gives the (group, client id) of each consumer."""
+        before_ns = self._clock.monotonic_ns() - self._expiry_ns
+        return self._drop(lambda member: member.heard_ns < before_ns)
+
+    def _member(self, client_id: str, connection: ConnectionT) -> Member[ConnectionT]:
+        return Member(client_id, connection, self._clock.monotonic_ns())
+
+    def _drop(self, is_gone: Callable[[Member[ConnectionT]], bool]) -> list[tuple[str, str]]:
+        for producer_group, client_id in list(_found(self._producers, is_gone)):
+            self.unregister_producer(producer_group, client_id)
+        consumers = {name: group.members for name, group in self._consumers.items()}
+        gone = list(_found(consumers, is_gone))
+        for consumer_group, client_id in gone:
+            self.unregister_consumer(consumer_group, client_id)
+        return gone
+
+    @staticmethod
+    def _subscribe(
+        group: ConsumerGroup[ConnectionT], subscriptions: Mapping[str, Subscription], client_id: str
+    ) -> bool:
+        if group.subscriptions == subscriptions:
+            return False
+        expressions = {topic: each.expression for topic, each in group.subscriptions.items()}
+        wanted = {topic: each.expression for topic, each in subscriptions.items()}
+        if expressions and expressions != wanted and len(group.members) > 1:
+            _log.warning(
+                "subscriptions_differ", group=group.name, client_id=client_id, before=expressions, now=wanted
+            )
+        group.subscriptions = dict(subscriptions)
+        return expressions != wanted
+
+
+def _found(
+    groups: Mapping[str, Mapping[str, Member[ConnectionT]]], is_wanted: Callable[[Member[ConnectionT]], bool]
+) -> Iterator[tuple[str, str]]:
+    for group, members in groups.items():
+        for client_id, member in members.items():
+            if is_wanted(member):
+                yield group, client_id

@@ -1,0 +1,85 @@
+"""Subscription groups: what is set about each consumer group, created when a group is first seen if that is allowed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import structlog
+
+from actors.broker.settings import BrokerSettings
+from actors.remoting.codes import ResponseCode
+from actors.remoting.errors import Refused
+from store.errors import MessageIllegal
+from store.message.validate import check_group
+from store.metadata import SubscriptionGroupConfig, SubscriptionGroupTable
+
+_log = structlog.get_logger(__name__)
+
+# Groups that RocketMQ's own tools and services use without asking (MixAll).
+SYSTEM_GROUP_PREFIX = "CID_RMQ_SYS_"
+SYSTEM_GROUPS = frozenset(
+    {
+        "TOOLS_CONSUMER",
+        "FILTERSRV_CONSUMER",
+        "SELF_TEST_C_GROUP",
+        "CID_ONS-HTTP-PROXY",
+        "CID_ONSAPI_PERMISSION",
+        "CID_ONSAPI_OWNER",
+        "CID_ONSAPI_PULL",
+        "CID_SYS_RMQ_TRANS",
+    }
+)
+
+
+class Groups:
+    """The subscription groups of one broker; `on_change` is told when one is new, changed or gone."""
+
+    def __init__(
+        self, settings: BrokerSettings, table: SubscriptionGroupTable, on_change: Callable[[str], None]
+    ) -> None:
+        self._settings = settings
+        self.table = table
+        self._on_change = on_change
+        for name in sorted(SYSTEM_GROUPS):
+            if name not in table.groups:
+                table.put(SubscriptionGroupConfig(name, consume_broadcast_enable=True))
+
+    def get(self, name: str) -> SubscriptionGroupConfig:
+        """The group's settings, made if that is allowed. Raises `Refused` (SUBSCRIPTION_GROUP_NOT_EXIST)."""
+        group = self.table.groups.get(name)
+        if group is not None:
+            return group
+        if not self._settings.auto_create_groups and not name.startswith(SYSTEM_GROUP_PREFIX):
+            raise Refused(
+                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
+                f"group {name!r} does not exist on broker {self._settings.broker_name}: create it first, "
+                "or turn auto_create_groups on",
+            )
+        group = SubscriptionGroupConfig(name)
+        self.update(group)
+        return group
+
+    def for_consuming(self, name: str) -> SubscriptionGroupConfig:
+        """The group's settings. Raises `Refused` when it does not exist or may not consume."""
+        group = self.get(name)
+        if not group.consume_enable:
+            raise Refused(
+                ResponseCode.NO_PERMISSION, f"group {name!r} may not consume: its consumeEnable is off"
+            )
+        return group
+
+    def update(self, group: SubscriptionGroupConfig) -> None:
+        """Create the group or change its settings. Raises `Refused` when its name is not allowed."""
+        try:
+            check_group(group.group_name)
+        except MessageIllegal as error:
+            raise Refused(ResponseCode.INVALID_PARAMETER, error.remark) from error
+        self.table.put(group)
+        _log.info("group_changed", group=group.group_name)
+        self._on_change(group.group_name)
+
+    def delete(self, name: str) -> None:
+        """Forget the group."""
+        if self.table.remove(name):
+            _log.info("group_deleted", group=name)
+            self._on_change(name)

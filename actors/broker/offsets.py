@@ -1,0 +1,89 @@
+"""What each group has consumed: one offset a queue, and the generation under which it was last committed.
+
+A rebalancer moves a queue from one member to another under a new generation. A commit that names an older one comes from
+a member that has lost the queue, and is refused; commits without a generation (RocketMQ's own clients) are taken as they
+are. The generations are kept in a file of their own beside RocketMQ's `consumerOffset.json`, so that a restart of the
+broker does not let a former owner in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from actors.broker.wire import OffsetCommit, RefusedCommit
+from store.metadata import ConsumerOffsetTable
+
+NO_OFFSET = -1
+
+
+class ConsumerOffsets:
+    """The offsets of all groups on one broker."""
+
+    def __init__(self, table: ConsumerOffsetTable, generations: dict[str, dict[int, int]] | None = None) -> None:
+        """`generations` is keyed as the offsets are: `topic@group`, then queue id."""
+        self.table = table
+        self.generations = generations or {}
+        self.changes = 0
+
+    def query(self, group: str, topic: str, queue_id: int) -> int | None:
+        """The committed offset, None where there is none."""
+        return self.table.offsets.get(_key(topic, group), {}).get(queue_id)
+
+    def commit(self, group: str, topic: str, queue_id: int, offset: int) -> None:
+        """Take an offset from a client that knows no generations."""
+        self.table.commit(group, topic, queue_id, offset)
+        self.changes += 1
+
+    def commit_fenced(self, group: str, commits: Iterable[OffsetCommit]) -> list[RefusedCommit]:
+        """Take the commits of a member, but for those whose generation is over; these are returned."""
+        refused = []
+        for commit in commits:
+            current = self.generation(group, commit.topic, commit.queue_id)
+            if commit.generation < current:
+                stands = self.query(group, commit.topic, commit.queue_id)
+                refused.append(
+                    RefusedCommit(
+                        commit.topic, commit.queue_id, current, NO_OFFSET if stands is None else stands
+                    )
+                )
+                continue
+            self.claim(group, commit.topic, commit.queue_id, commit.generation)
+            self.commit(group, commit.topic, commit.queue_id, commit.offset)
+        return refused
+
+    def claim(self, group: str, topic: str, queue_id: int, generation: int) -> None:
+        """Note that the queue is consumed under this generation now: older ones can no longer commit."""
+        if generation > self.generation(group, topic, queue_id):
+            self.generations.setdefault(_key(topic, group), {})[queue_id] = generation
+            self.changes += 1
+
+    def generation(self, group: str, topic: str, queue_id: int) -> int:
+        """The newest generation seen for a queue of a group, 0 where there is none."""
+        return self.generations.get(_key(topic, group), {}).get(queue_id, 0)
+
+    def of_topic(self, topic: str) -> dict[str, dict[int, int]]:
+        """The offsets by group of a topic."""
+        prefix = f"{topic}@"
+        return {
+            key.removeprefix(prefix): dict(queues)
+            for key, queues in self.table.offsets.items()
+            if key.startswith(prefix)
+        }
+
+    def remove_topic(self, topic: str) -> None:
+        """Forget all offsets of a topic that is deleted."""
+        self._remove(lambda key: key.startswith(f"{topic}@"))
+
+    def remove_group(self, group: str) -> None:
+        """Forget all offsets of a group that is deleted."""
+        self._remove(lambda key: key.endswith(f"@{group}"))
+
+    def _remove(self, is_meant: Callable[[str], bool]) -> None:
+        for table in (self.table.offsets, self.generations):
+            for key in [key for key in table if is_meant(key)]:
+                del table[key]
+                self.changes += 1
+
+
+def _key(topic: str, group: str) -> str:
+    return f"{topic}@{group}"

@@ -1,0 +1,252 @@
+"""Pulling: what a queue holds from an offset on, now or as soon as there is something.
+
+A pull that finds nothing new and may wait is held (`hold`) and read again when its queue moves on, or at its deadline.
+Records are handed to the socket as slices of the map; no body is copied here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from actors.broker.clients import Clients
+from actors.broker.groups import Groups
+from actors.broker.hold import HeldPull, HeldPulls
+from actors.broker.offsets import ConsumerOffsets
+from actors.broker.settings import BrokerSettings
+from actors.broker.subscriptions import require_tag_type, tags_codes_of
+from actors.broker.topics import Topics
+from actors.broker.wire import PULL_RECORDS_BYTES_MAX
+from actors.remoting.chain import RequestContext
+from actors.remoting.codes import ResponseCode
+from actors.remoting.command import RemotingCommand
+from actors.remoting.connection import Connection
+from actors.remoting.errors import Refused
+from actors.remoting.headers import PullRecordsHeader
+from actors.remoting.hot_headers import PullMessageHeader
+from store.clock import Clock
+from store.message_store import GetMessageResult, GetMessageStatus, MessageStore
+
+COMMIT_OFFSET = 0x1
+SUSPEND = 0x2
+SUBSCRIPTION = 0x4
+
+# A woken pull whose connection still has too much to write is looked at again after this time.
+SLOW_READER_RETRY_NS = 20_000_000
+NEVER_ARRIVES = 1 << 62
+
+_CODES = {
+    GetMessageStatus.FOUND: ResponseCode.SUCCESS,
+    GetMessageStatus.MESSAGE_WAS_REMOVING: ResponseCode.PULL_RETRY_IMMEDIATELY,
+    GetMessageStatus.NO_MATCHED_MESSAGE: ResponseCode.PULL_RETRY_IMMEDIATELY,
+    GetMessageStatus.OFFSET_FOUND_NULL: ResponseCode.PULL_NOT_FOUND,
+    GetMessageStatus.OFFSET_OVERFLOW_ONE: ResponseCode.PULL_NOT_FOUND,
+    GetMessageStatus.OFFSET_OVERFLOW_BADLY: ResponseCode.PULL_OFFSET_MOVED,
+    GetMessageStatus.OFFSET_TOO_SMALL: ResponseCode.PULL_OFFSET_MOVED,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class PullRequest:
+    """What a pull asks for, whichever way it came."""
+
+    topic: str
+    queue_id: int
+    offset: int
+    max_messages: int
+    max_bytes: int
+    tags_codes: frozenset[int] | None
+    wait_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class PullOutcome:
+    """What a pull found: RocketMQ's response code, and where to go on."""
+
+    code: ResponseCode
+    next_offset: int
+    found: GetMessageResult
+
+
+def outcome_of(found: GetMessageResult, offset: int) -> PullOutcome:
+    """Translate a store's status into a pull's answer (RocketMQ PullMessageProcessor)."""
+    code = _CODES.get(found.status)
+    if code is None:
+        # No such queue yet, or an empty one: at 0 that is an end like any other; elsewhere the offset is wrong.
+        code = ResponseCode.PULL_NOT_FOUND if offset == 0 else ResponseCode.PULL_OFFSET_MOVED
+    return PullOutcome(code, found.next_begin_offset, found)
+
+
+class Puller:
+    """Answers pulls."""
+
+    def __init__(
+        self,
+        settings: BrokerSettings,
+        store: MessageStore,
+        topics: Topics,
+        groups: Groups,
+        offsets: ConsumerOffsets,
+        clients: Clients[Connection],
+        held: HeldPulls,
+        clock: Clock,
+    ) -> None:
+        self._settings = settings
+        self._store = store
+        self._topics = topics
+        self._groups = groups
+        self._offsets = offsets
+        self._clients = clients
+        self._held = held
+        self._clock = clock
+        self.messages = 0
+        self.bytes = 0
+
+    def pull(self, context: RequestContext) -> None:
+        """PULL_MESSAGE and LITE_PULL_MESSAGE, within RocketMQ's limits of messages and bytes."""
+        header: PullMessageHeader = context.header
+        self._groups.for_consuming(header.consumer_group)
+        self._check_queue(header.topic, header.queue_id)
+        tags_codes = self._tags_codes(header)
+        settings = self._settings
+        may_wait = settings.long_polling and header.sys_flag & SUSPEND
+        request = PullRequest(
+            header.topic,
+            header.queue_id,
+            header.queue_offset,
+            max(min(header.max_msg_nums, settings.pull_max_messages), 1),
+            settings.pull_max_bytes,
+            tags_codes,
+            min(header.suspend_timeout_ms, settings.max_hold_ms) if may_wait else 0,
+        )
+        if header.sys_flag & COMMIT_OFFSET and header.commit_offset >= 0:
+            self._offsets.commit(header.consumer_group, header.topic, header.queue_id, header.commit_offset)
+        self._answer_or_hold(context, request)
+
+    def pull_records(self, context: RequestContext) -> None:
+        """PULL_RECORDS: as many records as fit into the bytes asked for (`actors.broker.wire`)."""
+        header: PullRecordsHeader = context.header
+        self._groups.for_consuming(header.consumer_group)
+        self._check_queue(header.topic, header.queue_id)
+        require_tag_type(header.expression_type)
+        if header.commit_offset is not None and header.commit_offset >= 0:
+            self._offsets.commit(header.consumer_group, header.topic, header.queue_id, header.commit_offset)
+        request = PullRequest(
+            header.topic,
+            header.queue_id,
+            header.queue_offset,
+            max(header.max_messages, 1),
+            max(min(header.max_bytes, PULL_RECORDS_BYTES_MAX), 1),
+            tags_codes_of(header.subscription),
+            min(header.wait_ms, self._settings.max_hold_ms),
+        )
+        self._answer_or_hold(context, request)
+
+    def read(self, request: PullRequest) -> PullOutcome:
+        """Read a queue now. Raises `Refused` when the topic, the queue or the permission to read it is missing."""
+        self._check_queue(request.topic, request.queue_id)
+        return self._read(request)
+
+    def _read(self, request: PullRequest) -> PullOutcome:
+        found = self._store.get_message(
+            request.topic,
+            request.queue_id,
+            request.offset,
+            request.max_messages,
+            request.max_bytes,
+            request.tags_codes,
+        )
+        self.messages += found.message_count
+        self.bytes += found.size_bytes
+        return outcome_of(found, request.offset)
+
+    def _answer_or_hold(self, context: RequestContext, request: PullRequest) -> None:
+        outcome = self._read(request)
+        if outcome.code != ResponseCode.PULL_NOT_FOUND or request.wait_ms <= 0:
+            self._answer(context, outcome)
+            return
+        deadline_ns = self._clock.monotonic_ns() + request.wait_ms * 1_000_000
+
+        def resume(pull: HeldPull) -> None:
+            self._resume(context, request)
+
+        self._held.hold(
+            HeldPull(
+                request.topic,
+                request.queue_id,
+                request.offset,
+                request.tags_codes,
+                deadline_ns,
+                context.connection,
+                resume,
+            )
+        )
+
+    def _resume(self, context: RequestContext, request: PullRequest) -> None:
+        connection = context.connection
+        if connection.is_closed:
+            return
+        if connection.over_high_water:
+            # Its reader is behind: nothing more is produced for it until it has caught up.
+            deadline_ns = self._clock.monotonic_ns() + SLOW_READER_RETRY_NS
+            self._held.hold(
+                HeldPull(
+                    request.topic,
+                    request.queue_id,
+                    NEVER_ARRIVES,
+                    None,
+                    deadline_ns,
+                    connection,
+                    lambda pull: self._resume(context, request),
+                )
+            )
+            return
+        try:
+            self._answer(context, self._read(request))
+        except Exception as error:  # noqa: BLE001 - one pull's damage is its own answer, and ends no other's
+            context.refuse(error)
+
+    @staticmethod
+    def _answer(context: RequestContext, outcome: PullOutcome) -> None:
+        found = outcome.found
+        ext = {
+            "suggestWhichBrokerId": "0",
+            "nextBeginOffset": str(outcome.next_offset),
+            "minOffset": str(found.min_offset),
+            "maxOffset": str(found.max_offset),
+            "count": str(found.message_count),
+        }
+        remark = None if outcome.code == ResponseCode.SUCCESS else found.status.name
+        context.reply(RemotingCommand.response(outcome.code, remark, ext, parts=found.slices))
+
+    def _check_queue(self, topic_name: str, queue_id: int) -> None:
+        topic = self._topics.for_pulling(topic_name)
+        if not 0 <= queue_id < topic.read_queue_nums:
+            raise Refused(
+                ResponseCode.INVALID_PARAMETER,
+                f"queue {queue_id} of topic {topic_name!r} cannot be read: it has queues 0 to {topic.read_queue_nums - 1}",
+            )
+
+    def _tags_codes(self, header: PullMessageHeader) -> frozenset[int] | None:
+        if header.sys_flag & SUBSCRIPTION:
+            require_tag_type(header.expression_type)
+            return tags_codes_of(header.subscription or "")
+        group = self._clients.group(header.consumer_group)
+        if group is None:
+            raise Refused(
+                ResponseCode.SUBSCRIPTION_NOT_EXIST,
+                f"group {header.consumer_group!r} has no member connected to this broker: send a heartbeat first",
+            )
+        subscription = group.subscriptions.get(header.topic)
+        if subscription is None:
+            raise Refused(
+                ResponseCode.SUBSCRIPTION_NOT_EXIST,
+                f"group {header.consumer_group!r} does not subscribe to topic {header.topic!r}",
+            )
+        if subscription.version < header.sub_version:
+            raise Refused(
+                ResponseCode.SUBSCRIPTION_NOT_LATEST,
+                f"the subscription to {header.topic!r} known here is of version {subscription.version}, "
+                f"older than {header.sub_version}: send a heartbeat first",
+            )
+        require_tag_type(subscription.expression_type)
+        return tags_codes_of(subscription.expression)

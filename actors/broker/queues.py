@@ -1,0 +1,141 @@
+"""Questions about queues and single messages: their ends, times, keys and ids; and the splits of a bulk reader."""
+
+from __future__ import annotations
+
+import socket
+from functools import cache
+from pathlib import Path
+
+from actors.broker.settings import BrokerSettings
+from actors.broker.topics import Topics
+from actors.broker.wire import QueueRange, SplitsBody
+from actors.remoting.chain import RequestContext
+from actors.remoting.codes import ResponseCode
+from actors.remoting.command import RemotingCommand
+from actors.remoting.errors import Refused
+from actors.remoting.headers import (
+    OffsetResponse,
+    QueryMessageHeader,
+    QueryMessageResponse,
+    SearchOffsetHeader,
+    TimestampResponse,
+    TopicHeader,
+    TopicQueueHeader,
+    ViewMessageHeader,
+)
+from store.consume_queue import UNIT_BYTES
+from store.errors import StoreError
+from store.message.record import decode_record
+from store.message_store import MessageStore
+
+QUERY_MESSAGES_MAX = 64
+NO_TIMESTAMP = -1
+
+
+@cache
+def machine_id() -> str:
+    """What tells this machine from others while it runs: a reader with the same id can map our files."""
+    boot_id = Path("/proc/sys/kernel/random/boot_id")
+    boot = boot_id.read_text().strip() if boot_id.exists() else ""
+    return f"{socket.gethostname()}/{boot}"
+
+
+class QueueQueries:
+    """Answers what is asked about queues, beside pulling from them."""
+
+    def __init__(self, settings: BrokerSettings, store: MessageStore, topics: Topics, address: str) -> None:
+        self._settings = settings
+        self._store = store
+        self._topics = topics
+        self._address = address
+
+    def max_offset(self, context: RequestContext) -> RemotingCommand:
+        """GET_MAX_OFFSET: one past the last readable message."""
+        header: TopicQueueHeader = context.header
+        return _offset(self._store.max_offset(header.topic, header.queue_id))
+
+    def min_offset(self, context: RequestContext) -> RemotingCommand:
+        """GET_MIN_OFFSET."""
+        header: TopicQueueHeader = context.header
+        return _offset(self._store.min_offset(header.topic, header.queue_id))
+
+    def search_offset(self, context: RequestContext) -> RemotingCommand:
+        """SEARCH_OFFSET_BY_TIMESTAMP."""
+        header: SearchOffsetHeader = context.header
+        upper = header.boundary_type.upper() == "UPPER"
+        return _offset(
+            self._store.offset_by_timestamp(header.topic, header.queue_id, header.timestamp, upper=upper)
+        )
+
+    def earliest_store_time(self, context: RequestContext) -> RemotingCommand:
+        """GET_EARLIEST_MSG_STORETIME: of the oldest message of a queue, -1 where there is none."""
+        header: TopicQueueHeader = context.header
+        oldest = self._store.min_offset(header.topic, header.queue_id)
+        found = self._store.get_message(header.topic, header.queue_id, oldest, 1, 1)
+        timestamp = NO_TIMESTAMP
+        if found.slices:
+            timestamp = _store_timestamp(found.slices[0])
+        return RemotingCommand.response(ext=TimestampResponse(timestamp).to_ext())
+
+    def view_message(self, context: RequestContext) -> RemotingCommand:
+        """VIEW_MESSAGE_BY_ID: the record at a physical offset."""
+        header: ViewMessageHeader = context.header
+        try:
+            record = self._store.record_at(header.offset)
+        except StoreError as error:
+            raise Refused(ResponseCode.SYSTEM_ERROR, f"no message at offset {header.offset}: {error}") from error
+        return RemotingCommand.response(parts=[record])
+
+    def query_message(self, context: RequestContext) -> RemotingCommand:
+        """QUERY_MESSAGE: by key, or by UNIQ_KEY, within a time."""
+        header: QueryMessageHeader = context.header
+        if header.is_unique_key:
+            record = self._store.find_unique_key(header.topic, header.key)
+            records = [] if record is None else [record]
+        else:
+            records = self._store.query_by_key(
+                header.topic,
+                header.key,
+                max(min(header.max_num, QUERY_MESSAGES_MAX), 1),
+                header.begin_timestamp,
+                header.end_timestamp,
+            )
+        newest = max(map(_store_timestamp, records), default=0)
+        ext = QueryMessageResponse(newest, self._store.positions.dispatched).to_ext()
+        if not records:
+            remark = f"no message of topic {header.topic!r} has the key {header.key!r} in that time"
+            return RemotingCommand.response(ResponseCode.QUERY_NOT_FOUND, remark, ext)
+        return RemotingCommand.response(ext=ext, parts=records)
+
+    def describe_splits(self, context: RequestContext) -> RemotingCommand:
+        """DESCRIBE_SPLITS: what a bulk reader may read of a topic, and where the files are."""
+        header: TopicHeader = context.header
+        return RemotingCommand.response(body=self.splits(header.topic).encode())
+
+    def splits(self, topic_name: str) -> SplitsBody:
+        """The readable ranges of a topic's queues. Raises `Refused` when it does not exist or may not be read."""
+        topic = self._topics.for_pulling(topic_name)
+        store = self._store
+        queues = [
+            QueueRange(queue_id, store.min_offset(topic_name, queue_id), store.max_offset(topic_name, queue_id))
+            for queue_id in range(topic.read_queue_nums)
+        ]
+        return SplitsBody(
+            self._settings.broker_name,
+            self._address,
+            machine_id(),
+            str(self._settings.store_root.resolve()),
+            store.identity.store_id,
+            self._settings.store.commit_log_file_bytes,
+            self._settings.store.consume_queue_file_bytes // UNIT_BYTES,
+            store.positions.confirmed,
+            queues,
+        )
+
+
+def _offset(offset: int) -> RemotingCommand:
+    return RemotingCommand.response(ext=OffsetResponse(offset).to_ext())
+
+
+def _store_timestamp(record: memoryview) -> int:
+    return decode_record(record, check_crc=False).store_timestamp

@@ -1,0 +1,275 @@
+"""Sending: one message, a batch, or a run of finished records; one way or another, one append to the store.
+
+A message is checked before a byte of the log is touched; its answer waits for the store's promise (`acks`).
+"""
+
+from __future__ import annotations
+
+import random
+
+from actors.broker.acks import Acks
+from actors.broker.groups import Groups
+from actors.broker.settings import BrokerSettings
+from actors.broker.topics import DEFAULT_TOPIC, Topics
+from actors.remoting.chain import RequestContext
+from actors.remoting.codes import ResponseCode
+from actors.remoting.command import Buffer, RemotingCommand
+from actors.remoting.errors import Refused
+from actors.remoting.headers import SendRecordsHeader, SendRecordsResponse
+from actors.remoting.hot_headers import SendMessageHeader
+from store.message.message_id import UniqKeyGenerator
+from store.message.properties import MessageConst
+from store.message.record import MAX_PROPERTIES_BYTES, RecordDraft
+from store.message.sys_flag import TRANSACTION_MASK
+from store.message.validate import DLQ_TOPIC_PREFIX, RETRY_TOPIC_PREFIX
+from store.message_store import AppendResult, MessageStore
+from store.metadata import TopicConfig
+
+_UNIQ_KEY = f"{MessageConst.UNIQ_KEY}\x01"
+_POP_CK = f"{MessageConst.POP_CK}\x01"
+_TRANSIENT = MessageConst.TRANSIENT_PREFIX
+_PROPERTY_END = 2
+_DELAYED = tuple(
+    f"{name}\x01"
+    for name in (
+        MessageConst.DELAY,
+        MessageConst.TIMER_DELAY_SEC,
+        MessageConst.TIMER_DELAY_MS,
+        MessageConst.TIMER_DELIVER_MS,
+    )
+)
+
+
+class Sender:
+    """Takes messages in, for all the ways in which they come."""
+
+    def __init__(
+        self,
+        settings: BrokerSettings,
+        store: MessageStore,
+        topics: Topics,
+        groups: Groups,
+        acks: Acks,
+        uniq_keys: UniqKeyGenerator,
+        rng: random.Random,
+        store_host: bytes,
+    ) -> None:
+        self._settings = settings
+        self._max_body_bytes = settings.store.max_message_bytes
+        self._store = store
+        self._topics = topics
+        self._groups = groups
+        self._acks = acks
+        self._uniq_keys = uniq_keys
+        self._rng = rng
+        self._id_prefix = store_host.hex().upper()
+        # What RocketMQ's brokers add to every message; readers let the last of equal names win.
+        self._added = (
+            f"MSG_REGION\x01{settings.region_id}\x02TRACE_ON\x01{str(settings.trace_on).lower()}\x02"
+            f"CLUSTER\x01{settings.cluster_name}\x02"
+        ).encode()
+        self._answer_ext = {
+            "MSG_REGION": settings.region_id,
+            "TRACE_ON": str(settings.trace_on).lower(),
+        }
+        self.messages = 0
+        self.bytes = 0
+
+    def send(self, context: RequestContext) -> None:
+        """SEND_MESSAGE and SEND_MESSAGE_V2."""
+        header: SendMessageHeader = context.header
+        if header.is_batch:
+            self.send_batch(context)
+            return
+        topic = self._target(header)
+        body = context.command.body
+        self._check_body(body)
+        text = header.properties
+        queue_id = self._queue(topic, header.queue_id)
+        if header.sys_flag & TRANSACTION_MASK:
+            raise Refused(ResponseCode.NO_PERMISSION, "this broker takes no transactional messages")
+        properties, uniq_key = self._properties(text)
+        draft = RecordDraft(
+            topic.topic_name,
+            queue_id,
+            body,
+            properties,
+            header.flag,
+            header.sys_flag,
+            header.born_timestamp,
+            context.connection.peer_bytes,
+            header.reconsume_times,
+        )
+        result = self._store.append(draft)
+        self.messages += 1
+        self.bytes += result.size_bytes
+        ext = {
+            "msgId": f"{self._id_prefix}{result.physical_offset:016X}",
+            "queueId": str(queue_id),
+            "queueOffset": str(result.queue_offset),
+            "transactionId": uniq_key,
+        }
+        self._answer_when_confirmed(context, result, ext)
+
+    def send_batch(self, context: RequestContext) -> None:
+        """SEND_BATCH_MESSAGE: all of the batch is stored, in one queue, or nothing."""
+        header: SendMessageHeader = context.header
+        topic = self._target(header)
+        queue_id = self._queue(topic, header.queue_id)
+        body = context.command.body
+        self._check_body(body)
+        if topic.topic_name.startswith((RETRY_TOPIC_PREFIX, DLQ_TOPIC_PREFIX)) or header.sys_flag & TRANSACTION_MASK:
+            raise Refused(
+                ResponseCode.MESSAGE_ILLEGAL,
+                "a batch may be neither sent to a retry topic nor part of a transaction: send its messages one by one",
+            )
+        draft = RecordDraft(
+            topic.topic_name,
+            queue_id,
+            b"",
+            b"",
+            header.flag,
+            header.sys_flag,
+            header.born_timestamp,
+            context.connection.peer_bytes,
+            header.reconsume_times,
+        )
+        result = self._store.append_batch(draft, body)
+        self.messages += result.count
+        self.bytes += result.size_bytes
+        ids = ",".join([f"{self._id_prefix}{offset:016X}" for offset in result.physical_offsets])
+        ext = {"msgId": ids, "queueId": str(queue_id), "queueOffset": str(result.queue_offset)}
+        uniq_key = _uniq_key(header.properties or "")
+        if uniq_key:
+            ext["batchUniqId"] = uniq_key
+        self._answer_when_confirmed(context, result, ext)
+
+    def send_records(self, context: RequestContext) -> None:
+        """SEND_RECORDS: a run of V1 records that the client has built (`actors.broker.wire`)."""
+        header: SendRecordsHeader = context.header
+        topic = self._topics.for_sending(header.topic, header.default_topic, header.default_topic_queue_nums)
+        queue_id = self._queue(topic, header.queue_id)
+        body = context.command.body
+        if not body:
+            raise Refused(ResponseCode.MESSAGE_ILLEGAL, "SEND_RECORDS without a record: send at least one")
+        assert not isinstance(body, bytes)  # received bodies are memory of ours, and writable
+        result = self._store.append_records(topic.topic_name, queue_id, body, context.connection.peer_bytes)
+        self.messages += result.count
+        self.bytes += result.size_bytes
+        answer = SendRecordsResponse(
+            queue_id, result.queue_offset, result.physical_offset, result.count, result.store_timestamp
+        )
+        self._answer_when_confirmed(context, result, answer.to_ext())
+
+    def append_batch(self, topic: str, queue_id: int, body: Buffer, born_timestamp: int, born_host: bytes) -> AppendResult:
+        """Store a batch for a caller inside the process; its answer has to wait for the confirmation too."""
+        found = self._topics.for_sending(topic, DEFAULT_TOPIC, self._settings.default_topic_queues)
+        self._check_body(body)
+        queue = self._queue(found, queue_id)
+        draft = RecordDraft(topic, queue, b"", b"", 0, 0, born_timestamp, born_host)
+        result = self._store.append_batch(draft, body)
+        self.messages += result.count
+        self.bytes += result.size_bytes
+        return result
+
+    def _target(self, header: SendMessageHeader) -> TopicConfig:
+        name = header.topic
+        if name.startswith(RETRY_TOPIC_PREFIX):
+            name = self._retry_or_dead_letter(name, header)
+        return self._topics.for_sending(name, header.default_topic, header.default_topic_queue_nums)
+
+    def _retry_or_dead_letter(self, name: str, header: SendMessageHeader) -> str:
+        group = self._groups.get(name.removeprefix(RETRY_TOPIC_PREFIX))
+        limit = group.retry_max_times if header.max_reconsume_times is None else header.max_reconsume_times
+        # The send back of a message (36) counts with >=; a producer's own retry with >, as in RocketMQ.
+        return f"{DLQ_TOPIC_PREFIX}{group.group_name}" if header.reconsume_times > limit else name
+
+    def _queue(self, topic: TopicConfig, queue_id: int) -> int:
+        if queue_id < 0:
+            return self._rng.randrange(max(topic.write_queue_nums, 1))
+        count = max(topic.write_queue_nums, topic.read_queue_nums)
+        if queue_id >= count:
+            raise Refused(
+                ResponseCode.INVALID_PARAMETER,
+                f"queue {queue_id} of topic {topic.topic_name!r} does not exist: it has queues 0 to {count - 1}",
+            )
+        return queue_id
+
+    def _check_body(self, body: Buffer) -> None:
+        if len(body) > self._max_body_bytes:
+            raise Refused(
+                ResponseCode.MESSAGE_ILLEGAL,
+                f"body of {len(body):,} bytes is over max_message_bytes {self._max_body_bytes:,} "
+                "(set it on the broker, or compress)",
+            )
+        if self._store.write_refusal is not None:
+            raise Refused(ResponseCode.SERVICE_NOT_AVAILABLE, self._store.write_refusal)
+
+    def _properties(self, text: str) -> tuple[bytes, str]:
+        """The properties as they are stored, and the message's UNIQ_KEY (made here if the client gave none)."""
+        if _TRANSIENT in text or _POP_CK in text:
+            text = "".join(
+                f"{pair}\x02"
+                for pair in text.split("\x02")
+                if pair and not pair.startswith((_TRANSIENT, _POP_CK))
+            )
+        if "DELAY" in text or "DELIVER" in text:
+            _refuse_delay(text)
+        uniq_key = _uniq_key(text)
+        encoded = text.encode("utf-8", "replace")
+        if encoded and encoded[-1] != _PROPERTY_END:
+            encoded += b"\x02"
+        if not uniq_key:
+            uniq_key = self._uniq_keys.next()
+            encoded += f"{_UNIQ_KEY}{uniq_key}\x02".encode()
+        encoded += self._added
+        if len(encoded) > MAX_PROPERTIES_BYTES:
+            raise Refused(
+                ResponseCode.MESSAGE_ILLEGAL,
+                f"properties of {len(encoded):,} bytes (with those that the broker adds) are over the limit of "
+                f"{MAX_PROPERTIES_BYTES:,}: move data to the body",
+            )
+        return encoded, uniq_key
+
+    def _answer_when_confirmed(
+        self, context: RequestContext, result: AppendResult, ext: dict[str, str]
+    ) -> None:
+        ext.update(self._answer_ext)
+        self._acks.when_confirmed(
+            result.physical_offset + result.size_bytes, _SendAnswer(context, ext)
+        )
+
+
+class _SendAnswer:
+    """The answer to one send: SUCCESS with the fields, or what went wrong (stored messages still have their place)."""
+
+    __slots__ = ("_context", "_ext")
+
+    def __init__(self, context: RequestContext, ext: dict[str, str]) -> None:
+        self._context = context
+        self._ext = ext
+
+    def __call__(self, code: ResponseCode, remark: str | None) -> None:
+        self._context.reply(RemotingCommand.response(code, remark, self._ext))
+
+
+def _refuse_delay(properties: str) -> None:
+    for pair in properties.split("\x02"):
+        if pair.startswith(_DELAYED):
+            raise Refused(
+                ResponseCode.MESSAGE_ILLEGAL,
+                f"property {pair.partition(chr(1))[0]}: this broker does not delay messages; send it when it is due",
+            )
+
+
+def _uniq_key(properties: str) -> str:
+    """The value of UNIQ_KEY in a property string, or nothing."""
+    if properties.startswith(_UNIQ_KEY):
+        start = len(_UNIQ_KEY)
+    else:
+        found = properties.find(f"\x02{_UNIQ_KEY}")
+        if found < 0:
+            return ""
+        start = found + 1 + len(_UNIQ_KEY)
+    end = properties.find("\x02", start)
+    return properties[start:] if end < 0 else properties[start:end]

@@ -1,0 +1,92 @@
+"""The broker's settings. Those that RocketMQ has keep its meaning, its default and, as an alias, its camelCase key."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field
+
+from store.settings import StoreSettings
+
+
+def _split_addresses(value: object) -> object:
+    """Accept RocketMQ's ``a:9876;b:9876`` where a list is meant."""
+    if isinstance(value, str):
+        return [address.strip() for address in value.split(";") if address.strip()]
+    return value
+
+
+Addresses = Annotated[list[str], BeforeValidator(_split_addresses)]
+
+
+def _alias(name: str, rocketmq_key: str) -> AliasChoices:
+    return AliasChoices(name, rocketmq_key)
+
+
+class BrokerSettings(BaseModel):
+    """Everything one broker process is told at its start."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
+
+    cluster_name: str = Field("DefaultCluster", validation_alias=_alias("cluster_name", "brokerClusterName"))
+    broker_name: str = Field("broker-a", validation_alias=_alias("broker_name", "brokerName"))
+    broker_id: int = Field(0, ge=0, validation_alias=_alias("broker_id", "brokerId"))
+    replica: int = Field(0, ge=0)
+
+    listen_host: str = "127.0.0.1"
+    listen_port: int = Field(10911, ge=0, le=65535, validation_alias=_alias("listen_port", "listenPort"))
+    advertised_host: str | None = Field(None, validation_alias=_alias("advertised_host", "brokerIP1"))
+    advertised_port: int | None = None
+    nameservers: Addresses = Field(default_factory=list, validation_alias=_alias("nameservers", "namesrvAddr"))
+    rebalancers: Addresses = Field(default_factory=list)
+
+    store_root: Path = Field(Path("store"), validation_alias=_alias("store_root", "storePathRootDir"))
+    adopt_store: bool = False
+    store: StoreSettings = Field(default_factory=StoreSettings)
+
+    auto_create_topics: bool = Field(
+        True, validation_alias=_alias("auto_create_topics", "autoCreateTopicEnable")
+    )
+    auto_create_groups: bool = Field(
+        True, validation_alias=_alias("auto_create_groups", "autoCreateSubscriptionGroup")
+    )
+    default_topic_queues: int = Field(
+        8, ge=1, le=65535, validation_alias=_alias("default_topic_queues", "defaultTopicQueueNums")
+    )
+    permission: int = Field(6, ge=0, le=7, validation_alias=_alias("permission", "brokerPermission"))
+    region_id: str = Field("DefaultRegion", validation_alias=_alias("region_id", "regionId"))
+    trace_on: bool = Field(True, validation_alias=_alias("trace_on", "traceOn"))
+    young_topics_are_read_from_start: bool = True
+    """RocketMQ's rule for a group without an offset on a queue whose first message is still there: it begins at 0."""
+
+    long_polling: bool = Field(True, validation_alias=_alias("long_polling", "longPollingEnable"))
+    max_held_pulls: int = Field(100_000, ge=1)
+    max_hold_ms: int = Field(20_000, ge=0)
+    pull_max_messages: int = Field(
+        32, ge=1, validation_alias=_alias("pull_max_messages", "maxTransferCountOnMessageInMemory")
+    )
+    pull_max_bytes: int = Field(
+        256 * 1024, ge=1, validation_alias=_alias("pull_max_bytes", "maxTransferBytesOnMessageInMemory")
+    )
+    sync_flush_timeout_ms: int = Field(
+        5000, ge=1, validation_alias=_alias("sync_flush_timeout_ms", "syncFlushTimeout")
+    )
+
+    register_interval_ms: int = Field(
+        30_000, ge=1, validation_alias=_alias("register_interval_ms", "registerNameServerPeriod")
+    )
+    persist_offsets_interval_ms: int = Field(
+        5000, ge=1, validation_alias=_alias("persist_offsets_interval_ms", "flushConsumerOffsetInterval")
+    )
+    client_expiry_ms: int = Field(
+        120_000, ge=1, validation_alias=_alias("client_expiry_ms", "channelExpiredTimeout")
+    )
+    rebalancer_timeout_ms: int = Field(3000, ge=1)
+    start_timeout_ms: int = Field(10_000, ge=0)
+    """How long a start goes on trying for a port or a store that another process still holds."""
+
+    @property
+    def host(self) -> str:
+        """The advertised host."""
+        return self.advertised_host or self.listen_host

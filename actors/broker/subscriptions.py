@@ -1,0 +1,38 @@
+"""What a consumer wants of a topic: a tag expression, and the tag hashes that it stands for."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from actors.remoting.codes import ResponseCode
+from actors.remoting.errors import Refused
+from store.message.tags import tags_code
+
+ALL_TAGS = "*"
+TAG_TYPE = "TAG"
+
+
+@lru_cache(maxsize=8192)
+def tags_codes_of(expression: str) -> frozenset[int] | None:
+    """The tag hashes that `a || b` matches; None for all (empty or `*`).
+
+    Raises `Refused` (SUBSCRIPTION_PARSE_FAILED) when nothing is left between the bars.
+    """
+    if not expression or expression.strip() == ALL_TAGS:
+        return None
+    tags = [tag for part in expression.split("||") if (tag := part.strip())]
+    if not tags:
+        raise Refused(
+            ResponseCode.SUBSCRIPTION_PARSE_FAILED,
+            f"the subscription {expression!r} names no tag: write `a || b`, or `*` for all",
+        )
+    return None if ALL_TAGS in tags else frozenset(map(tags_code, tags))
+
+
+def require_tag_type(expression_type: str | None) -> None:
+    """Raise `Refused` for filters that this broker does not have."""
+    if expression_type and expression_type != TAG_TYPE:
+        raise Refused(
+            ResponseCode.SYSTEM_ERROR,
+            f"expression type {expression_type} is not supported by this broker: subscribe by {TAG_TYPE}",
+        )

@@ -1,0 +1,202 @@
+"""Topics: which exist, who creates them, and what RocketMQ's brokers create by themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import structlog
+
+from actors.broker.settings import BrokerSettings
+from actors.remoting.codes import ResponseCode
+from actors.remoting.errors import Refused
+from store.errors import MessageIllegal
+from store.message.validate import DLQ_TOPIC_PREFIX, RETRY_TOPIC_PREFIX, check_topic
+from store.metadata import TopicConfig, TopicConfigTable
+
+_log = structlog.get_logger(__name__)
+
+PERM_PRIORITY = 8
+PERM_READ = 4
+PERM_WRITE = 2
+PERM_INHERIT = 1
+
+DEFAULT_TOPIC = "TBW102"
+SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
+BENCHMARK_TOPIC = "BenchmarkTest"
+SELF_TEST_TOPIC = "SELF_TEST_TOPIC"
+OFFSET_MOVED_TOPIC = "OFFSET_MOVED_EVENT"
+TRANSACTION_HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"
+TRANSACTION_OP_TOPIC = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
+TRANSACTION_CHECK_MAX_TOPIC = "TRANS_CHECK_MAX_TIME_TOPIC"
+TIMER_TOPIC = "rmq_sys_wheel_timer"
+SYSTEM_TOPIC_PREFIX = "rmq_sys_"
+
+NOT_FOR_SENDERS = frozenset(
+    {
+        SCHEDULE_TOPIC,
+        TRANSACTION_HALF_TOPIC,
+        TRANSACTION_OP_TOPIC,
+        TRANSACTION_CHECK_MAX_TOPIC,
+        SELF_TEST_TOPIC,
+        OFFSET_MOVED_TOPIC,
+    }
+)
+
+
+def system_topics(settings: BrokerSettings) -> list[TopicConfig]:
+    """The topics that a RocketMQ broker has from its first start."""
+    inherited = PERM_READ | PERM_WRITE | PERM_INHERIT
+    topics = [
+        _topic(SELF_TEST_TOPIC, 1),
+        _topic(BENCHMARK_TOPIC, 1024),
+        _topic(settings.cluster_name, 16, inherited),
+        _topic(settings.broker_name, 1, inherited),
+        _topic(OFFSET_MOVED_TOPIC, 1),
+        _topic(SCHEDULE_TOPIC, 18),
+        _topic(f"{settings.cluster_name}_REPLY_TOPIC", 1),
+        _topic(f"rmq_sys_REVIVE_LOG_{settings.cluster_name}", 8),
+        _topic(f"rmq_sys_SYNC_BROKER_MEMBER_{settings.broker_name}", 1),
+        _topic(TRANSACTION_HALF_TOPIC, 1),
+        _topic(TRANSACTION_OP_TOPIC, 1),
+        _topic(TIMER_TOPIC, 1),
+    ]
+    if settings.auto_create_topics:
+        topics.insert(1, _topic(DEFAULT_TOPIC, settings.default_topic_queues, inherited))
+    return topics
+
+
+def _topic(name: str, queues: int, perm: int = PERM_READ | PERM_WRITE) -> TopicConfig:
+    return TopicConfig(name, read_queue_nums=queues, write_queue_nums=queues, perm=perm)
+
+
+class Topics:
+    """The topics of one broker; `on_change` is told the names of those that are new, changed or gone."""
+
+    def __init__(
+        self, settings: BrokerSettings, table: TopicConfigTable, on_change: Callable[[str], None]
+    ) -> None:
+        self._settings = settings
+        self.table = table
+        self._on_change = on_change
+        self._system = {topic.topic_name for topic in system_topics(settings)}
+        for topic in system_topics(settings):
+            if topic.topic_name not in table.topics:
+                table.put(topic)
+
+    def find(self, name: str) -> TopicConfig | None:
+        """The topic's settings, if it exists."""
+        return self.table.topics.get(name)
+
+    def get(self, name: str) -> TopicConfig:
+        """The topic's settings. Raises `Refused` (TOPIC_NOT_EXIST)."""
+        topic = self.table.topics.get(name)
+        if topic is None:
+            raise Refused(
+                ResponseCode.TOPIC_NOT_EXIST,
+                f"topic {name!r} does not exist on broker {self._settings.broker_name}: create it first"
+                + ("" if self._settings.auto_create_topics else ", or turn auto_create_topics on"),
+            )
+        return topic
+
+    def for_sending(self, name: str, default_topic: str, default_queues: int) -> TopicConfig:
+        """The topic to send to, created from `default_topic` where that is allowed, as RocketMQ does.
+
+        Raises `Refused` when there is no such topic, it may not be written, or it is the broker's own.
+        """
+        topic = self.table.topics.get(name)
+        if topic is None:
+            self._check_name(name)
+            topic = self._create_for_sender(name, default_topic, default_queues) or self.get(name)
+        if not topic.perm & PERM_WRITE & self._settings.permission:
+            raise Refused(
+                ResponseCode.NO_PERMISSION,
+                f"topic {name!r} may not be written: its permission is {topic.perm}, the broker's "
+                f"{self._settings.permission} (4 read, 2 write)",
+            )
+        if name in NOT_FOR_SENDERS:
+            raise Refused(ResponseCode.NO_PERMISSION, f"topic {name!r} is the broker's own: send to another")
+        return topic
+
+    def for_pulling(self, name: str) -> TopicConfig:
+        """The topic to read. Raises `Refused` when there is no such topic or it may not be read."""
+        topic = self.get(name)
+        if not topic.perm & PERM_READ & self._settings.permission:
+            raise Refused(
+                ResponseCode.NO_PERMISSION,
+                f"topic {name!r} may not be read: its permission is {topic.perm}, the broker's "
+                f"{self._settings.permission} (4 read, 2 write)",
+            )
+        return topic
+
+    def update(self, topic: TopicConfig) -> None:
+        """Create the topic or change its settings. Raises `Refused` when its name or numbers are not allowed."""
+        self._check_name(topic.topic_name)
+        if topic.topic_name in self._system and topic.topic_name not in self._configurable_system_topics():
+            raise Refused(
+                ResponseCode.INVALID_PARAMETER,
+                f"topic {topic.topic_name!r} is the broker's own and may not be changed",
+            )
+        if topic.read_queue_nums < 0 or topic.write_queue_nums < 0 or not 0 <= topic.perm <= 7:
+            raise Refused(
+                ResponseCode.INVALID_PARAMETER,
+                f"topic {topic.topic_name!r}: {topic.read_queue_nums} read queues, {topic.write_queue_nums} write "
+                f"queues and permission {topic.perm} are not all allowed (queues from 0, permission 0 to 7)",
+            )
+        old = self.table.topics.get(topic.topic_name)
+        if old is not None:
+            topic = replace(topic, attributes={**old.attributes, **topic.attributes})
+        self._put(topic)
+
+    def delete(self, name: str) -> None:
+        """Forget the topic. Raises `Refused` for the broker's own."""
+        if name in self._system:
+            raise Refused(
+                ResponseCode.INVALID_PARAMETER, f"topic {name!r} is the broker's own and cannot be deleted"
+            )
+        if self.table.remove(name):
+            _log.info("topic_deleted", topic=name)
+            self._on_change(name)
+
+    def ensure(self, name: str, queues: int) -> TopicConfig:
+        """The topic, created readable and writable with `queues` queues when it does not exist (retry topics and the like)."""
+        topic = self.table.topics.get(name)
+        if topic is None:
+            self._check_name(name)
+            topic = _topic(name, queues)
+            self._put(topic)
+        return topic
+
+    def is_system(self, name: str) -> bool:
+        """Whether the topic is the broker's own."""
+        return name in self._system or name.startswith(SYSTEM_TOPIC_PREFIX)
+
+    def _create_for_sender(self, name: str, default_topic: str, default_queues: int) -> TopicConfig | None:
+        if name.startswith((RETRY_TOPIC_PREFIX, DLQ_TOPIC_PREFIX)):
+            return self.ensure(name, 1)
+        if not self._settings.auto_create_topics:
+            return None
+        default = self.table.topics.get(default_topic)
+        if default is None or not default.perm & PERM_INHERIT:
+            return None
+        queues = max(min(default_queues, default.write_queue_nums), 0)
+        topic = _topic(name, queues, default.perm & ~PERM_INHERIT)
+        self._put(topic)
+        return topic
+
+    def _configurable_system_topics(self) -> set[str]:
+        return {self._settings.cluster_name, self._settings.broker_name, DEFAULT_TOPIC, BENCHMARK_TOPIC}
+
+    def _put(self, topic: TopicConfig) -> None:
+        self.table.put(topic)
+        _log.info(
+            "topic_changed", topic=topic.topic_name, queues=topic.write_queue_nums, permission=topic.perm
+        )
+        self._on_change(topic.topic_name)
+
+    @staticmethod
+    def _check_name(name: str) -> None:
+        try:
+            check_topic(name)
+        except MessageIllegal as error:
+            raise Refused(ResponseCode.INVALID_PARAMETER, error.remark) from error

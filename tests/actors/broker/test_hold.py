@@ -1,0 +1,95 @@
+"""Held pulls: woken by what they wait for, at their deadline, or forgotten with their connection; never more than allowed."""
+
+from __future__ import annotations
+
+import pytest
+
+from actors.broker.hold import HeldPull, HeldPulls
+from actors.remoting.codes import ResponseCode
+from actors.remoting.errors import Refused
+
+
+def a_pull(
+    offset: int = 10,
+    *,
+    topic: str = "T",
+    queue_id: int = 0,
+    tags: frozenset[int] | None = None,
+    deadline_ns: int = 100,
+    owner: str = "c",
+) -> HeldPull:
+    return HeldPull(topic, queue_id, offset, tags, deadline_ns, owner, lambda pull: None)
+
+
+def test_an_arrival_wakes_the_pulls_of_its_queue_and_no_others() -> None:
+    held = HeldPulls(10)
+    mine, ahead, other_queue, other_topic = a_pull(), a_pull(11), a_pull(queue_id=1), a_pull(topic="U")
+    for pull in (mine, ahead, other_queue, other_topic):
+        held.hold(pull)
+    assert held.arrived("T", 0, 11, {7}) == [mine]
+    assert len(held) == 3
+    assert held.arrived("T", 0, 12, {7}) == [ahead]
+    assert held.arrived("T", 0, 13, {7}) == []
+
+
+def test_a_pull_with_tags_sleeps_through_other_tags() -> None:
+    held = HeldPulls(10)
+    pull = a_pull(tags=frozenset({1, 2}))
+    held.hold(pull)
+    assert held.arrived("T", 0, 11, {3}) == []
+    assert held.arrived("T", 0, 12, {3, 2}) == [pull]
+
+
+def test_an_arrival_of_unknown_tags_wakes_everyone() -> None:
+    held = HeldPulls(10)
+    held.hold(a_pull(tags=frozenset({1})))
+    assert len(held.arrived("T", 0, 11, None)) == 1
+
+
+def test_deadlines_come_in_order_and_only_once() -> None:
+    held = HeldPulls(10)
+    late, early = a_pull(deadline_ns=200), a_pull(deadline_ns=100)
+    held.hold(late)
+    held.hold(early)
+    assert held.next_deadline_ns == 100
+    assert held.expired(99) == []
+    assert held.expired(150) == [early]
+    assert held.next_deadline_ns == 200
+    held.arrived("T", 0, 11, None)
+    assert held.next_deadline_ns is None
+    assert held.expired(999) == []
+
+
+def test_a_closed_connection_takes_its_pulls_along() -> None:
+    held = HeldPulls(10)
+    held.hold(a_pull(owner="gone"))
+    kept = a_pull(owner="here")
+    held.hold(kept)
+    held.forget("gone")
+    assert held.arrived("T", 0, 11, None) == [kept]
+    held.forget("never seen")
+
+
+def test_a_deleted_topic_releases_all_of_its_pulls() -> None:
+    held = HeldPulls(10)
+    held.hold(a_pull(queue_id=0))
+    held.hold(a_pull(queue_id=1))
+    held.hold(a_pull(topic="U"))
+    assert len(held.of_topic("T")) == 2
+    assert len(held) == 1
+
+
+def test_one_pull_too_many_is_refused_by_name_of_the_limit() -> None:
+    held = HeldPulls(1)
+    held.hold(a_pull())
+    with pytest.raises(Refused, match="max_held_pulls 1") as refused:
+        held.hold(a_pull())
+    assert refused.value.code == ResponseCode.SYSTEM_BUSY
+
+
+def test_answered_pulls_do_not_pile_up_before_their_deadlines() -> None:
+    held = HeldPulls(10)
+    for offset in range(10_000):
+        held.hold(a_pull(offset))
+        held.arrived("T", 0, offset + 1, None)
+    assert len(held._deadlines) <= 1100
