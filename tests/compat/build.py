@@ -1,0 +1,146 @@
+"""Resolves RocketMQ's jars and compiles our Java programs against them, once per content.
+
+    <user cache>/raymq/compat/jars-<hash of pom.xml>/<profile>/*.jar
+    <user cache>/raymq/compat/classes-<hash of pom.xml and sources>/<profile>/*.class
+
+Folders appear by rename, so a build that was cut off leaves nothing that looks whole.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+HERE = Path(__file__).parent
+POM = HERE / "pom.xml"
+SOURCES = HERE / "java"
+
+ROCKETMQ = "rocketmq-5.3.3"
+CLIENT = "client-5.3.3"
+OLD_CLIENT = "client-4.9.8"
+# What each profile of the pom compiles. Client programs run on clients' jars alone, as users run them.
+PROGRAMS = {ROCKETMQ: ("common", "store"), CLIENT: ("common", "client"), OLD_CLIENT: ("common", "client")}
+
+RESOLVE_TIMEOUT_S = 600
+COMPILE_TIMEOUT_S = 120
+
+
+class JavaMissing(Exception):
+    """This machine lacks a JDK or Maven; says which."""
+
+
+class BuildFailed(Exception):
+    """Maven or javac ran and failed; carries the end of what it said."""
+
+
+@dataclass(frozen=True)
+class JavaKit:
+    """A JDK with the class path of each profile."""
+
+    java: Path
+    jars: Path
+    classes: Path
+
+    def class_path(self, profile: str) -> str:
+        return f"{self.classes / profile}{os.pathsep}{self.jars / profile}/*"
+
+    def command(
+        self, main_class: str, *arguments: str, profile: str = ROCKETMQ, jvm: Sequence[str] = ()
+    ) -> list[str]:
+        """Give the command line that runs `main_class` with the jars of `profile`."""
+        return [str(self.java), *jvm, "-cp", self.class_path(profile), main_class, *arguments]
+
+
+def java_kit() -> JavaKit:
+    """Give the kit, building what the cache lacks.
+
+    Raises:
+        JavaMissing: there is no JDK, or no Maven and the jars are not in the cache.
+        BuildFailed: Maven or javac failed.
+    """
+    java, javac = _jdk_program("java"), _jdk_program("javac")
+    cache = _cache_root()
+    cache.mkdir(parents=True, exist_ok=True)
+    pom_key = _content_key([POM])
+    class_key = _content_key([POM, *_sources(*{folder for folders in PROGRAMS.values() for folder in folders})])
+    kit = JavaKit(java, cache / f"jars-{pom_key}", cache / f"classes-{class_key}")
+    with _locked(cache / "lock"):
+        _build_once(kit.jars, _resolve_jars)
+        _build_once(kit.classes, lambda into: _compile(javac, kit.jars, into))
+    return kit
+
+
+def _resolve_jars(into: Path) -> None:
+    maven = shutil.which("mvn")
+    if maven is None:
+        raise JavaMissing("Maven (mvn) is not on the PATH: RocketMQ's jars cannot be fetched")
+    for profile in PROGRAMS:
+        goal = ["dependency:copy-dependencies", f"-DoutputDirectory={into / profile}"]
+        _run([maven, "-B", "-q", "-f", str(POM), "-P", profile, *goal], RESOLVE_TIMEOUT_S)
+
+
+def _compile(javac: Path, jars: Path, into: Path) -> None:
+    for profile, folders in PROGRAMS.items():
+        sources = [str(path) for path in _sources(*folders)]
+        options = ["-encoding", "UTF-8", "-nowarn", "-d", str(into / profile), "-cp", f"{jars / profile}/*"]
+        _run([str(javac), *options, *sources], COMPILE_TIMEOUT_S)
+
+
+def _run(command: Sequence[str], timeout_s: float) -> None:
+    done = subprocess.run(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=timeout_s, check=False
+    )
+    if done.returncode != 0:
+        raise BuildFailed(f"{Path(command[0]).name} ended with {done.returncode}:\n{done.stdout[-4000:]}")
+
+
+def _jdk_program(name: str) -> Path:
+    home = os.environ.get("JAVA_HOME")
+    if home and (program := Path(home) / "bin" / name).is_file():
+        return program
+    found = shutil.which(name)
+    if found is None:
+        raise JavaMissing(f"{name} is neither in $JAVA_HOME/bin nor on the PATH: a JDK 17 is needed")
+    return Path(found)
+
+
+def _sources(*folders: str) -> list[Path]:
+    return sorted(path for folder in folders for path in (SOURCES / folder).rglob("*.java"))
+
+
+def _cache_root() -> Path:
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "raymq" / "compat"
+
+
+def _content_key(files: Sequence[Path]) -> str:
+    digest = hashlib.sha256()
+    for path in files:
+        digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
+    return digest.hexdigest()[:16]
+
+
+def _build_once(target: Path, build: Callable[[Path], None]) -> None:
+    if target.exists():
+        return
+    unfinished = Path(tempfile.mkdtemp(prefix=f"{target.name}.", dir=target.parent))
+    try:
+        build(unfinished)
+        unfinished.rename(target)
+    finally:
+        shutil.rmtree(unfinished, ignore_errors=True)
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """Hold the cache while building, so that two test runs do not build the same thing."""
+    with path.open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield

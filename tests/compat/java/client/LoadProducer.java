@@ -1,0 +1,163 @@
+package compat;
+
+import java.nio.charset.StandardCharsets;
+import java.util.ArrayList;
+import java.util.Arrays;
+import java.util.LinkedHashMap;
+import java.util.List;
+import java.util.Map;
+import java.util.concurrent.atomic.AtomicBoolean;
+import java.util.concurrent.atomic.AtomicReference;
+import org.apache.rocketmq.client.producer.DefaultMQProducer;
+import org.apache.rocketmq.client.producer.SendResult;
+import org.apache.rocketmq.client.producer.SendStatus;
+import org.apache.rocketmq.common.message.Message;
+import org.apache.rocketmq.remoting.protocol.RemotingSerializable;
+
+/**
+ * The load of RocketMQ's own benchmark Producer: one DefaultMQProducer shared by so many threads, each sending one new
+ * message after the other and waiting for its answer; uncompressed, without keys or tags.
+ *
+ * <p>Prints one line of JSON: messagesPerSecond, p50Ms, p99Ms, meanMs, maxMs, messages, failed, notOk, seconds.
+ * The clock starts after the warm-up, with the same threads still sending.
+ */
+public final class LoadProducer {
+    private static final AtomicBoolean MEASURING = new AtomicBoolean();
+    private static final AtomicBoolean STOPPED = new AtomicBoolean();
+    private static final AtomicReference<Exception> FIRST_ERROR = new AtomicReference<>();
+
+    private LoadProducer() {
+    }
+
+    /** One thread's sends and what they took. */
+    private static final class Sender extends Thread {
+        private final DefaultMQProducer producer;
+        private final String topic;
+        private final byte[] body;
+        private final int batch;
+        long[] latenciesNs = new long[1 << 16];
+        int sends;
+        int failed;
+        int notOk;
+
+        Sender(DefaultMQProducer producer, String topic, int size, int batch) {
+            this.producer = producer;
+            this.topic = topic;
+            this.batch = batch;
+            this.body = new byte[size];
+            byte[] text = "hello baby".getBytes(StandardCharsets.US_ASCII);
+            for (int i = 0; i < size; i++) {
+                body[i] = text[i % text.length];
+            }
+        }
+
+        @Override
+        public void run() {
+            while (!STOPPED.get()) {
+                boolean counted = MEASURING.get();
+                long begin = System.nanoTime();
+                try {
+                    SendResult result = send();
+                    if (counted) {
+                        note(System.nanoTime() - begin, result.getSendStatus() == SendStatus.SEND_OK);
+                    }
+                } catch (Exception error) {
+                    FIRST_ERROR.compareAndSet(null, error);
+                    failed += counted ? 1 : 0;
+                }
+            }
+        }
+
+        private SendResult send() throws Exception {
+            if (batch == 1) {
+                return producer.send(new Message(topic, body));
+            }
+            List<Message> messages = new ArrayList<>(batch);
+            for (int i = 0; i < batch; i++) {
+                messages.add(new Message(topic, body));
+            }
+            return producer.send(messages);
+        }
+
+        private void note(long latencyNs, boolean ok) {
+            if (sends == latenciesNs.length) {
+                latenciesNs = Arrays.copyOf(latenciesNs, sends * 2);
+            }
+            latenciesNs[sends++] = latencyNs;
+            notOk += ok ? 0 : 1;
+        }
+    }
+
+    public static void main(String[] args) {
+        try {
+            measure(new Arguments(args));
+            System.exit(0);
+        } catch (Exception error) {
+            error.printStackTrace();
+            System.exit(1);
+        }
+    }
+
+    private static void measure(Arguments arguments) throws Exception {
+        String topic = arguments.text("topic", "LoadTest");
+        int batch = arguments.number("batch", 1);
+        DefaultMQProducer producer = new DefaultMQProducer("benchmark_producer");
+        producer.setNamesrvAddr(arguments.text("namesrv"));
+        producer.setInstanceName(Long.toString(System.currentTimeMillis()));
+        producer.setCompressMsgBodyOverHowmuch(Integer.MAX_VALUE);
+        producer.start();
+        Topics.create(producer, arguments.text("broker"), topic, arguments.number("queues", 8), 6);
+
+        List<Sender> senders = new ArrayList<>();
+        for (int i = 0; i < arguments.number("threads", 32); i++) {
+            Sender sender = new Sender(producer, topic, arguments.number("size", 128), batch);
+            sender.start();
+            senders.add(sender);
+        }
+        Thread.sleep(arguments.number("warmup", 15) * 1000L);
+        long begin = System.nanoTime();
+        MEASURING.set(true);
+        Thread.sleep(arguments.number("seconds", 20) * 1000L);
+        MEASURING.set(false);
+        double seconds = (System.nanoTime() - begin) / 1e9;
+        STOPPED.set(true);
+        for (Sender sender : senders) {
+            sender.join();
+        }
+        System.out.println(RemotingSerializable.toJson(figures(senders, seconds, batch), false));
+        System.out.flush();
+        producer.shutdown();
+    }
+
+    private static Map<String, Object> figures(List<Sender> senders, double seconds, int batch) {
+        int sends = senders.stream().mapToInt(sender -> sender.sends).sum();
+        long[] all = new long[sends];
+        int at = 0;
+        for (Sender sender : senders) {
+            System.arraycopy(sender.latenciesNs, 0, all, at, sender.sends);
+            at += sender.sends;
+        }
+        Arrays.sort(all);
+        Map<String, Object> figures = new LinkedHashMap<>();
+        figures.put("messagesPerSecond", (double) sends * batch / seconds);
+        figures.put("p50Ms", milliseconds(all, 0.50));
+        figures.put("p99Ms", milliseconds(all, 0.99));
+        figures.put("meanMs", Arrays.stream(all).average().orElse(0) / 1e6);
+        figures.put("maxMs", milliseconds(all, 1.0));
+        figures.put("messages", (long) sends * batch);
+        figures.put("failed", senders.stream().mapToInt(sender -> sender.failed).sum());
+        figures.put("notOk", senders.stream().mapToInt(sender -> sender.notOk).sum());
+        figures.put("seconds", seconds);
+        Exception error = FIRST_ERROR.get();
+        figures.put("firstError", error == null ? "" : error.toString());
+        return figures;
+    }
+
+    private static double milliseconds(long[] sortedNs, double share) {
+        if (sortedNs.length == 0) {
+            return 0;
+        }
+        int rank = (int) Math.ceil(share * sortedNs.length);
+        return sortedNs[Math.max(0, rank - 1)] / 1e6;
+    }
+}

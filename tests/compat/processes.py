@@ -1,0 +1,132 @@
+"""Programs beside the tests: started, waited for by what they print, stopped by their own pid."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import subprocess
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+
+class ProgramFailed(Exception):
+    """A program ended, or did not say in time what was waited for; carries the end of its output."""
+
+
+class Program:
+    """A child process whose output goes to a file and can be waited on, line by line."""
+
+    def __init__(
+        self, command: Sequence[str], log: Path, *, cwd: Path | None = None, env: Mapping[str, str] | None = None
+    ) -> None:
+        log.parent.mkdir(parents=True, exist_ok=True)
+        self.name = log.stem
+        self.log = log
+        self._changed = threading.Condition()
+        self._lines: list[str] = []
+        self._ended = False
+        self._process = subprocess.Popen(
+            command,
+            cwd=cwd,
+            env=env,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            encoding="utf-8",
+            errors="replace",
+        )
+        self._reader = threading.Thread(target=self._read_output, name=f"{self.name}-output", daemon=True)
+        self._reader.start()
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def is_running(self) -> bool:
+        return self._process.poll() is None
+
+    def wait_for(self, text: str, timeout_s: float) -> str:
+        """Wait until a line with `text` was printed, and give that line."""
+
+        def found() -> str | None:
+            return next((line for line in self._lines if text in line), None)
+
+        with self._changed:
+            self._changed.wait_for(lambda: found() is not None or self._ended, timeout_s)
+            line = found()
+        if line is None:
+            state = "ended without" if self._ended else f"did not within {timeout_s} s say"
+            raise ProgramFailed(f"{self.name} {state} {text!r}; its last words:\n{self.last_words()}")
+        return line
+
+    def last_words(self, count: int = 30) -> str:
+        return "\n".join(self._lines[-count:])
+
+    def terminate(self, timeout_s: float = 30) -> int:
+        """Ask it to end in order (SIGTERM), and wait; gives the exit code."""
+        return self._end(signal.SIGTERM, timeout_s)
+
+    def kill(self) -> int:
+        """Take it down without a word (SIGKILL)."""
+        return self._end(signal.SIGKILL, 10)
+
+    def _end(self, number: signal.Signals, timeout_s: float) -> int:
+        if self.is_running:
+            self._process.send_signal(number)
+        try:
+            code = self._process.wait(timeout_s)
+        except subprocess.TimeoutExpired as error:
+            self._process.kill()
+            self._process.wait()
+            raise ProgramFailed(f"{self.name} did not end within {timeout_s} s of {number.name}") from error
+        finally:
+            self._reader.join(5)
+        return code
+
+    def _read_output(self) -> None:
+        assert self._process.stdout is not None
+        with self.log.open("w", encoding="utf-8") as log:
+            for line in self._process.stdout:
+                log.write(line)
+                log.flush()
+                with self._changed:
+                    self._lines.append(line.rstrip("\n"))
+                    self._changed.notify_all()
+        with self._changed:
+            self._ended = True
+            self._changed.notify_all()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self.is_running:
+            self.terminate()
+
+
+def free_port(*neighbours: int) -> int:
+    """Give a port of 127.0.0.1 that is free, and so is each at the distances `neighbours` from it."""
+    for _ in range(100):
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port: int = probe.getsockname()[1]
+        if all(_is_free(port + distance) for distance in neighbours):
+            return port
+    raise ProgramFailed(f"no free port with free neighbours {neighbours}")
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True

@@ -1,0 +1,124 @@
+"""Apache RocketMQ 5.3.3 itself: its nameserver and one broker on free ports of the loopback, in a directory of their own.
+
+    <root>/home/        ROCKETMQ_HOME, with an empty conf/
+    <root>/store/       storePathRootDir
+    <root>/*.conf, *.log
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from tests.compat.build import JavaKit
+from tests.compat.processes import Program, free_port
+
+# What the store needs of the JVM to map and unmap files.
+STORE_JVM = (
+    "--add-exports=java.base/jdk.internal.ref=ALL-UNNAMED",
+    "--add-opens=java.base/jdk.internal.ref=ALL-UNNAMED",
+    "--add-exports=java.base/sun.nio.ch=ALL-UNNAMED",
+    "--add-opens=java.base/sun.nio.ch=ALL-UNNAMED",
+    "--add-opens=java.base/java.nio=ALL-UNNAMED",
+)
+BROKER_NAME = "broker-a"
+CLUSTER_NAME = "DefaultCluster"
+START_TIMEOUT_S = 60
+
+
+class RocketMQ:
+    """A nameserver and a broker; each can be stopped, killed and started again on the same store and ports."""
+
+    cluster_name = CLUSTER_NAME
+    broker_name = BROKER_NAME
+
+    def __init__(
+        self, kit: JavaKit, root: Path, settings: Mapping[str, str] | None = None, *, heap: str = "1g"
+    ) -> None:
+        """Prepare; nothing runs yet. `settings` are lines of broker.conf, `heap` is -Xms and -Xmx of the broker."""
+        self._kit = kit
+        self.root = root
+        self.store_root = root / "store"
+        self._heap = heap
+        self._settings = dict(settings or {})
+        self._nameserver_port = free_port()
+        self._broker_port = free_port(-2, 1)
+        self.nameserver: Program | None = None
+        self.broker: Program | None = None
+
+    @property
+    def nameserver_address(self) -> str:
+        return f"127.0.0.1:{self._nameserver_port}"
+
+    @property
+    def broker_address(self) -> str:
+        return f"127.0.0.1:{self._broker_port}"
+
+    @property
+    def broker_pid(self) -> int:
+        assert self.broker is not None, "the broker was not started"
+        return self.broker.pid
+
+    def start(self) -> Self:
+        self.start_nameserver()
+        self.start_broker()
+        return self
+
+    def start_nameserver(self) -> None:
+        conf = self._write_conf(
+            "namesrv.conf", {"listenPort": str(self._nameserver_port), "bindAddress": "127.0.0.1"}
+        )
+        main = "org.apache.rocketmq.namesrv.NamesrvStartup"
+        self.nameserver = self._run(main, conf, "namesrv.log", "-Xms256m", "-Xmx256m")
+        self.nameserver.wait_for("boot success", START_TIMEOUT_S)
+
+    def start_broker(self) -> None:
+        conf = self._write_conf("broker.conf", self.broker_conf())
+        main = "org.apache.rocketmq.broker.BrokerStartup"
+        heap = (f"-Xms{self._heap}", f"-Xmx{self._heap}", "-XX:MaxDirectMemorySize=2g")
+        self.broker = self._run(main, conf, "broker.log", *heap, *STORE_JVM)
+        self.broker.wait_for("boot success", START_TIMEOUT_S)
+
+    def broker_conf(self) -> dict[str, str]:
+        return {
+            "brokerClusterName": CLUSTER_NAME,
+            "brokerName": BROKER_NAME,
+            "brokerId": "0",
+            "brokerIP1": "127.0.0.1",
+            "bindAddress": "127.0.0.1",
+            "listenPort": str(self._broker_port),
+            "namesrvAddr": self.nameserver_address,
+            "storePathRootDir": str(self.store_root),
+            "storePathCommitLog": str(self.store_root / "commitlog"),
+            "diskMaxUsedSpaceRatio": "95",
+            **self._settings,
+        }
+
+    def stop(self) -> None:
+        """End the broker, then the nameserver, in order."""
+        for program in (self.broker, self.nameserver):
+            if program is not None and program.is_running:
+                program.terminate(60)
+
+    def _run(self, main: str, conf: Path, log: str, *jvm: str) -> Program:
+        home = self.root / "home"
+        (home / "conf").mkdir(parents=True, exist_ok=True)
+        command = self._kit.command(main, "-c", str(conf), jvm=(*jvm, f"-Duser.home={home}"))
+        return Program(command, self.root / log, env={**os.environ, "ROCKETMQ_HOME": str(home)})
+
+    def _write_conf(self, name: str, settings: Mapping[str, str]) -> Path:
+        self.root.mkdir(parents=True, exist_ok=True)
+        path = self.root / name
+        path.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
+        return path
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
