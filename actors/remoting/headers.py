@@ -308,3 +308,24 @@ class PullRecordsResponse(Header):
     min_offset: int
     max_offset: int
     count: int
+
+
+@dataclass(slots=True)
+class ForwardHeartbeatHeader(Header):
+    """FORWARD_HEARTBEAT 7201: through which broker a client's heartbeat came, and what the client is
+    written in.
+    """
+
+    broker_name: str
+    language: str = "OTHER"
+    version: int = 0
+
+
+@dataclass(slots=True)
+class ForwardUnregisterHeader(Header):
+    """FORWARD_UNREGISTER 7203; `connection_closed`: the client has not said so, its connection has ended."""
+
+    broker_name: str
+    client_id: str
+    consumer_group: str
+    connection_closed: bool = False

@@ -20,11 +20,11 @@ class SendMessageHeader:
     """
 
     __slots__ = (
+        "batch",
         "born_timestamp",
         "default_topic",
         "default_topic_queue_nums",
         "flag",
-        "batch",
         "max_reconsume_times",
         "producer_group",
         "properties",

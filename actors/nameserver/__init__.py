@@ -1,0 +1,1 @@
+"""The nameserver: which brokers there are, and which topics they have."""

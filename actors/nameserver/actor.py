@@ -1,0 +1,3 @@
+"""The nameserver as a Ray actor."""
+
+from __future__ import annotations

@@ -1,0 +1,53 @@
+"""All bodies under one name: where topics are (`routes`) and who consumes them (`groups`)."""
+
+from actors.remoting.groups import (
+    ConsumerData,
+    GrantedQueue,
+    GroupMembers,
+    HeartbeatData,
+    SubscriptionData,
+    SyncGroupReply,
+    SyncGroupRequest,
+)
+from actors.remoting.routes import (
+    MASTER_ID,
+    PERM_INHERIT,
+    PERM_PRIORITY,
+    PERM_READ,
+    PERM_WRITE,
+    BrokerData,
+    ClusterInfo,
+    DataVersion,
+    QueueData,
+    RegisterBrokerBody,
+    TopicRouteData,
+    decode_kv_table,
+    decode_topic_list,
+    encode_kv_table,
+    encode_topic_list,
+)
+
+__all__ = [
+    "MASTER_ID",
+    "PERM_INHERIT",
+    "PERM_PRIORITY",
+    "PERM_READ",
+    "PERM_WRITE",
+    "BrokerData",
+    "ClusterInfo",
+    "ConsumerData",
+    "DataVersion",
+    "GrantedQueue",
+    "GroupMembers",
+    "HeartbeatData",
+    "QueueData",
+    "RegisterBrokerBody",
+    "SubscriptionData",
+    "SyncGroupReply",
+    "SyncGroupRequest",
+    "TopicRouteData",
+    "decode_kv_table",
+    "decode_topic_list",
+    "encode_kv_table",
+    "encode_topic_list",
+]

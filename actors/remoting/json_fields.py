@@ -1,0 +1,96 @@
+"""Reading JSON bodies of others: what is missing has a default, what is of another type is an error with a
+name.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import orjson
+
+from actors.remoting.codes import ResponseCode
+from actors.remoting.command import Buffer
+from actors.remoting.errors import Refused
+
+
+def load_object(body: Buffer, what: str) -> dict[str, Any]:
+    """The JSON object that this body is; raises Refused where it is none."""
+    try:
+        found = orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        raise Refused(ResponseCode.SYSTEM_ERROR, f"the body is no {what}: {error}") from error
+    if not isinstance(found, dict):
+        raise Refused(ResponseCode.SYSTEM_ERROR, f"the body is no {what}, but a JSON {type(found).__name__}")
+    return found
+
+
+def get_str(fields: Mapping[str, Any], key: str, default: str = "") -> str:
+    """A text; numbers become text, null the default."""
+    value = fields.get(key)
+    if isinstance(value, str):
+        return value
+    if value is None:
+        return default
+    if isinstance(value, int | float):
+        return str(value)
+    raise _wrong(key, value, "a text")
+
+
+def get_int(fields: Mapping[str, Any], key: str, default: int = 0) -> int:
+    """A number; text that is one is taken (librocketmq writes some so)."""
+    value = fields.get(key)
+    if value is None:
+        return default
+    try:
+        return int(value)
+    except (TypeError, ValueError, OverflowError):
+        raise _wrong(key, value, "a whole number") from None
+
+
+def get_bool(fields: Mapping[str, Any], key: str, default: bool = False) -> bool:
+    """A truth value; librocketmq writes 0 and 1, or text."""
+    value = fields.get(key)
+    if value is None:
+        return default
+    return value in (True, 1, "true", "1")
+
+
+def get_list(fields: Mapping[str, Any], key: str) -> list[Any]:
+    """A list; null or absent is an empty one."""
+    value = fields.get(key)
+    if value is None:
+        return []
+    if not isinstance(value, list):
+        raise _wrong(key, value, "a list")
+    return value
+
+
+def get_object(fields: Mapping[str, Any], key: str) -> dict[str, Any]:
+    """An object; null or absent is an empty one."""
+    value = fields.get(key)
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        raise _wrong(key, value, "an object")
+    return value
+
+
+def get_objects(fields: Mapping[str, Any], key: str) -> list[dict[str, Any]]:
+    """A list of objects."""
+    found = get_list(fields, key)
+    for value in found:
+        if not isinstance(value, dict):
+            raise _wrong(key, value, "a list of objects")
+    return found
+
+
+def get_strings(fields: Mapping[str, Any], key: str) -> list[str]:
+    """A list of texts."""
+    found = get_list(fields, key)
+    for value in found:
+        if not isinstance(value, str):
+            raise _wrong(key, value, "a list of texts")
+    return found
+
+
+def _wrong(key: str, value: object, wanted: str) -> Refused:
+    return Refused(ResponseCode.SYSTEM_ERROR, f"`{key}` in the body is {str(value)[:60]!r}, not {wanted}")
