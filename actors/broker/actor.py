@@ -1,0 +1,80 @@
+"""The broker as a Ray actor: lifetime and thread hand-over, nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any, cast
+
+import msgpack
+
+from actors.ray_port import append, control, read
+from actors.remoting.codes import ResponseCode
+from actors.remoting.errors import Refused
+from actors.service_host import NotServing, Service
+from actors.shell import ActorShell
+
+if TYPE_CHECKING:
+    from actors.broker.handle_api import HandleApi
+    from actors.broker.service import BrokerService
+
+CALL_TIMEOUT_S = 30.0
+"""Longer than any wait that a request may ask for (20 s)."""
+
+
+class Broker(ActorShell):
+    """One broker. The methods of its handle take and give msgpack bytes; see `actors.broker.handle_api`."""
+
+    def make_service(self) -> Service:
+        """The broker's service, with the settings of its spec."""
+        # Here and not above: numba and the kernels take a second, which the constructor should not.
+        from actors.broker.service import BrokerService
+        from actors.broker.settings import BrokerSettings
+        from store.clock import SystemClock
+
+        return BrokerService(BrokerSettings.model_validate(self._spec["settings"]), SystemClock())
+
+    def details(self) -> dict[str, Any]:
+        """What the broker says of itself and its store."""
+        described: dict[str, Any] = msgpack.unpackb(self._api.describe())
+        return {key: value for key, value in described.items() if key not in ("v", "code", "remark")}
+
+    @append
+    def append(self, request: bytes) -> bytes:
+        """Store a batch of messages of one topic."""
+        return self._answer(lambda: self._api.append(request))
+
+    @read
+    def read(self, request: bytes) -> bytes:
+        """Read a queue from an offset on, waiting for messages if the request says so."""
+        return self._answer(lambda: self._api.read(request))
+
+    @control
+    def offsets(self, request: bytes) -> bytes:
+        """The ends of a topic's queues, and what a group has committed."""
+
+        async def offsets() -> bytes:
+            return self._api.offsets(request)
+
+        return self._answer(offsets)
+
+    @control
+    def describe(self) -> bytes:
+        """Who and where the broker is, and how far its store has come."""
+
+        async def describe() -> bytes:
+            return self._api.describe()
+
+        return self._answer(describe)
+
+    @property
+    def _api(self) -> HandleApi:
+        return cast("BrokerService", self._host.service).handle_api
+
+    def _answer(self, request: Callable[[], Coroutine[Any, Any, bytes]]) -> bytes:
+        """Run a request on the service's loop; that it is not up is an answer, not an exception."""
+        from actors.broker.handle_api import refusal
+
+        try:
+            return self._host.call_async(request, timeout_s=CALL_TIMEOUT_S)
+        except (NotServing, TimeoutError) as error:
+            return refusal(Refused(ResponseCode.SERVICE_NOT_AVAILABLE, str(error)))

@@ -1,0 +1,170 @@
+"""The one place where our actors meet Ray: how they are made, found, asked and ended.
+
+All that is decided is decided elsewhere, in plain Python; here are only Ray's calls, with deadlines. Ray is imported by
+the first of them: what it reads at its import must be set before (`cluster.environment`), and `raymq` answers faster.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+Method = TypeVar("Method", bound=Callable[..., Any])
+
+PIN_SHARE = 0.001
+"""How much of its node's resource an actor takes: enough to be bound to the node, nothing that is missed."""
+
+CONCURRENCY_GROUPS = {"control": 2, "append": 4, "read": 16}
+"""Threads by kind of call: a read that waits for messages never keeps `describe` or an append from running."""
+
+
+def control(method: Method) -> Method:
+    """Mark an actor's method as one that must answer whatever else runs."""
+    import ray
+
+    return ray.method(concurrency_group="control")(method)
+
+
+def append(method: Method) -> Method:
+    """Mark an actor's method as one that writes."""
+    import ray
+
+    return ray.method(concurrency_group="append")(method)
+
+
+def read(method: Method) -> Method:
+    """Mark an actor's method as one that may wait for data."""
+    import ray
+
+    return ray.method(concurrency_group="read")(method)
+
+
+class ActorGone(Exception):
+    """No actor of this name, or it has ended for good."""
+
+
+class ActorSilent(Exception):
+    """The actor exists but does not answer now: it is starting, restarting, or its node is away."""
+
+
+@dataclass(frozen=True, order=True)
+class ActorName:
+    """Where an actor is found."""
+
+    namespace: str
+    name: str
+
+
+def list_actors() -> list[ActorName]:
+    """All named actors of the Ray cluster, those of other programs among them."""
+    import ray
+
+    found = ray.util.list_named_actors(all_namespaces=True)
+    return sorted(ActorName(entry["namespace"], entry["name"]) for entry in found)
+
+
+def create(actor_class: type, where: ActorName, arguments: tuple[object, ...], *, resource: str) -> None:
+    """Make a detached actor that Ray restarts for ever, bound to the node that has `resource`.
+
+    Appends are never retried by Ray (design law 13). Raises ValueError when the name is taken.
+    """
+    import ray
+
+    remote = ray.remote(concurrency_groups=CONCURRENCY_GROUPS)(actor_class)
+    remote.options(
+        name=where.name,
+        namespace=where.namespace,
+        lifetime="detached",
+        num_cpus=0,
+        resources={resource: PIN_SHARE},
+        max_restarts=-1,
+        max_task_retries=0,
+    ).remote(*arguments)
+
+
+def has_method(where: ActorName, method: str) -> bool:
+    """Whether an actor's class has a method; raises ActorGone where there is no such actor."""
+    return hasattr(_find(where), method)
+
+
+def _find(where: ActorName) -> Any:
+    import ray
+
+    try:
+        return ray.get_actor(where.name, namespace=where.namespace)
+    except ValueError as error:
+        raise ActorGone(f"no actor {where.name} in namespace {where.namespace}") from error
+
+
+def ask(where: ActorName, method: str, *arguments: object, timeout_s: float) -> Any:
+    """Call an actor's method and wait; raises ActorGone, ActorSilent, or what the method raised."""
+    import ray
+
+    reference = getattr(_find(where), method).remote(*arguments)
+    try:
+        return ray.get(reference, timeout=timeout_s)
+    except ray.exceptions.GetTimeoutError as error:
+        raise ActorSilent(f"{where.name} gave no answer in {timeout_s:g} s") from error
+    # An actor that died is gone even so while Ray restarts it is "unavailable".
+    except ray.exceptions.ActorUnavailableError as error:
+        raise ActorSilent(f"{where.name} is not available: {error}") from error
+    except ray.exceptions.ActorUnschedulableError as error:
+        raise ActorGone(f"{where.name} can be placed nowhere: {error}") from error
+    except ray.exceptions.ActorDiedError as error:
+        raise ActorGone(f"{where.name} has ended: {error}") from error
+    except ray.exceptions.RayTaskError as error:
+        raise error.as_instanceof_cause() from error
+
+
+def end(where: ActorName) -> None:
+    """End an actor for good, as kill -9 would: ask it to stop before. Its name is free at once."""
+    import ray
+
+    try:
+        handle = _find(where)
+    except ActorGone:
+        return
+    ray.kill(handle, no_restart=True)
+
+
+@dataclass(frozen=True)
+class Node:
+    """A living node: its address, its resources and, where it is told, the actors' own names for it."""
+
+    ip: str
+    resources: Mapping[str, float]
+    is_head: bool
+
+
+def own_node_ip() -> str:
+    """The address of the node that this process runs on."""
+    import ray
+
+    return str(ray.util.get_node_ip_address())
+
+
+def nodes() -> list[Node]:
+    """The living nodes of the Ray cluster."""
+    import ray
+
+    return [
+        Node(node["NodeManagerAddress"], node["Resources"], "node:__internal_head__" in node["Resources"])
+        for node in ray.nodes()
+        if node["Alive"]
+    ]
+
+
+def run_on(resource: str, function: Callable[..., Any], *arguments: object, timeout_s: float) -> Any:
+    """Run a function on the node that has `resource`; raises ActorSilent when nothing runs it in time."""
+    import ray
+
+    task = ray.remote(num_cpus=0, resources={resource: PIN_SHARE}, max_retries=0)(function)
+    reference = task.remote(*arguments)
+    try:
+        return ray.get(reference, timeout=timeout_s)
+    except ray.exceptions.GetTimeoutError as error:
+        ray.cancel(reference, force=True)
+        raise ActorSilent(f"no node with resource {resource!r} ran a check in {timeout_s:g} s") from error
+    except ray.exceptions.RayTaskError as error:
+        raise error.as_instanceof_cause() from error

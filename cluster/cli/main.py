@@ -1,0 +1,62 @@
+"""`raymq`: each command's module is imported only when that command is meant, so that `--help` answers at once."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+
+import typer
+
+COMMANDS = {
+    "up": ("cluster.cli.up", "Start a cluster, or make the running one be as its topology says."),
+    "down": ("cluster.cli.down", "Stop a cluster's actors in order; their stores stay."),
+    "status": ("cluster.cli.status", "Show what runs and whether it serves."),
+    "store": ("cluster.cli.store", "Look into a broker's store on the disk."),
+    "demo": ("cluster.cli.demo", "The whole on real flights: brokers, consumers, a kill, Spark."),
+    "bench": ("cluster.cli.bench", "Measure RayMQ on this machine, beside the machine's own limits."),
+    "version": ("cluster.cli.version", "Show the versions of RayMQ and of what it stands on."),
+}
+"""Command → its module, which has either `app` (a group) or `command` (a function), and its line in the help."""
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """What the `raymq` script runs."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    build(given)(args=given, prog_name="raymq")
+
+
+def build(arguments: Sequence[str]) -> typer.Typer:
+    """The application, with the command that the arguments mean imported, and the others by name only."""
+    meant = next((argument for argument in arguments if not argument.startswith("-")), "")
+    app = typer.Typer(
+        name="raymq",
+        no_args_is_help=True,
+        help="RocketMQ rebuilt on Ray: nameservers, brokers and rebalancers as actors, Spark over their stores.",
+        context_settings={"help_option_names": ["-h", "--help"]},
+        pretty_exceptions_enable=False,
+    )
+    app.callback()(_nothing)
+    for name, (module, line) in COMMANDS.items():
+        if name == meant:
+            mount(app, name, module, line)
+        else:
+            app.command(name, help=line)(_nothing)
+    return app
+
+
+def mount(app: typer.Typer, name: str, module: str, line: str) -> None:
+    """Import a command and put it in its place."""
+    loaded = import_module(module)
+    if hasattr(loaded, "app"):
+        app.add_typer(loaded.app, name=name, help=line)
+    else:
+        app.command(name, help=line)(loaded.command)
+
+
+def _nothing() -> None:
+    """Stand for a command that is not the one that is meant."""
+
+
+if __name__ == "__main__":
+    main()

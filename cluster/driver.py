@@ -1,0 +1,262 @@
+"""The driver's work: plan against what runs, then remove, create, roll one by one, and see that it serves."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+from actors import ray_port
+from actors.code_version import code_version
+from cluster import fleet
+from cluster.health import wait_until_healthy
+from cluster.paths import home_of, only_one_driver
+from cluster.placement import place
+from cluster.plan import Action, ActorSpec, Kind, Plan, Running, Verb, make_plan
+from cluster.preflight import Demand, check_all, free_ports
+from cluster.ray_head import stop_head
+from cluster.ray_session import Mode, Way, choose_way, is_connected, session
+from cluster.report import Report
+from cluster.specs import make_specs
+from cluster.topology import Topology
+from cluster.topology_file import Source, TopologyError
+
+Result = TypeVar("Result")
+
+SERVE_TIMEOUT_S = 120.0
+HEALTH_TIMEOUT_S = 30.0
+PLACEMENT_TIMEOUT_S = 30.0
+CHECK_TIMEOUT_S = 30.0
+PAUSE_S = 0.5
+
+
+class LaunchRefused(Exception):
+    """Nothing was started or changed; a line for each reason."""
+
+
+class LaunchFailed(Exception):
+    """Something was begun and did not come up; a line for each actor."""
+
+
+@dataclass(frozen=True)
+class UpResult:
+    """What `up` did, and what serves now. `specs` holds every actor's settings with its real ports."""
+
+    plan: Plan
+    specs: Sequence[ActorSpec]
+    mode: Mode
+
+    @property
+    def nameservers(self) -> list[str]:
+        """The addresses that clients are given."""
+        return [
+            f"{spec.advertised[0]}:{spec.advertised[1]}"
+            for spec in self.specs
+            if spec.kind is Kind.NAMESERVER
+        ]
+
+
+@dataclass
+class Driver:
+    """One run over one topology."""
+
+    topology: Topology
+    source: Source
+    report: Report = field(default_factory=Report)
+    embedded: bool = False
+    dry_run: bool = False
+    prune: bool = False
+    timeout_s: float = SERVE_TIMEOUT_S
+    home: Path = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Find the cluster's home."""
+        self.home = home_of(self.topology.cluster)
+
+    def up(self) -> UpResult:
+        """Make it so; raises TopologyError, LaunchRefused, LaunchFailed, SessionFailed, HeadFailed."""
+        with only_one_driver(self.home):
+            way = choose_way(self.topology, self.home, os.environ, embedded=self.embedded)
+            starts = way.mode in (Mode.STARTED, Mode.EMBEDDED) and not is_connected()
+            if starts:
+                plan, specs = self._plan_without_ray()
+                if self.dry_run:
+                    self.report.line(f"would start Ray ({way.mode}), and then:")
+                    self.report.plan(plan)
+                    return UpResult(plan, specs, way.mode)
+            with self._undone_when_refused(way), self._ray(way, starts=starts):
+                plan, specs = self._plan()
+                self.report.plan(plan)
+                if not self.dry_run:
+                    self._apply(plan)
+                    self._see_that_all_serve(specs)
+                return UpResult(plan, specs, way.mode)
+
+    @contextmanager
+    def _ray(self, way: Way, *, starts: bool) -> Iterator[None]:
+        text = "starting Ray" if starts else f"connecting to Ray {way.address}"
+        begin_s = time.monotonic()
+        with ExitStack() as stack:
+            with self.report.working(text):
+                stack.enter_context(session(self.topology, self.home, way))
+            if starts:
+                self.report.line(f"started Ray ({way.mode}) in {time.monotonic() - begin_s:.1f} s")
+            yield
+
+    @contextmanager
+    def _undone_when_refused(self, way: Way) -> Iterator[None]:
+        """A Ray that was started for nothing, or by a run that was interrupted, does not stay."""
+        try:
+            yield
+        except (LaunchRefused, TopologyError, KeyboardInterrupt):
+            if way.mode is Mode.STARTED:
+                with self.report.working("ending Ray again"):
+                    stop_head(self.home)
+            raise
+
+    def _plan_without_ray(self) -> tuple[Plan, list[ActorSpec]]:
+        specs = make_specs(self.topology, self.home, {}, self.source)
+        plan = make_plan(specs, [], namespace=self.topology.namespace, code_version=code_version())
+        refuse(check_all([demand_of(spec) for spec in specs]))
+        return plan, specs
+
+    def _plan(self) -> tuple[Plan, list[ActorSpec]]:
+        with self.report.working("looking at what runs"):
+            running = fleet.observe(self.topology.namespace)
+        resources = self._place()
+        settled = self._with_ports(resources, running)
+        specs = make_specs(settled, self.home, resources, self.source)
+        plan = make_plan(
+            specs,
+            running,
+            namespace=self.topology.namespace,
+            code_version=code_version(),
+            prune=self.prune,
+        )
+        refuse([*plan.refusals, *self._check_what_is_new(plan, running)])
+        return plan, specs
+
+    def _place(self) -> Mapping[str, str]:
+        """Bind actors to nodes, and wait a while for a node that is missing."""
+        deadline_s = time.monotonic() + PLACEMENT_TIMEOUT_S
+        while True:
+            placement = place(self.topology, ray_port.nodes())
+            if not placement.is_short_of_nodes or self.dry_run or time.monotonic() > deadline_s:
+                break
+            with self.report.working("waiting for a node with the resources that the topology names"):
+                time.sleep(PAUSE_S)
+        if placement.problems:
+            raise self.source.error(placement.problems)
+        return placement.resources
+
+    def _with_ports(self, resources: Mapping[str, str], running: Sequence[Running]) -> Topology:
+        """Choose a port where the topology says 0: the one that the actor has, else a free one of its node."""
+        here = {
+            actor.name: actor.spec.listen[1]
+            for actor in running
+            if actor.namespace == self.topology.namespace and actor.spec is not None
+        }
+        open_names: dict[str, list[tuple[str, str]]] = {}
+        ports: dict[str, int] = {}
+        for _path, name, entry in self.topology.listeners():
+            if entry.listen_port == 0 and here.get(name):
+                ports[name] = here[name]
+            elif entry.listen_port == 0:
+                open_names.setdefault(resources[name], []).append((name, self.topology.host_of(entry)))
+        for resource, wanted in open_names.items():
+            chosen = on_node(resource, free_ports, [host for _, host in wanted])
+            ports |= dict(zip([name for name, _ in wanted], chosen, strict=True))
+        return self.topology.with_ports(ports)
+
+    def _check_what_is_new(self, plan: Plan, running: Sequence[Running]) -> list[str]:
+        """Look at ports and stores that the cluster's own actors do not hold already."""
+        held = {
+            actor.name: actor.spec
+            for actor in running
+            if actor.namespace == self.topology.namespace and actor.spec is not None
+        }
+        freed = {action.spec.listen for action in plan.having(Verb.REMOVE) if action.spec is not None}
+        demands: dict[str, list[Demand]] = {}
+        for action in plan.having(Verb.CREATE, Verb.ROLL):
+            if action.spec is not None:
+                demand = demand_of(action.spec, held.get(action.name), freed)
+                demands.setdefault(action.spec.resource, []).append(demand)
+        with self.report.working("looking at ports and stores"):
+            return [
+                line for resource, group in demands.items() for line in on_node(resource, check_all, group)
+            ]
+
+    def _apply(self, plan: Plan) -> None:
+        for action in plan.having(Verb.REMOVE):
+            self._stop(action)
+        created = [action.spec for action in plan.having(Verb.CREATE) if action.spec is not None]
+        for spec in created:
+            fleet.create(self.topology.namespace, spec)
+        self._wait(created)
+        for action in plan.having(Verb.ROLL):
+            self._stop(action)
+            if action.spec is not None:
+                fleet.create(self.topology.namespace, action.spec)
+                self._wait([action.spec])
+
+    def _stop(self, action: Action) -> None:
+        with self.report.working(f"stopping {action.name}"):
+            hindrance = fleet.stop(self.topology.namespace, action.name)
+        self.report.line(f"stopped {action.name}{f' (not in order: {hindrance})' if hindrance else ''}")
+
+    def _wait(self, specs: Sequence[ActorSpec]) -> None:
+        if not specs:
+            return
+        begin_s = time.monotonic()
+        failed = []
+        with self.report.working(f"waiting for {', '.join(spec.name for spec in specs)}"):
+            for name, reason in fleet.wait_serving(self.topology.namespace, specs, self.timeout_s):
+                if reason:
+                    failed.append(f"{name}: {reason}")
+                else:
+                    self.report.line(f"{name} serves after {time.monotonic() - begin_s:.1f} s")
+        if failed:
+            raise LaunchFailed("\n".join(failed))
+
+    def _see_that_all_serve(self, specs: Sequence[ActorSpec]) -> None:
+        with self.report.working("asking every actor over its socket"):
+            failing = wait_until_healthy(specs, HEALTH_TIMEOUT_S)
+        if failing:
+            raise LaunchFailed(
+                "\n".join(
+                    f"{name} does not answer as it should: {reason}" for name, reason in failing.items()
+                )
+            )
+
+
+def refuse(reasons: Sequence[str]) -> None:
+    """Raise LaunchRefused if there is a reason to."""
+    if reasons:
+        raise LaunchRefused("\n".join([*reasons, "nothing was started or changed"]))
+
+
+def demand_of(
+    spec: ActorSpec,
+    held: ActorSpec | None = None,
+    freed: frozenset[tuple[str, int]] | set[tuple[str, int]] = frozenset(),
+) -> Demand:
+    """What must be free for an actor, without what it `held` itself as it ran, and what is `freed` before."""
+    port = 0 if (held is not None and held.listen == spec.listen) or spec.listen in freed else spec.listen[1]
+    store = "" if held is not None and held.store == spec.store else spec.store or ""
+    identity = (
+        {"cluster": spec.cluster, "broker": spec.settings.get("broker_name"), "replica": 0} if store else {}
+    )
+    return spec.place, spec.listen[0], port, store, identity
+
+
+def on_node(resource: str, function: Callable[[Any], Result], argument: object) -> Result:
+    """Run a function on the node that has `resource`: here, where this is that node."""
+    own_ip = ray_port.own_node_ip()
+    if any(node.ip == own_ip and node.resources.get(resource, 0) > 0 for node in ray_port.nodes()):
+        return function(argument)
+    result: Result = ray_port.run_on(resource, function, argument, timeout_s=CHECK_TIMEOUT_S)
+    return result

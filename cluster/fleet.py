@@ -1,0 +1,131 @@
+"""The actors of a cluster as Ray has them: seen, made, ended, waited for. All through `actors.ray_port`."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from importlib import import_module
+from typing import Any
+
+from actors import ray_port
+from actors.ray_port import ActorGone, ActorName, ActorSilent
+from actors.service_host import STOP_TIMEOUT_S, State
+from cluster.plan import ActorSpec, Kind, Running
+
+CLASSES = {
+    Kind.NAMESERVER: ("actors.nameserver.actor", "Nameserver"),
+    Kind.BROKER: ("actors.broker.actor", "Broker"),
+    Kind.REBALANCER: ("actors.rebalancer.actor", "Rebalancer"),
+}
+STATUS = "raymq_status"
+STOP = "raymq_stop"
+ASK_TIMEOUT_S = 3.0
+RESTART_PATIENCE_S = 12.0
+"""How long an actor of our namespace may be silent: Ray has a killed one back within 6 s."""
+
+PAUSE_S = 0.05
+
+
+def observe(namespace: str, patience_s: float = RESTART_PATIENCE_S) -> list[Running]:
+    """All actors of ours on this Ray cluster, and those of other programs in `namespace`."""
+    seen = [_observe_one(where, namespace, patience_s) for where in ray_port.list_actors()]
+    return [actor for actor in seen if actor is not None and (actor.is_ours or actor.namespace == namespace)]
+
+
+def _observe_one(where: ActorName, namespace: str, patience_s: float) -> Running | None:
+    is_here = where.namespace == namespace
+    try:
+        if not ray_port.has_method(where, STATUS):
+            return Running(where.namespace, where.name, is_ours=False)
+        return to_running(where, status_of(where, patience_s if is_here else ASK_TIMEOUT_S))
+    except ActorSilent as error:
+        return Running(where.namespace, where.name, reason=str(error))
+    except ActorGone:
+        return None
+
+
+def status_of(where: ActorName, patience_s: float) -> dict[str, Any]:
+    """An actor's status, asked again while it is silent; raises ActorGone, ActorSilent."""
+    deadline_s = time.monotonic() + patience_s
+    while True:
+        try:
+            status: dict[str, Any] = ray_port.ask(where, STATUS, timeout_s=ASK_TIMEOUT_S)
+        except ActorSilent:
+            if time.monotonic() > deadline_s:
+                raise
+            time.sleep(PAUSE_S)
+        else:
+            return status
+
+
+def to_running(where: ActorName, status: dict[str, Any]) -> Running:
+    """What an actor told; one of an older code may tell it in other words, and then has no known spec."""
+    try:
+        spec: ActorSpec | None = ActorSpec.from_json(status["spec"])
+    except (KeyError, TypeError, ValueError):
+        spec = None
+    return Running(
+        where.namespace,
+        where.name,
+        spec=spec,
+        state=str(status.get("state", "unknown")),
+        reason=str(status.get("reason", "" if spec else "its settings are those of another version")),
+        code_version=str(status.get("code_version", "")),
+        pid=int(status.get("pid", 0)),
+        node_ip=str(status.get("node_ip", "")),
+        started_ms=int(status.get("started_ms", 0)),
+        details=status.get("details", {}),
+    )
+
+
+def create(namespace: str, spec: ActorSpec) -> None:
+    """Make an actor; does not wait for it."""
+    module, name = CLASSES[spec.kind]
+    actor_class = getattr(import_module(module), name)
+    ray_port.create(actor_class, ActorName(namespace, spec.name), (spec.to_json(),), resource=spec.resource)
+
+
+def stop(namespace: str, name: str) -> str:
+    """Let an actor finish, then end it for good; gives why it could not finish, or an empty string."""
+    where = ActorName(namespace, name)
+    hindrance = ""
+    try:
+        ray_port.ask(where, STOP, timeout_s=STOP_TIMEOUT_S + ASK_TIMEOUT_S)
+    except ActorGone:
+        pass
+    except (ActorSilent, TimeoutError) as error:
+        hindrance = str(error)
+    # Its service failed to stop in order; it is ended all the same, and the store recovers as after a kill.
+    except Exception as error:  # noqa: BLE001
+        hindrance = f"{type(error).__name__}: {error}"
+    ray_port.end(where)
+    return hindrance
+
+
+def wait_serving(namespace: str, specs: Sequence[ActorSpec], timeout_s: float) -> Iterator[tuple[str, str]]:
+    """Yield (name, why it does not serve – or an empty string) as each comes up, or at the end of the time."""
+    deadline_s = time.monotonic() + timeout_s
+    waiting = [spec.name for spec in specs]
+    while waiting:
+        is_over = time.monotonic() > deadline_s
+        for name in list(waiting):
+            state, reason = _state_of(ActorName(namespace, name))
+            if state is State.STARTING and not is_over:
+                continue
+            waiting.remove(name)
+            yield (
+                name,
+                "" if state is State.SERVING else f"not serving: {reason or f'no answer in {timeout_s:g} s'}",
+            )
+        time.sleep(PAUSE_S)
+
+
+def _state_of(where: ActorName) -> tuple[State, str]:
+    """The state of an actor that is coming up; "starting" where it may yet answer."""
+    try:
+        status = ray_port.ask(where, STATUS, timeout_s=ASK_TIMEOUT_S)
+    except ActorSilent as error:
+        return State.STARTING, str(error)
+    except ActorGone as error:
+        return State.STOPPED, str(error)
+    return State(status["state"]), str(status["reason"])

@@ -1,0 +1,197 @@
+"""Bringing a topology up and down: the face of the driver, and what `ray job submit` runs.
+
+    ray job submit --working-dir . -- python -m cluster.launch configs/local.yaml
+
+The actors are detached, so that this process may end and be run again – by hand, by `raymq up`, or as a job.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+
+from actors.ray_port import ActorGone, ActorSilent
+from cluster import fleet
+from cluster.driver import Driver, LaunchFailed, LaunchRefused, UpResult
+from cluster.environment import EnvironmentUnfit
+from cluster.health import probe
+from cluster.paths import home_of, only_one_driver
+from cluster.plan import Kind, Running
+from cluster.ray_head import HeadFailed, read_record, stop_head
+from cluster.ray_session import Mode, SessionFailed, choose_way, disconnect, is_connected, session
+from cluster.report import ConsoleReport, Report
+from cluster.topology import DEFAULT_NAMESPACE, Topology
+from cluster.topology_file import TopologyError, load_with_source
+
+EXIT_FAILED, EXIT_REFUSED, EXIT_INTERRUPTED = 1, 2, 130
+Refusals = (TopologyError, LaunchRefused, EnvironmentUnfit)
+Failures = (LaunchFailed, SessionFailed, HeadFailed, ActorGone, ActorSilent)
+
+
+def up(
+    file: str | Path | None = None,
+    overrides: Sequence[str] = (),
+    *,
+    report: Report | None = None,
+    embedded: bool = False,
+    dry_run: bool = False,
+    prune: bool = False,
+) -> UpResult:
+    """Make the cluster of a topology file be so, and give what serves.
+
+    `embedded`: start Ray in this process, where none is connected; it ends with the process or `leave_embedded`.
+    Raises TopologyError or LaunchRefused (nothing was started), LaunchFailed, SessionFailed, HeadFailed.
+    """
+    topology, source = load_with_source(file, overrides)
+    driver = Driver(topology, source, report or Report(), embedded=embedded, dry_run=dry_run, prune=prune)
+    return driver.up()
+
+
+def leave_embedded() -> None:
+    """End an embedded Ray, and with it its actors; use `down` before to stop them in order."""
+    disconnect()
+
+
+def down(topology: Topology, report: Report | None = None) -> int:
+    """Stop a cluster's actors in order and keep their stores; gives how many there were.
+
+    Ray is ended too if `up` started it, unless another cluster of ours is on it.
+    """
+    report = report or Report()
+    home = home_of(topology.cluster)
+    with only_one_driver(home):
+        way = choose_way(topology, home, os.environ)
+        if way.mode is Mode.STARTED and not is_connected():
+            # Nothing to attach to; what a broken or interrupted start left is cleared away.
+            stop_head(home)
+            report.line("nothing runs")
+            return 0
+        with report.working("connecting to Ray"), session(topology, home, way):
+            running = [actor for actor in fleet.observe(topology.namespace) if actor.is_ours]
+            mine, others = split_by_cluster(running, topology)
+            for actor in mine:
+                hindrance = fleet.stop(topology.namespace, actor.name)
+                report.line(f"stopped {actor.name}{f' (not in order: {hindrance})' if hindrance else ''}")
+        record = read_record(home)
+        if record is None or way.mode is Mode.SUBMITTED:
+            report.line("Ray goes on: `raymq up` did not start it")
+        elif others:
+            names = ", ".join(f"{actor.name} ({actor.namespace})" for actor in others)
+            report.line(f"Ray goes on: it also has {names}")
+        else:
+            with report.working("ending Ray"):
+                count = stop_head(home)
+            report.line(f"ended Ray ({count} processes)")
+        return len(mine)
+
+
+def split_by_cluster(running: Sequence[Running], topology: Topology) -> tuple[list[Running], list[Running]]:
+    """This cluster's actors, in the order in which to stop them, and all others."""
+
+    def is_mine(actor: Running) -> bool:
+        return actor.namespace == topology.namespace and (
+            actor.spec is None or actor.spec.cluster == topology.cluster
+        )
+
+    order = list(reversed(Kind))
+    mine = [actor for actor in running if is_mine(actor)]
+    mine.sort(key=lambda actor: order.index(actor.spec.kind) if actor.spec else 0)
+    return mine, [actor for actor in running if not is_mine(actor)]
+
+
+@dataclass(frozen=True)
+class ActorStatus:
+    """One actor as Ray has it, and whether it answers at its own address: `failing` says why not."""
+
+    actor: Running
+    failing: str
+
+
+def status(topology: Topology) -> list[ActorStatus]:
+    """The actors of a cluster; empty where no Ray runs."""
+    home = home_of(topology.cluster)
+    way = choose_way(topology, home, os.environ)
+    if way.mode is Mode.STARTED and not is_connected():
+        return []
+    with session(topology, home, way):
+        running = [actor for actor in fleet.observe(topology.namespace) if actor.is_ours]
+    mine, _ = split_by_cluster(running, topology)
+    brokers = [actor.spec for actor in mine if actor.spec is not None and actor.spec.kind is Kind.BROKER]
+    return [ActorStatus(actor, why_failing(actor, brokers)) for actor in reversed(mine)]
+
+
+def why_failing(actor: Running, brokers: Sequence[fleet.ActorSpec]) -> str:
+    """Why an actor does not serve, or an empty string."""
+    if actor.spec is None or actor.state != fleet.State.SERVING:
+        return actor.reason or actor.state
+    return probe(actor.spec, brokers)
+
+
+def find_nameservers(namespace: str = DEFAULT_NAMESPACE) -> list[str]:
+    """The nameservers of a cluster on the Ray cluster that this process is connected to, for clients.
+
+    A client may be given this function itself: `Producer(nameservers=find_nameservers)`.
+    """
+    found = [actor.spec for actor in fleet.observe(namespace) if actor.namespace == namespace]
+    return [
+        f"{spec.advertised[0]}:{spec.advertised[1]}"
+        for spec in found
+        if spec is not None and spec.kind is Kind.NAMESERVER
+    ]
+
+
+def reported(work: Callable[[], int], errors: Console) -> int:
+    """Run a command's work; what it cannot do is told in its own words, without a traceback. Gives the exit code."""
+    try:
+        return work()
+    except Refusals as error:
+        errors.print(str(error), style="red", highlight=False, markup=False, soft_wrap=True)
+        return EXIT_REFUSED
+    except Failures as error:
+        errors.print(str(error), style="red", highlight=False, markup=False, soft_wrap=True)
+        return EXIT_FAILED
+    except KeyboardInterrupt:
+        errors.print(
+            "interrupted; run it again to go on, or `raymq down` to take down what runs", style="yellow"
+        )
+        return EXIT_INTERRUPTED
+
+
+def run_up(
+    file: str | None,
+    overrides: Sequence[str],
+    console: Console,
+    *,
+    dry_run: bool = False,
+    prune: bool = False,
+) -> int:
+    """`up` on a console; its last line is `READY` with the nameservers' addresses."""
+    result = up(file, overrides, report=ConsoleReport(console), dry_run=dry_run, prune=prune)
+    if not dry_run:
+        console.print(f"READY {';'.join(result.nameservers)}", highlight=False, soft_wrap=True)
+    return 0
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """`python -m cluster.launch TOPOLOGY`: what `raymq up` does."""
+    parser = argparse.ArgumentParser(prog="python -m cluster.launch", description=main.__doc__)
+    parser.add_argument("topology", nargs="?", help="a topology file; default configs/local.yaml")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", dest="overrides")
+    parser.add_argument("--dry-run", action="store_true", help="print the plan and change nothing")
+    parser.add_argument("--prune", action="store_true", help="remove actors that the topology no longer has")
+    given = parser.parse_args(arguments)
+    console = Console()
+    return reported(
+        lambda: run_up(given.topology, given.overrides, console, dry_run=given.dry_run, prune=given.prune),
+        Console(stderr=True),
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

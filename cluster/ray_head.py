@@ -1,0 +1,217 @@
+"""A Ray head that `raymq up` starts and `raymq down` ends – that one, and no other.
+
+All its processes inherit a mark in their environment, by which they are found again: Ray itself knows only
+`ray stop`, which ends every Ray of the machine. The mark is noted in RAYMQ_HOME before the start, so that
+an interrupted start can be cleaned up too.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import socket
+import subprocess
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import psutil
+
+from cluster.environment import java_home, ray_environment
+from cluster.topology import Topology
+
+MARK_ENV = "RAYMQ_RAY_HEAD"
+RECORD_FILE = "ray.json"
+START_LOG = "ray-start.log"
+START_TIMEOUT_S = 90.0
+STOP_GRACE_S = 5.0
+CURRENT_CLUSTER = Path(os.environ.get("RAY_TMPDIR", "/tmp")) / "ray" / "ray_current_cluster"
+"""Where `ray start` notes the address that `auto` means."""
+
+WORKER_PORTS = ((20000, 29999), (40000, 49999), (50000, 59999))
+"""Ray's own range for its workers, 10002 to 19999, holds RocketMQ's 10911: a worker could take a broker's port."""
+
+CLIENT_SERVER_PORT = 10001
+
+
+class HeadFailed(Exception):
+    """Ray did not start; the message has what it said."""
+
+
+@dataclass(frozen=True)
+class HeadRecord:
+    """What is noted of a head: its mark, and its address as soon as it has one."""
+
+    mark: str
+    address: str = ""
+    dashboard: str = ""
+
+
+def read_record(home: Path) -> HeadRecord | None:
+    """The head that `up` started for this home, whether or not it still runs."""
+    try:
+        return HeadRecord(**json.loads((home / RECORD_FILE).read_text()))
+    except FileNotFoundError:
+        return None
+    except (ValueError, TypeError) as error:
+        raise HeadFailed(
+            f"{home / RECORD_FILE} is damaged ({error}); delete it, and end Ray by `ray stop`"
+        ) from error
+
+
+def write_record(home: Path, record: HeadRecord) -> None:
+    """Note a head."""
+    home.mkdir(parents=True, exist_ok=True)
+    partial = home / f"{RECORD_FILE}.tmp"
+    partial.write_text(json.dumps(asdict(record)))
+    partial.replace(home / RECORD_FILE)
+
+
+def living_head(home: Path) -> HeadRecord | None:
+    """The head of this home, if it runs."""
+    record = read_record(home)
+    if record is None or not record.address or not answers(record.address):
+        return None
+    return record if any(True for _ in marked_processes(record.mark)) else None
+
+
+def current_cluster() -> str | None:
+    """The address of the Ray cluster that was last started on this machine, if it runs."""
+    try:
+        address = CURRENT_CLUSTER.read_text().strip()
+    except OSError:
+        return None
+    return address if address and answers(address) else None
+
+
+def answers(address: str) -> bool:
+    """Whether something listens at `host:port`."""
+    host, _, port = address.rpartition(":")
+    try:
+        with socket.create_connection((host, int(port)), timeout=2.0):
+            return True
+    except (OSError, ValueError):
+        return False
+
+
+def start_head(topology: Topology, home: Path) -> HeadRecord:
+    """Start a Ray head on this machine, with Java on its PATH; raises HeadFailed."""
+    record = HeadRecord(secrets.token_hex(8))
+    write_record(home, record)
+    port = free_port(topology.ray.port)
+    dashboard_port = free_port(topology.ray.dashboard_port)
+    command = start_command(topology, port, dashboard_port)
+    environment = ray_environment(os.environ) | {MARK_ENV: record.mark}
+    log_file = home / START_LOG
+    try:
+        with log_file.open("wb") as output:
+            # Its own session: Ctrl-C ends this command, not half of Ray.
+            subprocess.run(
+                command, env=environment, stdout=output, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
+                start_new_session=True, check=True, timeout=START_TIMEOUT_S,
+            )  # fmt: skip
+    except BaseException as error:
+        stop_head(home)
+        if isinstance(error, subprocess.SubprocessError | OSError):
+            raise HeadFailed(f"`ray start` failed ({error}); {log_file} ends:\n{_tail(log_file)}") from error
+        raise
+    address = CURRENT_CLUSTER.read_text().strip()
+    if not address.endswith(f":{port}"):
+        stop_head(home)
+        raise HeadFailed(
+            f"Ray started on port {port}, but {CURRENT_CLUSTER} says {address}: another start interfered"
+        )
+    record = HeadRecord(record.mark, address, f"http://127.0.0.1:{dashboard_port}")
+    write_record(home, record)
+    return record
+
+
+def start_command(topology: Topology, port: int, dashboard_port: int) -> list[str]:
+    """The command that starts the head."""
+    taken = [entry.listen_port for _, _, entry in topology.listeners()]
+    first, last = next(
+        ports for ports in WORKER_PORTS if not any(ports[0] <= port <= ports[1] for port in taken)
+    )
+    command = [
+        sys.executable, "-m", "ray.scripts.scripts", "start", "--head", "--disable-usage-stats",
+        f"--port={port}", "--dashboard-host=127.0.0.1", f"--dashboard-port={dashboard_port}",
+        f"--ray-client-server-port={free_port(CLIENT_SERVER_PORT)}",
+        f"--min-worker-port={first}", f"--max-worker-port={last}",
+    ]  # fmt: skip
+    if java_home(os.environ) is not None:
+        command.append('--resources={"java": 1}')
+    if topology.ray.num_cpus is not None:
+        command.append(f"--num-cpus={topology.ray.num_cpus}")
+    if topology.ray.object_store_memory_bytes is not None:
+        command.append(f"--object-store-memory={topology.ray.object_store_memory_bytes}")
+    return command
+
+
+def free_port(preferred: int) -> int:
+    """`preferred` where it is free, else any free port."""
+    for port in (preferred, 0):
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind(("", port))
+            except OSError:
+                continue
+            return int(probe.getsockname()[1])
+    raise HeadFailed("this machine has no free port")
+
+
+def marked_processes(mark: str) -> Iterable[psutil.Process]:
+    """The processes of the head with this mark, but never the one that asks or its parents."""
+    own = {os.getpid(), *(parent.pid for parent in psutil.Process().parents())}
+    for process in psutil.process_iter():
+        try:
+            if process.pid not in own and process.environ().get(MARK_ENV) == mark:
+                yield process
+        except psutil.Error:
+            continue
+
+
+def stop_head(home: Path) -> int:
+    """End the head that `up` started for this home and forget it; gives how many processes were ended."""
+    record = read_record(home)
+    if record is None:
+        return 0
+    found = list(marked_processes(record.mark))
+    raylets = [process for process in found if _is_raylet(process)]
+    # The raylet first: it ends its workers and says good-bye to the GCS, which must still be there.
+    _end(raylets)
+    # Each round finds what a process of the last one still started.
+    while remaining := list(marked_processes(record.mark)):
+        _end(remaining)
+    if record.address and CURRENT_CLUSTER.exists() and CURRENT_CLUSTER.read_text().strip() == record.address:
+        CURRENT_CLUSTER.unlink(missing_ok=True)
+    (home / RECORD_FILE).unlink(missing_ok=True)
+    return len(found)
+
+
+def _is_raylet(process: psutil.Process) -> bool:
+    try:
+        return bool(process.name() == "raylet")
+    except psutil.Error:
+        return False
+
+
+def _end(processes: Sequence[psutil.Process]) -> None:
+    for process in processes:
+        try:
+            process.terminate()
+        except psutil.Error:
+            continue
+    _, alive = psutil.wait_procs(processes, STOP_GRACE_S)
+    for process in alive:
+        try:
+            process.kill()
+        except psutil.Error:
+            continue
+    psutil.wait_procs(alive, STOP_GRACE_S)
+
+
+def _tail(file: Path, lines: int = 15) -> str:
+    return "\n".join(file.read_text(errors="replace").splitlines()[-lines:])

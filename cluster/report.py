@@ -1,0 +1,60 @@
+"""What `up` and `down` tell while they work: a line for each thing done, and what is under way on a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.markup import escape
+
+from cluster.plan import Plan, Verb
+
+STYLES = {
+    Verb.CREATE: "green",
+    Verb.ADOPT: "dim",
+    Verb.ROLL: "yellow",
+    Verb.KEEP: "dim",
+    Verb.REMOVE: "red",
+}
+
+
+class Report:
+    """Hears what is done and says nothing; the console's report says it."""
+
+    @contextmanager
+    def working(self, text: str) -> Iterator[None]:
+        """Something that takes a while is under way."""
+        yield
+
+    def line(self, text: str, style: str = "") -> None:
+        """Something worth a line happened."""
+
+    def plan(self, plan: Plan) -> None:
+        """This is what is going to be done."""
+
+
+class ConsoleReport(Report):
+    """Tells on a console; spinners only where it is a terminal."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+
+    @contextmanager
+    def working(self, text: str) -> Iterator[None]:
+        """Show a spinner with the text until it is done."""
+        if not self._console.is_terminal:
+            yield
+            return
+        with self._console.status(escape(text)):
+            yield
+
+    def line(self, text: str, style: str = "") -> None:
+        """Print a line."""
+        self._console.print(text, style=style or None, highlight=False, markup=False, soft_wrap=True)
+
+    def plan(self, plan: Plan) -> None:
+        """Print each action with its reason."""
+        width = max((len(action.name) for action in plan.actions), default=0)
+        for action in plan.actions:
+            self.line(f"{action.verb:<7} {action.name:<{width}}  {action.reason}", STYLES[action.verb])

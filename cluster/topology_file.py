@@ -1,0 +1,204 @@
+"""Reading a topology from a YAML file and `--set key=value`; what is wrong is told with file, line, key path and cure."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import BaseModel, ValidationError
+
+from cluster.paths import home_of
+from cluster.topology import KeyPath, Problem, Topology, find_problems, show
+
+DEFAULT_TOPOLOGY = "configs/local.yaml"
+LISTS_BY_NAME = {"brokers": "name"}
+
+
+class TopologyError(Exception):
+    """A topology that cannot be; the message has a line for each problem."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where the values of a topology come from: the file, the line of each key, and what `--set` put over it."""
+
+    file: str
+    lines: dict[KeyPath, int]
+    overrides: dict[KeyPath, str]
+
+    def place(self, path: KeyPath) -> str:
+        """File and line, or the `--set`, that gave the value at a key path, or the nearest key above it."""
+        for length in range(len(path), -1, -1):
+            if path[:length] in self.overrides:
+                return f"--set {self.overrides[path[:length]]}"
+            if path[:length] in self.lines:
+                return f"{self.file}:{self.lines[path[:length]]}"
+        return self.file
+
+    def error(self, problems: Sequence[Problem]) -> TopologyError:
+        """All problems, a line each."""
+        return TopologyError(
+            "\n".join(
+                f"{self.place(path)}: {show(path) + ': ' if path else ''}{text}" for path, text in problems
+            )
+        )
+
+
+def load_topology(file: str | Path | None = None, overrides: Sequence[str] = ()) -> Topology:
+    """Read, override and check a topology; raises TopologyError, and starts nothing."""
+    return load_with_source(file, overrides)[0]
+
+
+def load_with_source(
+    file: str | Path | None = None, overrides: Sequence[str] = ()
+) -> tuple[Topology, Source]:
+    """As `load_topology`, with what is needed to name the place of a later problem."""
+    path = find_file(file)
+    data, lines = _read_yaml(path)
+    source = Source(str(file or DEFAULT_TOPOLOGY), lines, {})
+    for override in overrides:
+        _apply(data, override, source)
+    try:
+        topology = Topology.model_validate(data)
+    except ValidationError as error:
+        raise source.error(explain(error, Topology)) from None
+    if problems := find_problems(topology, home_of(topology.cluster)):
+        raise source.error(problems)
+    return topology, source
+
+
+def find_file(file: str | Path | None) -> Path:
+    """The file that is meant: as given, or one of those that are shipped (`configs/local.yaml`)."""
+    path = Path(file or DEFAULT_TOPOLOGY)
+    if path.is_file():
+        return path
+    shipped = Path(str(files("configs"))) / path.name
+    if path.parts[:-1] in ((), ("configs",)) and shipped.is_file():
+        return shipped
+    raise TopologyError(f"{path}: no such file; give a topology, such as {DEFAULT_TOPOLOGY}")
+
+
+def _read_yaml(path: Path) -> tuple[dict[str, Any], dict[KeyPath, int]]:
+    try:
+        text = path.read_text()
+        root = yaml.compose(text, Loader=yaml.SafeLoader)
+        data = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise TopologyError(f"{path}: this is no YAML: {' '.join(str(error).split())}") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise TopologyError(f"{path}: cannot be read: {error}") from None
+    if not isinstance(data, dict) or root is None:
+        raise TopologyError(f"{path}: a topology is a mapping of keys; see {DEFAULT_TOPOLOGY}")
+    lines: dict[KeyPath, int] = {}
+    problems: list[Problem] = []
+    _note_lines(root, (), lines, problems)
+    if problems:
+        raise Source(str(path), lines, {}).error(problems)
+    return data, lines
+
+
+def _note_lines(node: yaml.Node, path: KeyPath, lines: dict[KeyPath, int], problems: list[Problem]) -> None:
+    lines.setdefault(path, node.start_mark.line + 1)
+    if isinstance(node, yaml.MappingNode):
+        for key, value in node.value:
+            inner = (*path, str(key.value))
+            if inner in lines:
+                problems.append((inner, f"given twice; line {lines[inner]} has it already"))
+            lines[inner] = key.start_mark.line + 1
+            _note_lines(value, inner, lines, problems)
+    elif isinstance(node, yaml.SequenceNode):
+        for index, value in enumerate(node.value):
+            _note_lines(value, (*path, index), lines, problems)
+
+
+def _apply(data: dict[str, Any], override: str, source: Source) -> None:
+    key, equals, text = override.partition("=")
+    if not equals or not key.strip():
+        raise TopologyError(f"--set {override}: give key=value, as in --set flush=async")
+    try:
+        value = yaml.safe_load(text)
+    except yaml.YAMLError:
+        value = text
+    parts = [part for part in re.split(r"[.\[\]]+", key.strip()) if part]
+    place: Any = data
+    path: KeyPath = ()
+    for depth, part in enumerate(parts):
+        step = _step(place, part, path, override)
+        path = (*path, step)
+        if depth == len(parts) - 1:
+            place[step] = value
+        elif isinstance(place, dict):
+            place = place.setdefault(str(step), {})
+        else:
+            place = place[step]
+    source.overrides[path] = override
+
+
+def _step(place: Any, part: str, path: KeyPath, override: str) -> str | int:
+    """One step of a key path; an element of a list is named by its index or its name."""
+    if isinstance(place, dict):
+        return part
+    if not isinstance(place, list):
+        raise TopologyError(f"--set {override}: {show(path)} is a single value and has no {part!r}")
+    if part.isdigit() and int(part) < len(place):
+        return int(part)
+    label = LISTS_BY_NAME.get(str(path[-1])) if path else None
+    names = [element.get(label) if isinstance(element, dict) else None for element in place]
+    if label and part in names:
+        return names.index(part)
+    known = [str(index) for index in range(len(place))] + [str(name) for name in names if name]
+    raise TopologyError(f"--set {override}: {show(path)} has no {part!r}; it has {', '.join(known)}")
+
+
+def explain(error: ValidationError, model: type[BaseModel], at: KeyPath = ()) -> list[Problem]:
+    """pydantic's findings as problems in our words; `at` is where the model's data stand in the topology."""
+    return [((*at, *found["loc"]), _words(found, model)) for found in error.errors()]
+
+
+def _words(found: Any, model: type[BaseModel]) -> str:
+    value, limits = found["input"], found.get("ctx", {})
+    match found["type"]:
+        case "extra_forbidden":
+            known = _keys_at(model, found["loc"][:-1])
+            near = difflib.get_close_matches(str(found["loc"][-1]), known, 1)
+            return "no such key" + (
+                f"; did you mean {near[0]!r}?" if near else f"; there are {', '.join(known)}"
+            )
+        case "missing":
+            return "this key is needed"
+        case "greater_than_equal":
+            return f"{value} is under the least value, {limits['ge']}"
+        case "less_than_equal":
+            return f"{value} is over the greatest value, {limits['le']}"
+        case "literal_error":
+            return f"{value!r} is none of {limits['expected']}"
+        case "value_error":
+            return str(limits["error"])
+        case _:
+            return f"{value!r}: {found['msg'][0].lower()}{found['msg'][1:]}"
+
+
+def _keys_at(model: type[BaseModel], path: Sequence[str | int]) -> list[str]:
+    """The keys that a model takes at a path inside it."""
+    for part in path:
+        if isinstance(part, int) or part not in model.model_fields:
+            continue
+        inner = _model_in(model.model_fields[part].annotation)
+        if inner is not None:
+            model = inner
+    return sorted(model.model_fields)
+
+
+def _model_in(annotation: Any) -> type[BaseModel] | None:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    for inner in getattr(annotation, "__args__", ()):
+        if (found := _model_in(inner)) is not None:
+            return found
+    return None
