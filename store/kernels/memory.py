@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 from llvmlite import ir
-from numba import types
+from numba import njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
@@ -87,6 +87,16 @@ def load_u64_little(typing_context: Any, buffer: Any, index: Any) -> tuple[Any, 
 
 
 @intrinsic
+def trailing_zeros(typing_context: Any, value: Any) -> tuple[Any, Callable[..., Any]]:
+    """The zero bits below the lowest one of a uint64 that is not 0, as an int64."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.cttz(arguments[0], cgutils.true_bit)
+
+    return types.int64(types.uint64), generate
+
+
+@intrinsic
 def copy_bytes(
     typing_context: Any, target: Any, target_index: Any, source: Any, source_index: Any, count: Any
 ) -> tuple[Any, Callable[..., Any]]:
@@ -105,3 +115,26 @@ def copy_bytes(
         return context.get_dummy_value()
 
     return types.void(target, types.int64, source, types.int64, types.int64), generate
+
+
+_ONES = np.uint64(0x0101010101010101)
+_HIGHS = np.uint64(0x8080808080808080)
+
+
+@njit(nogil=True)
+def find_byte(buffer: U8, start: int, end: int, byte: int) -> int:
+    """Where `byte` first stands in [start, end), or `end`.
+
+    Eight bytes a step: a byte of `word` is zero where its high bit is set in `hits`, and no lower one is false.
+    """
+    pattern = np.uint64(byte) * _ONES
+    position = start
+    while position < end and position + 8 <= len(buffer):
+        word = load_u64_little(buffer, position) ^ pattern
+        hits = (word - _ONES) & ~word & _HIGHS
+        if hits != np.uint64(0):
+            return min(position + (trailing_zeros(hits) >> 3), end)
+        position += 8
+    while position < end and buffer[position] != byte:
+        position += 1
+    return min(position, end)

@@ -13,7 +13,7 @@ from numba import njit, types
 
 from store.errors import RecordDamaged
 from store.kernels.crc32 import crc32_kernel
-from store.kernels.memory import BYTES, I64, U8, WRITABLE_BYTES, copy_bytes, load_i32, load_i64
+from store.kernels.memory import BYTES, I64, U8, WRITABLE_BYTES, copy_bytes, find_byte, load_i32, load_i64
 from store.kernels.walk import BAD_CRC, BAD_PARTS, BLANK, REASONS, hosts_extra, record_parts, record_size
 from store.message.record import (
     BODY_CRC,
@@ -225,15 +225,6 @@ def _read_fields(buffer: U8, positions: I64, check_crc: bool, longs: I64, ints: 
 
 
 @njit(nogil=True)
-def _find_byte(buffer: U8, start: int, end: int, byte: int) -> int:
-    """Where `byte` first stands in [start, end), or `end`."""
-    position = start
-    while position < end and buffer[position] != byte:
-        position += 1
-    return position
-
-
-@njit(nogil=True)
 def _earlier_pair(buffer: U8, pairs: I32, first: int, count: int, name: int, name_length: int) -> int:
     """Which of the pairs from `first` has the same name, or -1."""
     for pair in range(first, count):
@@ -275,8 +266,8 @@ def _find_properties(buffer: U8, starts: I32, lengths: I32, known: I32, pair_off
         position = np.int64(starts[row])
         properties_end = position + lengths[row]
         while position < properties_end:
-            end = _find_byte(buffer, position, properties_end, _SEPARATOR)
-            separator = _find_byte(buffer, position, end, _NAME_VALUE_SEPARATOR)
+            end = find_byte(buffer, position, properties_end, _SEPARATOR)
+            separator = find_byte(buffer, position, end, _NAME_VALUE_SEPARATOR)
             name, name_length = position, separator - position
             value, value_length = separator + 1, end - separator - 1
             position = end + 1
