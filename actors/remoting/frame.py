@@ -15,6 +15,7 @@ from actors.remoting.command import (
     PREFIX,
     RemotingCommand,
     decode_command,
+    decode_json_command,
 )
 from actors.remoting.errors import ProtocolError
 
@@ -157,8 +158,12 @@ class FrameReader:
         self.frames += 1
         data = self._data
         body_at = position + PREFIX.size + header_length
+        header = data[position + PREFIX.size : body_at]
         body = data[body_at:end] if body_at < end else b""
-        return decode_command(data[position + PREFIX.size : body_at], mark >> 24, body)
+        serialize_type = mark >> 24
+        if serialize_type == 0:
+            return decode_json_command(header, body)
+        return decode_command(header, serialize_type, body)
 
     def set_aside(self) -> None:
         """Keep what is not read yet: the shared buffer is about to serve another connection."""

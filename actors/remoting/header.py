@@ -45,7 +45,7 @@ class Header:
                 continue
             try:
                 values[item.name] = item.read(text)
-            except ValueError:
+            except (ValueError, TypeError):
                 raise unreadable_field(item.key, text) from None
         return cls(**values)
 

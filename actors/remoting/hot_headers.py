@@ -84,11 +84,11 @@ class SendMessageHeader:
             header.reconsume_times = int(get("j", 0))
             header.unit_mode = get("k") == "true"
             limit = get("l")
-            header.max_reconsume_times = None if limit is None else int(limit)
+            header.max_reconsume_times = int(limit) if limit else None
             header.batch = read_bool(get("m", ""))
         except KeyError as error:
             raise missing_field(str(error.args[0])) from None
-        except ValueError:
+        except (ValueError, TypeError):
             raise _first_unreadable(ext, "defghjl") from None
         return header
 
@@ -218,7 +218,7 @@ class PullMessageHeader:
             header.max_msg_bytes = None if limit is None else int(limit)
         except KeyError as error:
             raise missing_field(str(error.args[0])) from None
-        except ValueError:
+        except (ValueError, TypeError):
             raise _first_unreadable(ext, _PULL_NUMBERS) from None
         return header
 
@@ -260,6 +260,6 @@ def _first_unreadable(ext: Mapping[str, str], keys: str | tuple[str, ...]) -> Re
         text = ext.get(key, "0")
         try:
             int(text)
-        except ValueError:
+        except (ValueError, TypeError):
             return unreadable_field(key, text)
     return unreadable_field(keys[0], "")
