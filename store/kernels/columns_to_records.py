@@ -3,7 +3,7 @@
 The broker fills in what only it can know (see `stamp`), the body's CRC among it.
 """
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -85,11 +85,12 @@ class RowBatch(NamedTuple):
     store_host_bytes: int = V4_BYTES
 
 
-class QueueRecords(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class QueueRecords:
     """The records of one queue, in the order of their rows."""
 
     queue_id: int
-    row_count: int
+    count: int
     records: memoryview
 
 
@@ -157,7 +158,7 @@ def encode_rows_plain(rows: RowBatch) -> list[QueueRecords]:
 
 
 def queues_of_keys(keys: TextColumn, queue_count: int) -> npt.NDArray[np.int32]:
-    """Every row's queue by the hash of its key (RocketMQ SelectMessageQueueByHash); an empty key gives queue 0."""
+    """Every row's queue by its key's hash (RocketMQ SelectMessageQueueByHash); an empty key gives queue 0."""
     queue_ids = np.empty(len(keys.offsets) - 1, np.int32)
     _queues_of_keys(keys.offsets, keys.data, queue_count, queue_ids)
     return queue_ids

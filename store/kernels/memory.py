@@ -125,7 +125,7 @@ _HIGHS = np.uint64(0x8080808080808080)
 def find_byte(buffer: U8, start: int, end: int, byte: int) -> int:
     """Where `byte` first stands in [start, end), or `end`.
 
-    Eight bytes a step: a byte of `word` is zero where its high bit is set in `hits`, and no lower one is false.
+    Eight bytes a step: the lowest bit set in `hits` is the high bit of the first byte of `word` that is zero.
     """
     pattern = np.uint64(byte) * _ONES
     position = start

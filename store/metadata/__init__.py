@@ -1,0 +1,17 @@
+"""What a broker keeps in `config/*.json`, in RocketMQ's shape: topics, groups, consumer offsets."""
+
+from store.metadata.consumer_offsets import ConsumerOffsetTable
+from store.metadata.data_version import DataVersion
+from store.metadata.json_file import JsonConfigFile
+from store.metadata.subscription_groups import SubscriptionGroupConfig, SubscriptionGroupTable
+from store.metadata.topics import TopicConfig, TopicConfigTable
+
+__all__ = [
+    "ConsumerOffsetTable",
+    "DataVersion",
+    "JsonConfigFile",
+    "SubscriptionGroupConfig",
+    "SubscriptionGroupTable",
+    "TopicConfig",
+    "TopicConfigTable",
+]

@@ -1,0 +1,58 @@
+"""`consumerOffset.json`: what each group will read next of each queue."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from store.clock import Clock
+from store.errors import StoreError
+from store.metadata.data_version import DataVersion
+from store.metadata.fields import entries, typed
+
+COMMITS_A_VERSION = 500  # RocketMQ's consumerOffsetUpdateVersionStep
+
+_DATA_VERSION = "dataVersion"
+_TABLE = "offsetTable"
+_DERIVED = "groupTopicMap"  # RocketMQ writes it and does not read it
+
+
+@dataclass(slots=True)
+class ConsumerOffsetTable:
+    """Offsets by "topic@group" and queue id; every 500th commit moves the version."""
+
+    clock: Clock
+    offsets: dict[str, dict[int, int]] = field(default_factory=dict)
+    data_version: DataVersion = field(default_factory=DataVersion)
+    unknown: Mapping[str, Any] = field(default_factory=dict)
+    _commits: int = 0
+
+    @classmethod
+    def from_json(cls, content: Mapping[str, Any], clock: Clock) -> "ConsumerOffsetTable":
+        """Raises StoreError."""
+        try:
+            offsets = {
+                key: {int(queue_id): typed(offset, int, key) for queue_id, offset in queues.items()}
+                for key, queues in entries(content, _TABLE).items()
+            }
+            version = DataVersion.from_json(content.get(_DATA_VERSION) or {})
+        except (ValueError, AttributeError) as error:
+            raise StoreError(f"consumerOffset.json: {error}") from error
+        known = (_DATA_VERSION, _TABLE, _DERIVED)
+        return cls(
+            clock, offsets, version, {name: value for name, value in content.items() if name not in known}
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """RocketMQ's object, a copy of the present state."""
+        table = {
+            key: {str(queue_id): offset for queue_id, offset in queues.items()}
+            for key, queues in self.offsets.items()
+        }
+        return {**self.unknown, _DATA_VERSION: self.data_version.to_json(), _TABLE: table}
+
+    def commit(self, group: str, topic: str, queue_id: int, offset: int) -> None:
+        """`group` will read `offset` next; a lower one than before is taken too, as a reset does that."""
+        self.offsets.setdefault(f"{topic}@{group}", {})[queue_id] = offset
+        self._commits += 1
+        if self._commits % COMMITS_A_VERSION == 0:
+            self.data_version = self.data_version.next(self.clock.wall_ms())

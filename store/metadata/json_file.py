@@ -1,0 +1,89 @@
+"""One of RocketMQ's `config/*.json` files, with its `.bak` beside it (store format, section 5.4).
+
+A save puts the new content in a temporary file in the store's root, renames the present file to `.bak`, and
+the temporary one to the file's name. A crash at any point leaves the old content, the new, or the old as
+`.bak` only, which a load then takes.
+"""
+
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+import orjson
+import structlog
+
+from store.errors import StoreError
+from store.files import sync_directory
+
+logger = structlog.get_logger(__name__)
+
+# A string, which stays as it is, or a number that stands for a name: RocketMQ's writer leaves those unquoted.
+_STRING_OR_NAME = re.compile(rb'("(?:[^"\\]|\\.)*")|(?<=[{,])(\s*)(-?\d+)(?=\s*:)', re.DOTALL)
+
+
+def parse_rocketmq_json(text: bytes) -> dict[str, Any]:
+    """The object in `text`, whose names may be unquoted numbers. Raises ValueError."""
+    try:
+        content = orjson.loads(text)
+    except orjson.JSONDecodeError:
+        content = orjson.loads(_STRING_OR_NAME.sub(_quoted, text))
+    if not isinstance(content, dict):
+        raise ValueError(f"it holds a {type(content).__name__}, not an object")  # noqa: TRY004 -- bad data
+    return content
+
+
+def _quoted(match: re.Match[bytes]) -> bytes:
+    return match[1] if match[1] is not None else b'%b"%b"' % (match[2], match[3])
+
+
+class JsonConfigFile:
+    """A file of the `config` directory of a store; `save` may run in another thread, but only one at a time."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.backup = path.with_name(f"{path.name}.bak")
+        self._temporary = path.parent.parent / f"{path.name}.new"
+        self._is_damaged = False
+
+    def load(self) -> dict[str, Any] | None:
+        """The content, or that of the backup where the file is missing or damaged; None when neither exists.
+
+        Raises StoreError when what exists is damaged.
+        """
+        faults: list[str] = []
+        for path in (self.path, self.backup):
+            try:
+                content = parse_rocketmq_json(path.read_bytes())
+            except FileNotFoundError:
+                continue
+            except ValueError as error:
+                faults.append(f"{path.name}: {error}")
+                self._is_damaged |= path == self.path
+                continue
+            if faults:
+                logger.warning("config_file_damaged", path=str(self.path), fault=faults[0], used=path.name)
+            return content
+        if faults:
+            raise StoreError(f"damaged, and no sound copy beside it ({'; '.join(faults)})", self.path)
+        return None
+
+    def save(self, content: dict[str, Any]) -> None:
+        """Put `content` in the file's place, durably. Raises OSError."""
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        text = orjson.dumps(
+            content, option=orjson.OPT_INDENT_2 | orjson.OPT_SORT_KEYS | orjson.OPT_NON_STR_KEYS
+        )
+        with self._temporary.open("wb") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        if self.path.exists():
+            # A damaged file must not take the place of the sound backup that it was loaded from.
+            self.path.replace(
+                self.path.with_name(f"{self.path.name}.damaged") if self._is_damaged else self.backup
+            )
+            sync_directory(self.path.parent)
+        self._temporary.replace(self.path)
+        sync_directory(self.path.parent)
+        self._is_damaged = False
