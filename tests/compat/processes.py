@@ -22,6 +22,7 @@ class Program:
     def __init__(
         self, command: Sequence[str], log: Path, *, cwd: Path | None = None, env: Mapping[str, str] | None = None
     ) -> None:
+        """Start `command`, with its output in `log` and an open pipe as its input."""
         log.parent.mkdir(parents=True, exist_ok=True)
         self.name = log.stem
         self.log = log
@@ -32,7 +33,7 @@ class Program:
             command,
             cwd=cwd,
             env=env,
-            stdin=subprocess.DEVNULL,
+            stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -51,10 +52,10 @@ class Program:
         return self._process.poll() is None
 
     def wait_for(self, text: str, timeout_s: float) -> str:
-        """Wait until a line with `text` was printed, and give that line."""
+        """Wait until a line with `text` was printed, and give the last such line."""
 
         def found() -> str | None:
-            return next((line for line in self._lines if text in line), None)
+            return next((line for line in reversed(self._lines) if text in line), None)
 
         with self._changed:
             self._changed.wait_for(lambda: found() is not None or self._ended, timeout_s)
@@ -63,6 +64,12 @@ class Program:
             state = "ended without" if self._ended else f"did not within {timeout_s} s say"
             raise ProgramFailed(f"{self.name} {state} {text!r}; its last words:\n{self.last_words()}")
         return line
+
+    def say(self, line: str) -> None:
+        """Write a line to its input."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(line + "\n")
+        self._process.stdin.flush()
 
     def last_words(self, count: int = 30) -> str:
         return "\n".join(self._lines[-count:])

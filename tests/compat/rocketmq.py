@@ -97,6 +97,15 @@ class RocketMQ:
             **self._settings,
         }
 
+    def restart_broker(self, *, killed: bool) -> None:
+        """Take the broker down, by SIGKILL when `killed`, and bring it back on the same store and port."""
+        assert self.broker is not None, "the broker was not started"
+        if killed:
+            self.broker.kill()
+        else:
+            self.broker.terminate(60)
+        self.start_broker()
+
     def stop(self) -> None:
         """End the broker, then the nameserver, in order."""
         for program in (self.broker, self.nameserver):

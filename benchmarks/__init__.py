@@ -1,0 +1,1 @@
+"""Measurements against other systems; they need more than this project to run."""

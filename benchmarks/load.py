@@ -1,0 +1,107 @@
+"""One load on one broker: RocketMQ's Java producer in a process of its own, and what the broker's process spent on it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from tests.compat.build import CLIENT, JavaKit
+
+PRODUCER_JVM = ("-Xms1g", "-Xmx1g")
+START_ALLOWANCE_S = 60
+
+
+@dataclass(frozen=True)
+class Load:
+    """What the producer sends: `threads` senders, messages of `size_bytes`, `batch` of them a send."""
+
+    threads: int = 32
+    size_bytes: int = 128
+    batch: int = 1
+    queues: int = 8
+
+
+@dataclass(frozen=True)
+class Figures:
+    """What one run gave; times of a send in milliseconds, as the client saw them."""
+
+    messages_per_s: float
+    p50_ms: float
+    p99_ms: float
+    mean_ms: float
+    max_ms: float
+    messages: int
+    seconds: float
+    broker_cpu_us_per_message: float
+    broker_anonymous_mib: float
+
+
+class LoadFailed(Exception):
+    """The producer ended with an error, or some of its sends failed."""
+
+
+def produce(
+    kit: JavaKit, nameserver: str, broker: str, broker_pid: int, load: Load, *, warmup_s: int, measured_s: int, home: Path
+) -> Figures:
+    """Run the producer against the broker at `broker` and give its figures.
+
+    Raises:
+        LoadFailed: a send failed, was not SEND_OK, or the producer did not run to its end.
+    """
+    arguments: Mapping[str, object] = {
+        "namesrv": nameserver,
+        "broker": broker,
+        "threads": load.threads,
+        "size": load.size_bytes,
+        "batch": load.batch,
+        "queues": load.queues,
+        "warmup": warmup_s,
+        "seconds": measured_s,
+    }
+    command = kit.command(
+        "compat.LoadProducer",
+        *(f"{key}={value}" for key, value in arguments.items()),
+        profile=CLIENT,
+        jvm=(*PRODUCER_JVM, f"-Duser.home={home}"),
+    )
+    process = psutil.Process(broker_pid)
+    cpu_before_s, began_s = _cpu_s(process), time.monotonic()
+    timeout_s = warmup_s + measured_s + START_ALLOWANCE_S
+    done = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, check=False)
+    cpu_share = (_cpu_s(process) - cpu_before_s) / (time.monotonic() - began_s)
+    lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
+    if done.returncode != 0 or not lines:
+        raise LoadFailed(f"the producer ended with {done.returncode}:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
+    said = json.loads(lines[-1])
+    if said["failed"] or said["notOk"]:
+        raise LoadFailed(f"{said['failed']} sends failed, {said['notOk']} were not SEND_OK: {said['firstError']}")
+    return Figures(
+        messages_per_s=said["messagesPerSecond"],
+        p50_ms=said["p50Ms"],
+        p99_ms=said["p99Ms"],
+        mean_ms=said["meanMs"],
+        max_ms=said["maxMs"],
+        messages=said["messages"],
+        seconds=said["seconds"],
+        broker_cpu_us_per_message=cpu_share / said["messagesPerSecond"] * 1e6,
+        broker_anonymous_mib=_anonymous_mib(broker_pid),
+    )
+
+
+def _cpu_s(process: psutil.Process) -> float:
+    times = process.cpu_times()
+    return float(times.user + times.system)
+
+
+def _anonymous_mib(pid: int) -> float:
+    """RssAnon: what the process holds of memory that is not the page cache's."""
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("RssAnon:"):
+            return int(line.split()[1]) / 1024
+    return 0.0

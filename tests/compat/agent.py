@@ -1,0 +1,97 @@
+"""The Java client program (java/client/Agent.java) as the tests see it: calls in, plain values out."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from tests.compat.build import JavaKit
+from tests.compat.processes import Program, ProgramFailed
+
+# A short life: no second compiler, the small collector.
+JVM = ("-Xmx256m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
+START_TIMEOUT_S = 30
+ANSWER_TIMEOUT_S = 60
+
+Facts = dict[str, Any]
+
+
+class OperationFailed(Exception):
+    """The client raised; `code` is RocketMQ's response code where there was one."""
+
+    def __init__(self, text: str, code: int | None) -> None:
+        super().__init__(text)
+        self.code = code
+
+
+class Agent:
+    """A JVM with RocketMQ clients of one version and one header encoding."""
+
+    def __init__(self, kit: JavaKit, profile: str, nameserver: str, home: Path, *, encoding: str = "JSON") -> None:
+        """`encoding` is JSON or ROCKETMQ: that of the headers which these clients write."""
+        options = (f"-Duser.home={home}", f"-Drocketmq.serialize.type={encoding}")
+        command = kit.command("compat.Agent", f"namesrv={nameserver}", profile=profile, jvm=(*JVM, *options))
+        self._program = Program(command, home / "agent.log")
+        self._numbers = itertools.count(1)
+        self._program.wait_for("@ready", START_TIMEOUT_S)
+
+    def call(self, operation: str, **fields: object) -> Any:
+        """Let the program run `operation`, and give its answer.
+
+        Raises:
+            OperationFailed: the client raised.
+        """
+        number = next(self._numbers)
+        self._program.say(json.dumps({"id": number, "op": operation, **fields}))
+        line = self._program.wait_for(f"@{number} ", ANSWER_TIMEOUT_S)
+        answer = json.loads(line.partition(" ")[2])
+        if "error" in answer:
+            raise OperationFailed(answer["error"], answer.get("code"))
+        return answer.get("ok")
+
+    def create_topic(self, address: str, topic: str, queues: int = 4, permission: int = 6) -> None:
+        self.call("create_topic", address=address, topic=topic, queues=queues, permission=permission)
+
+    def send(self, messages: Sequence[Mapping[str, object]], mode: str = "sync") -> list[Facts]:
+        """Send each message in turn; gives a result or an error for each."""
+        results: list[Facts] = self.call("send", mode=mode, messages=list(messages))
+        return results
+
+    def offsets(self, topic: str, **fields: object) -> list[Facts]:
+        offsets: list[Facts] = self.call("offsets", topic=topic, **fields)
+        return offsets
+
+    def received(self, name: str, count: int, timeout_s: float = 20) -> list[Facts]:
+        """What push consumer `name` received, as soon as it is `count` messages, or after the time."""
+        messages: list[Facts] = self.call("push_received", name=name, count=count, timeoutMs=int(timeout_s * 1000))
+        return messages
+
+    def kill(self) -> None:
+        """Die without a word to anyone."""
+        self._program.kill()
+
+    def close(self) -> None:
+        """Shut the clients down in order, and end."""
+        if not self._program.is_running:
+            return
+        try:
+            self.call("shutdown")
+        except (OperationFailed, ProgramFailed):
+            self._program.kill()
+            raise
+        self._program.terminate()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None:
+            self.close()
+        else:
+            self.kill()

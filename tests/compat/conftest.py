@@ -1,0 +1,124 @@
+"""What the compatibility tests run on: the jars, either side with a nameserver and a broker, and Java clients."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.compat.agent import Agent
+from tests.compat.build import CLIENT, OLD_CLIENT, JavaKit, JavaMissing, java_kit
+from tests.compat.peers import Peer
+from tests.compat.raymq import RayMQ
+from tests.compat.rocketmq import RocketMQ
+
+MAX_MESSAGE_BYTES = 65_536
+CLIENTS = {
+    "5.3.3-json": (CLIENT, "JSON"),
+    "5.3.3-binary": (CLIENT, "ROCKETMQ"),
+    "4.9.8-json": (OLD_CLIENT, "JSON"),
+}
+
+
+@pytest.fixture(scope="session")
+def kit() -> JavaKit:
+    """Give the JDK and the jars, or skip where there are none."""
+    try:
+        return java_kit()
+    except JavaMissing as missing:
+        pytest.skip(str(missing))
+
+
+@pytest.fixture(scope="session", params=["rocketmq", "raymq"])
+def peer(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, kit: JavaKit) -> Iterator[Peer]:
+    """Give one side after the other, with the same settings; every assertion holds on both."""
+    root = tmp_path_factory.mktemp(request.param)
+    settings = {
+        "autoCreateTopicEnable": "false",
+        "maxMessageSize": str(MAX_MESSAGE_BYTES),
+        "mappedFileSizeCommitLog": str(64 << 20),
+        "fileReservedTime": "720",
+    }
+    sides: dict[str, Callable[[], Peer]] = {
+        "rocketmq": lambda: RocketMQ(kit, root, settings, heap="512m"),
+        "raymq": lambda: RayMQ(root, settings),
+    }
+    with sides[request.param]() as started:
+        yield started
+
+
+class Agents:
+    """The client programs of one peer, each started when first asked for."""
+
+    def __init__(self, kit: JavaKit, peer: Peer, root: Path) -> None:
+        self._kit = kit
+        self._peer = peer
+        self._root = root
+        self._running: dict[str, Agent] = {}
+        self._numbers = itertools.count()
+
+    def get(self, client: str) -> Agent:
+        """Give the one that all tests share."""
+        if client not in self._running:
+            self._running[client] = self.start(client)
+        return self._running[client]
+
+    def start(self, client: str) -> Agent:
+        """Start one more, which its test closes or kills."""
+        profile, encoding = CLIENTS[client]
+        home = self._root / f"{client}-{next(self._numbers)}"
+        return Agent(self._kit, profile, self._peer.nameserver_address, home, encoding=encoding)
+
+    def close(self) -> None:
+        for agent in self._running.values():
+            agent.close()
+
+
+@pytest.fixture(scope="session")
+def agents(kit: JavaKit, peer: Peer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Agents]:
+    """Give the Java clients that talk to this side."""
+    running = Agents(kit, peer, tmp_path_factory.mktemp("agents"))
+    yield running
+    running.close()
+
+
+@pytest.fixture(params=sorted(CLIENTS))
+def each_client(request: pytest.FixtureRequest, agents: Agents) -> Agent:
+    """Give each version and header encoding in turn."""
+    return agents.get(request.param)
+
+
+@pytest.fixture
+def client(agents: Agents) -> Agent:
+    """Give the client of the release that we are held against."""
+    return agents.get("5.3.3-json")
+
+
+@dataclass(frozen=True)
+class Names:
+    """Names that no other test uses: the sides live as long as the session."""
+
+    test: str
+
+    def topic(self, suffix: str = "") -> str:
+        return f"T_{self.test}{suffix}"
+
+    def group(self, suffix: str = "") -> str:
+        return f"G_{self.test}{suffix}"
+
+
+@pytest.fixture
+def names(request: pytest.FixtureRequest) -> Names:
+    """Give the test's own topics and groups."""
+    allowed = "".join(letter if letter.isalnum() else "_" for letter in request.node.name)
+    return Names(allowed[-90:])
+
+
+@pytest.fixture
+def topic(names: Names, peer: Peer, agents: Agents) -> str:
+    """Give a topic of four queues, made for this test."""
+    agents.get("5.3.3-json").create_topic(peer.broker_address, names.topic())
+    return names.topic()

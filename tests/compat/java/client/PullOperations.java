@@ -1,0 +1,95 @@
+package compat;
+
+import java.util.ArrayList;
+import java.util.LinkedHashMap;
+import java.util.List;
+import java.util.Map;
+import org.apache.rocketmq.client.consumer.DefaultLitePullConsumer;
+import org.apache.rocketmq.client.consumer.DefaultMQPullConsumer;
+import org.apache.rocketmq.client.consumer.PullResult;
+import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
+import org.apache.rocketmq.common.message.MessageExt;
+import org.apache.rocketmq.common.message.MessageQueue;
+
+/** What the two kinds of pull consumer do. */
+final class PullOperations {
+    private final Clients clients;
+
+    PullOperations(Clients clients) {
+        this.clients = clients;
+    }
+
+    void addTo(Map<String, Agent.Operation> operations) {
+        operations.put("lite_start", this::startLite);
+        operations.put("lite_poll", this::pollLite);
+        operations.put("lite_seek", request -> {
+            lite(request).seek(request.queue(), request.number("offset"));
+            return true;
+        });
+        operations.put("lite_commit", request -> {
+            lite(request).commitSync();
+            return true;
+        });
+        operations.put("lite_committed", request -> lite(request).committed(request.queue()));
+        operations.put("lite_stop", request -> {
+            clients.lites.remove(request.text("name")).shutdown();
+            return true;
+        });
+        operations.put("pull", this::pull);
+        operations.put("consumer_offset", request -> clients.puller(request.text("group"))
+            .getDefaultMQPullConsumerImpl().fetchConsumeOffset(request.queue(), true));
+        operations.put("commit_offset", request -> {
+            DefaultMQPullConsumer puller = clients.puller(request.text("group"));
+            puller.getDefaultMQPullConsumerImpl().getOffsetStore()
+                .updateConsumeOffsetToBroker(request.queue(), request.number("offset"), false);
+            return true;
+        });
+    }
+
+    private DefaultLitePullConsumer lite(Request request) {
+        return clients.lites.get(request.text("name"));
+    }
+
+    /** With queues: assigned to all queues of the topic; without: subscribed, and balanced in its group. */
+    private Object startLite(Request request) throws Exception {
+        DefaultLitePullConsumer consumer = new DefaultLitePullConsumer(request.text("group"));
+        clients.configure(consumer);
+        consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
+        consumer.setAutoCommit(request.flag("autoCommit"));
+        if (!request.flag("assign")) {
+            consumer.subscribe(request.text("topic"), request.text("expression", "*"));
+        }
+        consumer.start();
+        if (request.flag("assign")) {
+            consumer.assign(new ArrayList<>(consumer.fetchMessageQueues(request.text("topic"))));
+        }
+        clients.lites.put(request.text("name"), consumer);
+        return consumer.buildMQClientId();
+    }
+
+    private Object pollLite(Request request) throws Exception {
+        List<MessageExt> all = new ArrayList<>();
+        long deadline = System.currentTimeMillis() + request.number("timeoutMs");
+        while (all.size() < request.number("count") && System.currentTimeMillis() < deadline) {
+            all.addAll(lite(request).poll(200));
+        }
+        return Facts.of(all);
+    }
+
+    private Object pull(Request request) throws Exception {
+        DefaultMQPullConsumer puller = clients.puller(request.text("group"));
+        MessageQueue queue = request.queue();
+        String expression = request.text("expression", "*");
+        int most = (int) request.number("max", 32);
+        PullResult result = request.flag("wait")
+            ? puller.pullBlockIfNotFound(queue, expression, request.number("offset"), most)
+            : puller.pull(queue, expression, request.number("offset"), most);
+        Map<String, Object> facts = new LinkedHashMap<>();
+        facts.put("status", result.getPullStatus().name());
+        facts.put("next", result.getNextBeginOffset());
+        facts.put("min", result.getMinOffset());
+        facts.put("max", result.getMaxOffset());
+        facts.put("messages", result.getMsgFoundList() == null ? new ArrayList<>() : Facts.of(result.getMsgFoundList()));
+        return facts;
+    }
+}

@@ -1,0 +1,107 @@
+package compat;
+
+import java.util.ArrayList;
+import java.util.HashMap;
+import java.util.List;
+import java.util.Map;
+import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
+import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
+import org.apache.rocketmq.client.consumer.listener.ConsumeOrderlyStatus;
+import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
+import org.apache.rocketmq.client.consumer.listener.MessageListenerOrderly;
+import org.apache.rocketmq.common.UtilAll;
+import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
+import org.apache.rocketmq.common.message.MessageExt;
+import org.apache.rocketmq.remoting.protocol.RemotingSerializable;
+
+/** What a push consumer does; each has a name, and keeps what it received. */
+final class PushOperations {
+    private final Clients clients;
+    private final Map<String, Inbox> inboxes = new HashMap<>();
+
+    PushOperations(Clients clients) {
+        this.clients = clients;
+    }
+
+    /** What one consumer received, in order. */
+    private static final class Inbox {
+        private final List<Map<String, Object>> received = new ArrayList<>();
+        private final int failures;
+
+        Inbox(int failures) {
+            this.failures = failures;
+        }
+
+        /** Notes the messages; false when they are to be failed: the first deliveries, before `failures` retries. */
+        synchronized boolean take(List<MessageExt> messages) {
+            boolean accepted = true;
+            for (MessageExt message : messages) {
+                try {
+                    received.add(Facts.of(message));
+                } catch (Exception error) {
+                    throw new IllegalStateException(error);
+                }
+                accepted &= message.getReconsumeTimes() >= failures;
+            }
+            notifyAll();
+            return accepted;
+        }
+
+        synchronized List<Map<String, Object>> await(int count, long timeoutMs) throws InterruptedException {
+            long deadline = System.currentTimeMillis() + timeoutMs;
+            while (received.size() < count && System.currentTimeMillis() < deadline) {
+                wait(Math.max(1, deadline - System.currentTimeMillis()));
+            }
+            return new ArrayList<>(received);
+        }
+    }
+
+    void addTo(Map<String, Agent.Operation> operations) {
+        operations.put("push_start", this::start);
+        operations.put("push_received", request ->
+            inboxes.get(request.text("name")).await((int) request.number("count"), request.number("timeoutMs")));
+        operations.put("push_queues", request -> Facts.ofQueues(
+            consumer(request).getDefaultMQPushConsumerImpl().getRebalanceImpl().getProcessQueueTable().keySet()));
+        operations.put("push_stop", request -> {
+            clients.pushers.remove(request.text("name")).shutdown();
+            return true;
+        });
+    }
+
+    private DefaultMQPushConsumer consumer(Request request) {
+        return clients.pushers.get(request.text("name"));
+    }
+
+    private Object start(Request request) throws Exception {
+        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(request.text("group"));
+        clients.configure(consumer);
+        consumer.setConsumeFromWhere(ConsumeFromWhere.valueOf(request.text("from", "CONSUME_FROM_FIRST_OFFSET")));
+        if (request.has("fromTimestampMs")) {
+            consumer.setConsumeTimestamp(UtilAll.timeMillisToHumanString3(request.number("fromTimestampMs")));
+        }
+        // The enum of message models lives in another package in 4.x than in 5.x; its JSON name is the same.
+        setModel(consumer, request.text("model", "CLUSTERING"));
+        consumer.setMaxReconsumeTimes((int) request.number("maxReconsumeTimes", -1));
+        Inbox inbox = new Inbox((int) request.number("failures", 0));
+        if (request.flag("orderly")) {
+            consumer.registerMessageListener((MessageListenerOrderly) (messages, context) -> inbox.take(messages)
+                ? ConsumeOrderlyStatus.SUCCESS
+                : ConsumeOrderlyStatus.SUSPEND_CURRENT_QUEUE_A_MOMENT);
+        } else {
+            consumer.registerMessageListener((MessageListenerConcurrently) (messages, context) -> inbox.take(messages)
+                ? ConsumeConcurrentlyStatus.CONSUME_SUCCESS
+                : ConsumeConcurrentlyStatus.RECONSUME_LATER);
+        }
+        consumer.subscribe(request.text("topic"), request.text("expression", "*"));
+        consumer.start();
+        inboxes.put(request.text("name"), inbox);
+        clients.pushers.put(request.text("name"), consumer);
+        return consumer.buildMQClientId();
+    }
+
+    private static void setModel(DefaultMQPushConsumer consumer, String model) throws Exception {
+        Class<?> models = consumer.getMessageModel().getClass();
+        Object value = RemotingSerializable.fromJson('"' + model + '"', models);
+        DefaultMQPushConsumer.class.getMethod("setMessageModel", models).invoke(consumer, value);
+    }
+}

@@ -1,0 +1,132 @@
+package compat;
+
+import java.nio.charset.StandardCharsets;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.Map;
+import java.util.Random;
+import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.TimeUnit;
+import org.apache.rocketmq.client.producer.DefaultMQProducer;
+import org.apache.rocketmq.client.producer.MessageQueueSelector;
+import org.apache.rocketmq.client.producer.SendCallback;
+import org.apache.rocketmq.client.producer.SendResult;
+import org.apache.rocketmq.client.producer.selector.SelectMessageQueueByHash;
+import org.apache.rocketmq.common.message.Message;
+
+/** What a producer does. */
+final class SendOperations {
+    private static final int ASYNC_WAIT_S = 20;
+
+    private final Clients clients;
+    private final MessageQueueSelector byHash = new SelectMessageQueueByHash();
+
+    SendOperations(Clients clients) {
+        this.clients = clients;
+    }
+
+    void addTo(Map<String, Agent.Operation> operations) {
+        operations.put("create_topic", this::createTopic);
+        operations.put("send", this::send);
+        operations.put("send_batch", this::sendBatch);
+    }
+
+    private Object createTopic(Request request) throws Exception {
+        return Topics.create(
+            clients.producer(),
+            request.text("address"),
+            request.text("topic"),
+            (int) request.number("queues"),
+            (int) request.number("permission", 6));
+    }
+
+    /** Sends each of messages in turn (async: all at once), and answers with a result or an error for each. */
+    private Object send(Request request) throws Exception {
+        String mode = request.text("mode", "sync");
+        List<CompletableFuture<SendResult>> sent = new ArrayList<>();
+        for (Request wanted : request.list("messages")) {
+            sent.add(sendOne(mode, wanted));
+        }
+        List<Object> results = new ArrayList<>();
+        for (CompletableFuture<SendResult> future : sent) {
+            try {
+                SendResult result = future.get(ASYNC_WAIT_S, TimeUnit.SECONDS);
+                results.add(result == null ? null : Facts.of(result));
+            } catch (Exception error) {
+                results.add(Agent.describe(error));
+            }
+        }
+        return results;
+    }
+
+    private CompletableFuture<SendResult> sendOne(String mode, Request wanted) {
+        CompletableFuture<SendResult> future = new CompletableFuture<>();
+        try {
+            DefaultMQProducer producer = clients.producer();
+            Message message = message(wanted);
+            if (mode.equals("oneway")) {
+                producer.sendOneway(message);
+                future.complete(null);
+            } else if (mode.equals("async")) {
+                producer.send(message, callback(future));
+            } else if (wanted.has("hashKey")) {
+                future.complete(producer.send(message, byHash, wanted.text("hashKey")));
+            } else if (wanted.has("queueId")) {
+                future.complete(producer.send(message, wanted.queue()));
+            } else {
+                future.complete(producer.send(message));
+            }
+        } catch (Exception error) {
+            future.completeExceptionally(error);
+        }
+        return future;
+    }
+
+    private Object sendBatch(Request request) throws Exception {
+        List<Message> messages = new ArrayList<>();
+        for (Request wanted : request.list("messages")) {
+            messages.add(message(wanted));
+        }
+        return Facts.of(clients.producer().send(messages));
+    }
+
+    private static Message message(Request wanted) {
+        byte[] body = wanted.has("bodySize")
+            ? filled((int) wanted.number("bodySize"))
+            : wanted.text("body").getBytes(StandardCharsets.UTF_8);
+        Message message = new Message(wanted.text("topic"), body);
+        message.setFlag((int) wanted.number("flag", 0));
+        if (wanted.has("tags")) {
+            message.setTags(wanted.text("tags"));
+        }
+        if (wanted.has("keys")) {
+            message.setKeys(wanted.text("keys"));
+        }
+        if (wanted.has("delayLevel")) {
+            message.setDelayTimeLevel((int) wanted.number("delayLevel"));
+        }
+        wanted.map("properties").forEach((name, value) -> message.putUserProperty(name, value.toString()));
+        return message;
+    }
+
+    /** A body that does not compress. */
+    private static byte[] filled(int size) {
+        byte[] body = new byte[size];
+        new Random(size).nextBytes(body);
+        return body;
+    }
+
+    private static SendCallback callback(CompletableFuture<SendResult> future) {
+        return new SendCallback() {
+            @Override
+            public void onSuccess(SendResult result) {
+                future.complete(result);
+            }
+
+            @Override
+            public void onException(Throwable error) {
+                future.completeExceptionally(error);
+            }
+        };
+    }
+}

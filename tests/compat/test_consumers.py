@@ -1,0 +1,180 @@
+"""RocketMQ's Java consumers: pushed, pulled, balanced among members, and going on where they were."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+
+import pytest
+
+from tests.compat.agent import Agent, Facts
+from tests.compat.conftest import Agents, Names
+
+pytestmark = pytest.mark.java
+
+
+def bodies(messages: list[Facts]) -> list[str]:
+    return sorted(message["body"] for message in messages)
+
+
+def numbered(topic: str, count: int, first: int = 0) -> list[dict[str, object]]:
+    return [
+        {"topic": topic, "body": f"{n:04}", "tags": f"Tag{n % 3}", "keys": f"k{n}"} for n in range(first, first + count)
+    ]
+
+
+def texts(count: int, first: int = 0) -> list[str]:
+    return [f"{n:04}" for n in range(first, first + count)]
+
+
+def until(condition: Callable[[], bool], what: str, tries: int = 100) -> None:
+    """Ask again until it holds; each try is a round trip to the client, which waits 200 ms."""
+    for _ in range(tries):
+        if condition():
+            return
+    raise AssertionError(f"never came: {what}")
+
+
+def queues_of(agent: Agent, name: str, topic: str) -> set[int]:
+    # Asking for messages that will not come is how the client's own clock paces the question.
+    agent.received(name, 1 << 30, timeout_s=0.2)
+    queues = agent.call("push_queues", name=name)
+    return {queue["queueId"] for queue in queues if queue["topic"] == topic}
+
+
+def test_a_push_consumer_gets_what_was_there_and_what_comes(each_client: Agent, topic: str, names: Names) -> None:
+    each_client.send(numbered(topic, 50))
+    each_client.call("push_start", name=topic, group=names.group(), topic=topic)
+    assert bodies(each_client.received(topic, 50)) == texts(50)
+
+    each_client.send(numbered(topic, 5, first=50))
+    assert bodies(each_client.received(topic, 55, timeout_s=5)) == texts(55)
+    each_client.call("push_stop", name=topic)
+
+
+def test_tags_choose_what_a_group_gets(each_client: Agent, topic: str, names: Names) -> None:
+    each_client.call("push_start", name=topic, group=names.group(), topic=topic, expression="Tag0 || Tag2")
+    each_client.send(numbered(topic, 60))
+
+    received = each_client.received(topic, 40)
+    each_client.call("push_stop", name=topic)
+    assert {message["tags"] for message in received} == {"Tag0", "Tag2"}
+    assert len(received) == 40
+
+
+def test_a_group_goes_on_where_it_was(each_client: Agent, topic: str, names: Names) -> None:
+    each_client.send(numbered(topic, 30))
+    each_client.call("push_start", name=topic, group=names.group(), topic=topic)
+    assert len(each_client.received(topic, 30)) == 30
+    each_client.call("push_stop", name=topic)
+
+    each_client.send(numbered(topic, 10, first=30))
+    each_client.call("push_start", name=topic, group=names.group(), topic=topic)
+    received = each_client.received(topic, 10)
+    each_client.call("push_stop", name=topic)
+    assert bodies(received) == texts(10, first=30)
+
+
+def test_members_share_the_queues_and_heirs_take_over(each_client: Agent, topic: str, names: Names) -> None:
+    for member in ("one", "two"):
+        each_client.call("push_start", name=topic + member, group=names.group(), topic=topic)
+
+    def shared() -> bool:
+        one, two = (queues_of(each_client, topic + member, topic) for member in ("one", "two"))
+        return len(one) == len(two) == 2 and one | two == {0, 1, 2, 3}
+
+    until(shared, "two queues for each of two members")
+    each_client.call("push_stop", name=topic + "one")
+    until(lambda: queues_of(each_client, topic + "two", topic) == {0, 1, 2, 3}, "all four for the one that stayed")
+    each_client.send(numbered(topic, 40))
+    assert bodies(each_client.received(topic + "two", 40)) == texts(40)
+    each_client.call("push_stop", name=topic + "two")
+
+
+def test_a_member_that_dies_leaves_its_queues_to_the_others(agents: Agents, topic: str, names: Names) -> None:
+    survivor, victim = agents.get("5.3.3-json"), agents.start("4.9.8-json")
+    for agent, name in ((survivor, "survivor"), (victim, "victim")):
+        agent.call("push_start", name=topic + name, group=names.group(), topic=topic)
+    until(lambda: len(queues_of(survivor, topic + "survivor", topic)) == 2, "two queues for each of two members")
+
+    victim.kill()
+    until(lambda: len(queues_of(survivor, topic + "survivor", topic)) == 4, "all four for the survivor")
+    survivor.send(numbered(topic, 20))
+    assert set(bodies(survivor.received(topic + "survivor", 20))) >= set(texts(20))
+    survivor.call("push_stop", name=topic + "survivor")
+
+
+def test_everyone_who_listens_to_a_broadcast_gets_all(client: Agent, topic: str, names: Names) -> None:
+    members = [f"{topic}{number}" for number in range(2)]
+    for member in members:
+        client.call("push_start", name=member, group=names.group(), topic=topic, model="BROADCASTING")
+    client.send(numbered(topic, 20))
+
+    for member in members:
+        assert bodies(client.received(member, 20)) == texts(20)
+        client.call("push_stop", name=member)
+
+
+@pytest.mark.parametrize("start", ["CONSUME_FROM_LAST_OFFSET", "CONSUME_FROM_FIRST_OFFSET"])
+def test_a_young_topic_is_read_from_its_start_whatever_is_asked(
+    client: Agent, topic: str, names: Names, start: str
+) -> None:
+    client.send(numbered(topic, 8))
+    client.call("push_start", name=topic, group=names.group(), topic=topic, **{"from": start})
+
+    received = client.received(topic, 8)
+    client.call("push_stop", name=topic)
+    assert bodies(received) == texts(8)
+
+
+def test_a_lite_pull_consumer_polls_commits_and_goes_on(each_client: Agent, topic: str, names: Names) -> None:
+    each_client.send(numbered(topic, 40))
+    each_client.call("lite_start", name=topic, group=names.group(), topic=topic)
+    assert bodies(each_client.call("lite_poll", name=topic, count=40, timeoutMs=15_000)) == texts(40)
+    each_client.call("lite_commit", name=topic)
+    queues = each_client.call("publish_queues", topic=topic)
+    committed = [each_client.call("lite_committed", name=topic, **queue) for queue in queues]
+    assert sum(committed) == 40
+    each_client.call("lite_stop", name=topic)
+
+    each_client.send(numbered(topic, 4, first=40))
+    each_client.call("lite_start", name=topic, group=names.group(), topic=topic)
+    received = each_client.call("lite_poll", name=topic, count=4, timeoutMs=15_000)
+    each_client.call("lite_stop", name=topic)
+    assert bodies(received) == texts(4, first=40)
+
+
+def test_an_assigned_consumer_seeks_back(client: Agent, topic: str, names: Names) -> None:
+    queue = {"topic": topic, "broker": "broker-a", "queueId": 2}
+    client.send([message | queue for message in numbered(topic, 20)])
+    client.call("lite_start", name=topic, group=names.group(), topic=topic, assign=True)
+    assert len(client.call("lite_poll", name=topic, count=20, timeoutMs=10_000)) == 20
+
+    client.call("lite_seek", name=topic, offset=5, **queue)
+    again = client.call("lite_poll", name=topic, count=15, timeoutMs=10_000)
+    client.call("lite_stop", name=topic)
+    assert [message["queueOffset"] for message in again] == list(range(5, 20))
+
+
+def test_versions_and_encodings_read_each_others_messages(agents: Agents, topic: str, names: Names) -> None:
+    writers = ["5.3.3-json", "5.3.3-binary", "4.9.8-json"]
+    for number, writer in enumerate(writers):
+        agents.get(writer).send(numbered(topic, 10, first=10 * number))
+
+    for reader in writers:
+        agents.get(reader).call("push_start", name=topic, group=names.group(reader.replace(".", "_")), topic=topic)
+    for reader in writers:
+        assert bodies(agents.get(reader).received(topic, 30)) == texts(30)
+        agents.get(reader).call("push_stop", name=topic)
+
+
+def test_order_within_a_queue_is_kept_while_members_come(agents: Agents, topic: str, names: Names) -> None:
+    client = agents.get("5.3.3-json")
+    results = client.send([message | {"hashKey": "one"} for message in numbered(topic, 200)])
+    client.call("lite_start", name=topic, group=names.group(), topic=topic)
+    received = client.call("lite_poll", name=topic, count=200, timeoutMs=15_000)
+    client.call("lite_stop", name=topic)
+
+    assert len({result["queueId"] for result in results}) == 1
+    assert [message["body"] for message in received] == texts(200)
+    assert all(a["queueOffset"] < b["queueOffset"] for a, b in itertools.pairwise(received))

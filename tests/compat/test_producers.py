@@ -1,0 +1,165 @@
+"""RocketMQ's Java producers: what they send comes to rest as they are told, and reads back as it was."""
+
+from __future__ import annotations
+
+import hashlib
+import socket
+import struct
+from collections import defaultdict
+from collections.abc import Sequence
+
+import pytest
+
+from tests.compat.agent import Agent, Facts, OperationFailed
+from tests.compat.conftest import MAX_MESSAGE_BYTES
+from tests.compat.peers import Peer
+
+pytestmark = pytest.mark.java
+
+MESSAGE_ILLEGAL = 13
+INVALID_QUEUE = 29
+NO_ROUTE = 10005
+
+
+def read_all(client: Agent, topic: str, group: str = "G_reader") -> list[Facts]:
+    """Pull every message of the topic, queue by queue."""
+    found: list[Facts] = []
+    for queue in client.call("publish_queues", topic=topic):
+        offset, end = 0, next(
+            o["max"] for o in client.offsets(topic) if o["queueId"] == queue["queueId"]
+        )
+        while offset < end:
+            pulled = client.call("pull", group=group, offset=offset, **queue)
+            assert pulled["status"] == "FOUND", pulled
+            found += pulled["messages"]
+            offset = pulled["next"]
+    return found
+
+
+def assert_queues_are_without_gaps(results: Sequence[Facts]) -> None:
+    offsets = defaultdict(list)
+    for result in results:
+        offsets[result["queueId"]].append(result["queueOffset"])
+    for queue_id, taken in offsets.items():
+        assert sorted(taken) == list(range(len(taken))), f"queue {queue_id}: {sorted(taken)}"
+
+
+def messages_for(topic: str, count: int) -> list[dict[str, object]]:
+    return [
+        {
+            "topic": topic,
+            "body": f"body {number} – ключ",
+            "tags": f"Tag{number % 3}",
+            "keys": f"key{number} group{number % 5}",
+            "properties": {"colour": "синий", "number": str(number)},
+            "flag": number,
+        }
+        for number in range(count)
+    ]
+
+
+def facts_sent(message: dict[str, object]) -> tuple[object, ...]:
+    return (message["body"], message["tags"], message["keys"], message["flag"])
+
+
+def test_sync_sends_are_acknowledged_and_read_back_equal(each_client: Agent, topic: str) -> None:
+    wanted = messages_for(topic, 40)
+    results = each_client.send(wanted)
+
+    assert [result["status"] for result in results] == ["SEND_OK"] * 40
+    assert {result["queueId"] for result in results} == {0, 1, 2, 3}
+    assert_queues_are_without_gaps(results)
+    read = {message["msgId"]: message for message in read_all(each_client, topic)}
+    assert len(read) == 40
+    for sent, result in zip(wanted, results, strict=True):
+        message = read[result["msgId"]]
+        assert facts_sent(message) == facts_sent(sent)
+        assert message["properties"].items() >= {"colour": "синий", "number": sent["properties"]["number"]}.items()  # type: ignore[index]
+        assert (message["queueId"], message["queueOffset"]) == (result["queueId"], result["queueOffset"])
+        assert message["bornTimestamp"] <= message["storeTimestamp"] + 1
+
+
+def test_the_offset_message_id_names_the_broker_and_finds_the_message(
+    each_client: Agent, topic: str, peer: Peer
+) -> None:
+    [result] = each_client.send([{"topic": topic, "body": "find me"}])
+
+    host, port, offset = struct.unpack(">4siq", bytes.fromhex(result["offsetMsgId"]))
+    assert f"{socket.inet_ntoa(host)}:{port}" == peer.broker_address
+    seen = each_client.call("view", topic=topic, msgId=result["offsetMsgId"])
+    assert (seen["body"], seen["commitLogOffset"], seen["msgId"]) == ("find me", offset, result["msgId"])
+
+
+def test_async_sends_all_come_back(each_client: Agent, topic: str) -> None:
+    results = each_client.send(messages_for(topic, 300), mode="async")
+
+    assert [result.get("status") for result in results] == ["SEND_OK"] * 300
+    assert len({result["msgId"] for result in results}) == 300
+    assert_queues_are_without_gaps(results)
+    assert sum(queue["max"] for queue in each_client.offsets(topic)) == 300
+
+
+def test_oneway_sends_arrive(each_client: Agent, topic: str) -> None:
+    assert each_client.send(messages_for(topic, 50), mode="oneway") == [None] * 50
+
+    each_client.call("lite_start", name=topic, group=f"{topic}_g", topic=topic, assign=True)
+    received = each_client.call("lite_poll", name=topic, count=50, timeoutMs=10_000)
+    each_client.call("lite_stop", name=topic)
+    assert sorted(message["flag"] for message in received) == list(range(50))
+
+
+def test_a_batch_lies_in_one_queue_in_order(each_client: Agent, topic: str) -> None:
+    wanted = messages_for(topic, 10)
+    result = each_client.call("send_batch", messages=wanted)
+
+    assert result["status"] == "SEND_OK"
+    assert len(result["offsetMsgId"].split(",")) == 10
+    read = read_all(each_client, topic)
+    assert {message["queueId"] for message in read} == {result["queueId"]}
+    assert [message["queueOffset"] for message in read] == list(range(10))
+    assert [facts_sent(message) for message in read] == [facts_sent(message) for message in wanted]
+    for identity, message in zip(result["offsetMsgId"].split(","), read, strict=True):
+        assert int(identity[16:], 16) == message["commitLogOffset"]
+
+
+def test_a_large_body_is_compressed_on_its_way_and_plain_when_read(each_client: Agent, topic: str) -> None:
+    body = "so long " * 2000
+    each_client.send([{"topic": topic, "body": body}])
+
+    [message] = read_all(each_client, topic)
+    assert message["storeSize"] < len(body) // 2
+    assert message["bodyLength"] == len(body)
+    assert message["bodySha1"] == hashlib.sha1(body.encode()).hexdigest()
+
+
+def test_a_selector_keeps_a_key_in_its_queue(client: Agent, topic: str) -> None:
+    results = client.send([{"topic": topic, "body": "x", "hashKey": f"plane{n % 7}"} for n in range(70)])
+
+    queues = [{result["queueId"] for result in results[first::7]} for first in range(7)]
+    assert all(len(one) == 1 for one in queues), queues
+    assert len(set.union(*queues)) > 1
+
+
+def test_a_body_over_the_brokers_limit_is_refused_by_name(each_client: Agent, topic: str) -> None:
+    [answer] = each_client.send([{"topic": topic, "bodySize": MAX_MESSAGE_BYTES + 1}])
+
+    assert answer["code"] == MESSAGE_ILLEGAL, answer
+    [fits] = each_client.send([{"topic": topic, "bodySize": MAX_MESSAGE_BYTES // 2}])
+    assert fits["status"] == "SEND_OK"
+
+
+def test_a_queue_that_is_not_there_is_refused(client: Agent, topic: str) -> None:
+    [answer] = client.send([{"topic": topic, "body": "x", "broker": "broker-a", "queueId": 99}])
+
+    assert answer["code"] == INVALID_QUEUE, answer
+
+
+def test_a_topic_that_is_not_there_has_no_route(each_client: Agent) -> None:
+    [answer] = each_client.send([{"topic": "NobodyMadeThis", "body": "x"}])
+
+    assert answer["code"] == NO_ROUTE, answer
+
+
+def test_a_topic_with_a_bad_name_is_not_made(client: Agent, peer: Peer) -> None:
+    with pytest.raises(OperationFailed):
+        client.create_topic(peer.broker_address, "no spaces allowed")

@@ -1,0 +1,115 @@
+"""Routes, offsets, pull statuses and queries by id, key and time, as RocketMQ's Java clients ask for them."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.compat.agent import Agent, OperationFailed
+from tests.compat.conftest import Names
+from tests.compat.peers import Peer
+
+pytestmark = pytest.mark.java
+
+QUEUE = {"broker": "broker-a", "queueId": 1}
+
+
+def filled_queue(client: Agent, topic: str, count: int) -> list[dict[str, object]]:
+    """Put `count` messages into queue 1 and give the results."""
+    return client.send(
+        [
+            {"topic": topic, "body": f"{n}", "tags": "Even" if n % 2 == 0 else "Odd", "keys": f"key{n} all", **QUEUE}
+            for n in range(count)
+        ]
+    )
+
+
+def test_the_route_shows_the_queues_that_were_made(each_client: Agent, names: Names, peer: Peer) -> None:
+    each_client.create_topic(peer.broker_address, names.topic(), queues=3)
+
+    queues = each_client.call("publish_queues", topic=names.topic())
+    assert queues == [{"topic": names.topic(), "broker": "broker-a", "queueId": n} for n in range(3)]
+
+
+def test_offsets_of_empty_and_filled_queues(each_client: Agent, topic: str) -> None:
+    sent = filled_queue(each_client, topic, 12)
+
+    seen = {queue["queueId"]: queue for queue in each_client.offsets(topic)}
+    assert [(seen[n]["min"], seen[n]["max"]) for n in range(4)] == [(0, 0), (0, 12), (0, 0), (0, 0)]
+    first = each_client.call("view", topic=topic, msgId=sent[0]["offsetMsgId"])
+    assert seen[1]["earliestMs"] == first["storeTimestamp"]
+
+
+def test_an_offset_is_found_by_time(client: Agent, topic: str) -> None:
+    sent = filled_queue(client, topic, 10)
+    stored = [client.call("view", topic=topic, msgId=one["offsetMsgId"])["storeTimestamp"] for one in sent]
+
+    def at(timestamp_ms: int) -> int:
+        return int(client.offsets(topic, timestampMs=timestamp_ms)[1]["atTime"])
+
+    assert at(stored[0] - 10_000) == 0
+    assert stored[at(stored[6])] == stored[6]
+    assert at(stored[9] + 10_000) == 10
+
+
+@pytest.mark.parametrize(
+    ("offset", "expression", "status", "following"),
+    [
+        (0, "*", "FOUND", 8),
+        (5, "*", "FOUND", 8),
+        (8, "*", "NO_NEW_MSG", 8),
+        (9, "*", "OFFSET_ILLEGAL", 8),
+        (-1, "*", "OFFSET_ILLEGAL", 0),
+        (0, "Nobody", "NO_MATCHED_MSG", 8),
+        (0, "Odd", "FOUND", 8),
+    ],
+)
+def test_a_pull_says_what_it_found(
+    client: Agent, names: Names, topic: str, offset: int, expression: str, status: str, following: int
+) -> None:
+    filled_queue(client, topic, 8)
+
+    pulled = client.call(
+        "pull", group=names.group(), topic=topic, offset=offset, expression=expression, **QUEUE
+    )
+    assert (pulled["status"], pulled["next"], pulled["min"], pulled["max"]) == (status, following, 0, 8)
+
+
+def test_a_pull_brings_no_more_than_asked(each_client: Agent, names: Names, topic: str) -> None:
+    filled_queue(each_client, topic, 50)
+
+    pulled = each_client.call("pull", group=names.group(), topic=topic, offset=3, max=7, **QUEUE)
+    assert [message["queueOffset"] for message in pulled["messages"]] == list(range(3, 10))
+    assert pulled["next"] == 10
+
+
+def test_a_held_pull_ends_when_a_message_comes(client: Agent, names: Names, topic: str) -> None:
+    client.send([{"topic": topic, "body": "soon", **QUEUE, "topic": topic}])
+    client.call("push_start", name=topic, group=names.group(), topic=topic)
+    client.received(topic, 1)
+    client.send([{"topic": topic, "body": "held", **QUEUE}])
+
+    received = client.received(topic, 2, timeout_s=4)
+    client.call("push_stop", name=topic)
+    assert [message["body"] for message in received] == ["soon", "held"]
+
+
+def test_messages_are_found_by_key_and_unique_key(each_client: Agent, topic: str) -> None:
+    sent = filled_queue(each_client, topic, 9)
+
+    by_key = each_client.call("query", topic=topic, key="key4")
+    assert [message["body"] for message in by_key] == ["4"]
+    assert sorted(message["body"] for message in each_client.call("query", topic=topic, key="all")) == [
+        str(n) for n in range(9)
+    ]
+    [unique] = [each_client.call("view", topic=topic, msgId=sent[7]["msgId"])]
+    assert unique["body"] == "7"
+    with pytest.raises(OperationFailed):
+        each_client.call("query", topic=topic, key="nobody")
+
+
+def test_a_groups_offset_is_kept_by_the_broker(each_client: Agent, topic: str, names: Names) -> None:
+    filled_queue(each_client, topic, 20)
+    where = {"group": names.group(), "topic": topic, **QUEUE}
+    each_client.call("commit_offset", offset=13, **where)
+
+    assert each_client.call("consumer_offset", **where) == 13
