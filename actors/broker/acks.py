@@ -1,7 +1,8 @@
 """Answers to senders, held back until the promise covers what they sent (design law 2).
 
-The store calls back when `confirmed` has passed an append's end: in the same tick under async flush, after the next
-flush under sync. An answer that is not due within the flush time-out says so (FLUSH_DISK_TIMEOUT: stored, not yet durable).
+The store calls back when `confirmed` has passed an append's end: in the same tick under async flush, after
+the next flush under sync. An answer that is not due within the flush time-out says so (FLUSH_DISK_TIMEOUT:
+stored, not yet durable).
 """
 
 from __future__ import annotations

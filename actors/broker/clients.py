@@ -1,8 +1,8 @@
 """Who is connected: producers and consumers by group, as their heartbeats tell.
 
-A client is known by its id and speaks over one connection at a time; a heartbeat over a new connection takes its place
-over. It is gone when it unregisters, when its connection closes, or when nothing was heard of it for the expiry time.
-Subscriptions belong to the group, and the last heartbeat wins, as in RocketMQ.
+A client is known by its id and speaks over one connection at a time; a heartbeat over a new connection takes
+its place over. It is gone when it unregisters, when its connection closes, or when nothing was heard of it
+for the expiry time. Subscriptions belong to the group, and the last heartbeat wins, as in RocketMQ.
 """
 
 from __future__ import annotations
@@ -92,9 +92,7 @@ class Clients(Generic[ConnectionT]):
         """Take a producer's heartbeat in."""
         self._producers.setdefault(group, {})[client_id] = self._member(client_id, connection)
 
-    def heard_consumer(
-        self, heartbeat: ConsumerHeartbeat, client_id: str, connection: ConnectionT
-    ) -> bool:
+    def heard_consumer(self, heartbeat: ConsumerHeartbeat, client_id: str, connection: ConnectionT) -> bool:
         """Take a consumer's heartbeat in; True when members or subscriptions of the group have changed."""
         group = self._consumers.setdefault(heartbeat.group, ConsumerGroup(heartbeat.group))
         is_new = client_id not in group.members
@@ -120,7 +118,7 @@ class Clients(Generic[ConnectionT]):
         return True
 
     def connection_closed(self, connection: ConnectionT) -> list[tuple[str, str]]:
-        """Forget all that spoke over a connection; gives the (group, client id) of each consumer among them."""
+        """Forget all that spoke over a connection; gives the (group, client id) of each consumer."""
         return self._drop(lambda member: member.connection == connection)
 
     def expire(self) -> list[tuple[str, str]]:

@@ -1,10 +1,12 @@
 """The flusher: makes what is written durable, off the loop, one fdatasync at a time.
 
-Group commit with a window that sizes itself: while one flush runs, senders gather behind it; the moment it ends the next
-one starts for all of them. A fast disk thus gives small groups and short waits, a slow one large groups. Under async
-flush nobody waits, and a timer starts a flush every `flush_interval_ms` when something is dirty.
+Group commit with a window that sizes itself: while one flush runs, senders gather behind it; the moment it
+ends the next one starts for all of them. A fast disk thus gives small groups and short waits, a slow one
+large groups. Under async flush nobody waits, and a timer starts a flush every `flush_interval_ms` when
+something is dirty.
 
-A flush that fails is final (the kernel may have marked the lost pages clean): the store turns read-only with the cause.
+A flush that fails is final (the kernel may have marked the lost pages clean): the store turns read-only with
+the cause.
 """
 
 from __future__ import annotations
@@ -37,7 +39,7 @@ class FlushableStore(Protocol):
 
 
 class Flusher:
-    """Runs the flush jobs of one store in a thread of its own; everything else happens on the owner's loop."""
+    """Runs the flush jobs of one store in a thread of its own; all else happens on the owner's loop."""
 
     def __init__(
         self,
@@ -50,7 +52,8 @@ class Flusher:
     ) -> None:
         """Call `on_progress` on the loop after each flush, so that it answers those who waited.
 
-        `flushes_each_tick`: start a flush whenever `poke` finds something dirty (sync), else by the timer (async).
+        `flushes_each_tick`: start a flush whenever `poke` finds something dirty (sync), else by the timer
+        (async).
         """
         self._store = store
         self._clock = clock
@@ -86,7 +89,9 @@ class Flusher:
             self._start_flush()
 
     async def stop(self) -> None:
-        """Wait for the flush in flight and end the thread; what is dirty after that is flushed by the store's close."""
+        """Wait for the flush in flight and end the thread; what is dirty after that is flushed by the store's
+        close.
+        """
         if self._timer is not None:
             self._timer.cancel()
         await self._idle.wait()

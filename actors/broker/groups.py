@@ -1,4 +1,6 @@
-"""Subscription groups: what is set about each consumer group, created when a group is first seen if that is allowed."""
+"""Subscription groups: what is set about each consumer group, created when a group is first seen if that is
+allowed.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Long polling: pulls that found nothing wait here, at the price of one small object each.
 
-No task, no thread and no loop over the waiting: an arrival looks only at the pulls of its own queue, and a heap knows
-whose deadline comes next. Nothing here knows sockets; whoever holds a pull says what resumes it.
+No task, no thread and no loop over the waiting: an arrival looks only at the pulls of its own queue, and a
+heap knows whose deadline comes next. Nothing here knows sockets; whoever holds a pull says what resumes it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,9 @@ _STALE_ENTRIES_MIN = 1024
 
 
 class HeldPull:
-    """One waiting pull: resumed by the first arrival at or past `offset` that its tags want, or at its deadline."""
+    """One waiting pull: resumed by the first arrival at or past `offset` that its tags want, or at its
+    deadline.
+    """
 
     __slots__ = ("deadline_ns", "is_held", "offset", "owner", "queue_id", "resume", "tags_codes", "topic")
 
@@ -69,11 +71,13 @@ class HeldPulls:
         return deadlines[0][0] if deadlines else None
 
     def hold(self, pull: HeldPull) -> None:
-        """Keep `pull` waiting. Raises `Refused` (SYSTEM_BUSY) when the broker already holds as many as it may."""
+        """Keep `pull` waiting. Raises `Refused` (SYSTEM_BUSY) when the broker already holds as many as it
+        may.
+        """
         if self._held >= self._pulls_max:
             raise Refused(
                 ResponseCode.SYSTEM_BUSY,
-                f"{self._held} pulls are held, the limit is max_held_pulls {self._pulls_max}: raise it, or poll less",
+                f"{self._held} pulls are held, max_held_pulls is {self._pulls_max}: raise it, or poll less",
             )
         pull.is_held = True
         self._held += 1
@@ -84,7 +88,7 @@ class HeldPulls:
     def arrived(
         self, topic: str, queue_id: int, max_offset: int, tags_codes: Collection[int] | None
     ) -> list[HeldPull]:
-        """Release and return the pulls that the messages up to `max_offset` (exclusive) of a queue satisfy."""
+        """Release and return the pulls that messages of a queue up to `max_offset` (exclusive) satisfy."""
         waiting = self._by_queue.get((topic, queue_id))
         if waiting is None:
             return []
@@ -126,7 +130,8 @@ class HeldPulls:
         owned.discard(pull)
         if not owned:
             del self._by_owner[pull.owner]
-        # An answered pull stays in the heap until its deadline; when most of the heap is such, it is built anew.
+        # An answered pull stays in the heap until its deadline; when most of the heap is such, it is built
+        # anew.
         if len(self._deadlines) > 2 * self._held + _STALE_ENTRIES_MIN:
             self._deadlines = [entry for entry in self._deadlines if entry[2].is_held]
             heapq.heapify(self._deadlines)

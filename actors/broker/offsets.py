@@ -1,9 +1,9 @@
 """What each group has consumed: one offset a queue, and the generation under which it was last committed.
 
-A rebalancer moves a queue from one member to another under a new generation. A commit that names an older one comes from
-a member that has lost the queue, and is refused; commits without a generation (RocketMQ's own clients) are taken as they
-are. The generations are kept in a file of their own beside RocketMQ's `consumerOffset.json`, so that a restart of the
-broker does not let a former owner in.
+A rebalancer moves a queue from one member to another under a new generation. A commit that names an older one
+comes from a member that has lost the queue, and is refused; commits without a generation (RocketMQ's own
+clients) are taken as they are. The generations are kept in a file of their own beside RocketMQ's
+`consumerOffset.json`, so that a restart of the broker does not let a former owner in.
 """
 
 from __future__ import annotations
@@ -19,7 +19,9 @@ NO_OFFSET = -1
 class ConsumerOffsets:
     """The offsets of all groups on one broker."""
 
-    def __init__(self, table: ConsumerOffsetTable, generations: dict[str, dict[int, int]] | None = None) -> None:
+    def __init__(
+        self, table: ConsumerOffsetTable, generations: dict[str, dict[int, int]] | None = None
+    ) -> None:
         """`generations` is keyed as the offsets are: `topic@group`, then queue id."""
         self.table = table
         self.generations = generations or {}

@@ -1,12 +1,14 @@
 """Pulling: what a queue holds from an offset on, now or as soon as there is something.
 
-A pull that finds nothing new and may wait is held (`hold`) and read again when its queue moves on, or at its deadline.
-Records are handed to the socket as slices of the map; no body is copied here.
+A pull that finds nothing new and may wait is held (`hold`) and read again when its queue moves on, or at its
+deadline. Records are handed to the socket as slices of the map; no body is copied here.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+
+from store.message_store import GetMessageResult, GetMessageStatus, MessageStore
 
 from actors.broker.clients import Clients
 from actors.broker.groups import Groups
@@ -24,7 +26,6 @@ from actors.remoting.errors import Refused
 from actors.remoting.headers import PullRecordsHeader
 from actors.remoting.hot_headers import PullMessageHeader
 from store.clock import Clock
-from store.message_store import GetMessageResult, GetMessageStatus, MessageStore
 
 COMMIT_OFFSET = 0x1
 SUSPEND = 0x2
@@ -71,7 +72,8 @@ def outcome_of(found: GetMessageResult, offset: int) -> PullOutcome:
     """Translate a store's status into a pull's answer (RocketMQ PullMessageProcessor)."""
     code = _CODES.get(found.status)
     if code is None:
-        # No such queue yet, or an empty one: at 0 that is an end like any other; elsewhere the offset is wrong.
+        # No such queue yet, or an empty one: at 0 that is an end like any other; elsewhere the offset is
+        # wrong.
         code = ResponseCode.PULL_NOT_FOUND if offset == 0 else ResponseCode.PULL_OFFSET_MOVED
     return PullOutcome(code, found.next_begin_offset, found)
 
@@ -142,7 +144,9 @@ class Puller:
         self._answer_or_hold(context, request)
 
     def read(self, request: PullRequest) -> PullOutcome:
-        """Read a queue now. Raises `Refused` when the topic, the queue or the permission to read it is missing."""
+        """Read a queue now. Raises `Refused` when the topic, the queue or the permission to read it is
+        missing.
+        """
         self._check_queue(request.topic, request.queue_id)
         return self._read(request)
 
@@ -223,7 +227,8 @@ class Puller:
         if not 0 <= queue_id < topic.read_queue_nums:
             raise Refused(
                 ResponseCode.INVALID_PARAMETER,
-                f"queue {queue_id} of topic {topic_name!r} cannot be read: it has queues 0 to {topic.read_queue_nums - 1}",
+                f"queue {queue_id} of topic {topic_name!r} cannot be read: "
+                f"it has queues 0 to {topic.read_queue_nums - 1}",
             )
 
     def _tags_codes(self, header: PullMessageHeader) -> frozenset[int] | None:
@@ -234,7 +239,7 @@ class Puller:
         if group is None:
             raise Refused(
                 ResponseCode.SUBSCRIPTION_NOT_EXIST,
-                f"group {header.consumer_group!r} has no member connected to this broker: send a heartbeat first",
+                f"group {header.consumer_group!r} has no member connected here: send a heartbeat first",
             )
         subscription = group.subscriptions.get(header.topic)
         if subscription is None:

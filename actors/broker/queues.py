@@ -1,10 +1,14 @@
-"""Questions about queues and single messages: their ends, times, keys and ids; and the splits of a bulk reader."""
+"""Questions about queues and single messages: their ends, times, keys and ids; and the splits of a bulk
+reader.
+"""
 
 from __future__ import annotations
 
 import socket
 from functools import cache
 from pathlib import Path
+
+from store.message_store import MessageStore
 
 from actors.broker.settings import BrokerSettings
 from actors.broker.topics import Topics
@@ -26,7 +30,6 @@ from actors.remoting.headers import (
 from store.consume_queue import UNIT_BYTES
 from store.errors import StoreError
 from store.message.record import decode_record
-from store.message_store import MessageStore
 
 QUERY_MESSAGES_MAX = 64
 NO_TIMESTAMP = -1
@@ -83,7 +86,9 @@ class QueueQueries:
         try:
             record = self._store.record_at(header.offset)
         except StoreError as error:
-            raise Refused(ResponseCode.SYSTEM_ERROR, f"no message at offset {header.offset}: {error}") from error
+            raise Refused(
+                ResponseCode.SYSTEM_ERROR, f"no message at offset {header.offset}: {error}"
+            ) from error
         return RemotingCommand.response(parts=[record])
 
     def query_message(self, context: RequestContext) -> RemotingCommand:
@@ -113,11 +118,15 @@ class QueueQueries:
         return RemotingCommand.response(body=self.splits(header.topic).encode())
 
     def splits(self, topic_name: str) -> SplitsBody:
-        """The readable ranges of a topic's queues. Raises `Refused` when it does not exist or may not be read."""
+        """The readable ranges of a topic's queues. Raises `Refused` when it does not exist or may not be
+        read.
+        """
         topic = self._topics.for_pulling(topic_name)
         store = self._store
         queues = [
-            QueueRange(queue_id, store.min_offset(topic_name, queue_id), store.max_offset(topic_name, queue_id))
+            QueueRange(
+                queue_id, store.min_offset(topic_name, queue_id), store.max_offset(topic_name, queue_id)
+            )
             for queue_id in range(topic.read_queue_nums)
         ]
         return SplitsBody(

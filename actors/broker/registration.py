@@ -1,7 +1,7 @@
 """Registration: tells every nameserver which topics this broker serves, every 30 s and whenever they change.
 
-Nameservers do not talk to each other, so each gets the whole of it. One that does not answer is tried again at the next
-turn; the others are not held up by it. Changes that come together go out together.
+Nameservers do not talk to each other, so each gets the whole of it. One that does not answer is tried again
+at the next turn; the others are not held up by it. Changes that come together go out together.
 """
 
 from __future__ import annotations
@@ -34,7 +34,9 @@ class Registration:
         identity: Callable[[], dict[str, str]],
         body: Callable[[], bytes],
     ) -> None:
-        """`identity` gives the header's fields (names and addresses), `body` the RegisterBrokerBody at this moment."""
+        """`identity` gives the header's fields (names and addresses), `body` the RegisterBrokerBody at this
+        moment.
+        """
         self._client = client
         self._nameservers = list(nameservers)
         self._interval_ms = interval_ms

@@ -6,8 +6,11 @@ A message is checked before a byte of the log is touched; its answer waits for t
 from __future__ import annotations
 
 import random
+from typing import NamedTuple
 
-from actors.broker.acks import Acks
+from store.message_store import AppendResult, MessageStore
+
+from actors.broker.acks import Acks, Answer
 from actors.broker.groups import Groups
 from actors.broker.settings import BrokerSettings
 from actors.broker.topics import DEFAULT_TOPIC, Topics
@@ -17,12 +20,12 @@ from actors.remoting.command import Buffer, RemotingCommand
 from actors.remoting.errors import Refused
 from actors.remoting.headers import SendRecordsHeader, SendRecordsResponse
 from actors.remoting.hot_headers import SendMessageHeader
+from store.clock import Clock
 from store.message.message_id import UniqKeyGenerator
 from store.message.properties import MessageConst
 from store.message.record import MAX_PROPERTIES_BYTES, RecordDraft
 from store.message.sys_flag import TRANSACTION_MASK
 from store.message.validate import DLQ_TOPIC_PREFIX, RETRY_TOPIC_PREFIX
-from store.message_store import AppendResult, MessageStore
 from store.metadata import TopicConfig
 
 _UNIQ_KEY = f"{MessageConst.UNIQ_KEY}\x01"
@@ -40,6 +43,14 @@ _DELAYED = tuple(
 )
 
 
+class StoredBatch(NamedTuple):
+    """Where a batch stands: its queue, what the store says of it, and its messages' offset ids."""
+
+    queue_id: int
+    result: AppendResult
+    message_ids: list[str]
+
+
 class Sender:
     """Takes messages in, for all the ways in which they come."""
 
@@ -53,6 +64,7 @@ class Sender:
         uniq_keys: UniqKeyGenerator,
         rng: random.Random,
         store_host: bytes,
+        clock: Clock,
     ) -> None:
         self._settings = settings
         self._max_body_bytes = settings.store.max_message_bytes
@@ -62,6 +74,8 @@ class Sender:
         self._acks = acks
         self._uniq_keys = uniq_keys
         self._rng = rng
+        self._store_host = store_host
+        self._clock = clock
         self._id_prefix = store_host.hex().upper()
         # What RocketMQ's brokers add to every message; readers let the last of equal names win.
         self._added = (
@@ -118,10 +132,13 @@ class Sender:
         queue_id = self._queue(topic, header.queue_id)
         body = context.command.body
         self._check_body(body)
-        if topic.topic_name.startswith((RETRY_TOPIC_PREFIX, DLQ_TOPIC_PREFIX)) or header.sys_flag & TRANSACTION_MASK:
+        if (
+            topic.topic_name.startswith((RETRY_TOPIC_PREFIX, DLQ_TOPIC_PREFIX))
+            or header.sys_flag & TRANSACTION_MASK
+        ):
             raise Refused(
                 ResponseCode.MESSAGE_ILLEGAL,
-                "a batch may be neither sent to a retry topic nor part of a transaction: send its messages one by one",
+                "a batch goes neither to a retry topic nor into a transaction: send its messages one by one",
             )
         draft = RecordDraft(
             topic.topic_name,
@@ -134,10 +151,8 @@ class Sender:
             context.connection.peer_bytes,
             header.reconsume_times,
         )
-        result = self._store.append_batch(draft, body)
-        self.messages += result.count
-        self.bytes += result.size_bytes
-        ids = ",".join([f"{self._id_prefix}{offset:016X}" for offset in result.physical_offsets])
+        result = self._append_batch(draft, body)
+        ids = ",".join(self._ids(result))
         ext = {"msgId": ids, "queueId": str(queue_id), "queueOffset": str(result.queue_offset)}
         uniq_key = _uniq_key(header.properties or "")
         if uniq_key:
@@ -161,16 +176,29 @@ class Sender:
         )
         self._answer_when_confirmed(context, result, answer.to_ext())
 
-    def append_batch(self, topic: str, queue_id: int, body: Buffer, born_timestamp: int, born_host: bytes) -> AppendResult:
-        """Store a batch for a caller inside the process; its answer has to wait for the confirmation too."""
+    def append_batch(self, topic: str, queue_id: int, body: Buffer, answer: Answer) -> StoredBatch:
+        """Store a batch for a caller within the process; `answer` is called when it is confirmed."""
         found = self._topics.for_sending(topic, DEFAULT_TOPIC, self._settings.default_topic_queues)
         self._check_body(body)
         queue = self._queue(found, queue_id)
-        draft = RecordDraft(topic, queue, b"", b"", 0, 0, born_timestamp, born_host)
+        host = self._store_host
+        draft = RecordDraft(topic, queue, b"", born_timestamp=self._clock.wall_ms(), born_host=host)
+        result = self._append_batch(draft, body)
+        self._acks.when_confirmed(result.physical_offset + result.size_bytes, answer)
+        return StoredBatch(queue, result, self._ids(result))
+
+    def next_uniq_key(self) -> str:
+        """A UNIQ_KEY for a message that came without."""
+        return self._uniq_keys.next()
+
+    def _append_batch(self, draft: RecordDraft, body: Buffer) -> AppendResult:
         result = self._store.append_batch(draft, body)
         self.messages += result.count
         self.bytes += result.size_bytes
         return result
+
+    def _ids(self, result: AppendResult) -> list[str]:
+        return [f"{self._id_prefix}{offset:016X}" for offset in result.physical_offsets]
 
     def _target(self, header: SendMessageHeader) -> TopicConfig:
         name = header.topic
@@ -191,7 +219,8 @@ class Sender:
         if queue_id >= count:
             raise Refused(
                 ResponseCode.INVALID_PARAMETER,
-                f"queue {queue_id} of topic {topic.topic_name!r} does not exist: it has queues 0 to {count - 1}",
+                f"queue {queue_id} of topic {topic.topic_name!r} does not exist: "
+                f"it has queues 0 to {count - 1}",
             )
         return queue_id
 
@@ -206,7 +235,7 @@ class Sender:
             raise Refused(ResponseCode.SERVICE_NOT_AVAILABLE, self._store.write_refusal)
 
     def _properties(self, text: str) -> tuple[bytes, str]:
-        """The properties as they are stored, and the message's UNIQ_KEY (made here if the client gave none)."""
+        """The properties as they are stored, and the UNIQ_KEY (made here if the client gave none)."""
         if _TRANSIENT in text or _POP_CK in text:
             text = "".join(
                 f"{pair}\x02"
@@ -226,7 +255,7 @@ class Sender:
         if len(encoded) > MAX_PROPERTIES_BYTES:
             raise Refused(
                 ResponseCode.MESSAGE_ILLEGAL,
-                f"properties of {len(encoded):,} bytes (with those that the broker adds) are over the limit of "
+                f"properties of {len(encoded):,} bytes (with what the broker adds) are over the limit of "
                 f"{MAX_PROPERTIES_BYTES:,}: move data to the body",
             )
         return encoded, uniq_key
@@ -235,13 +264,13 @@ class Sender:
         self, context: RequestContext, result: AppendResult, ext: dict[str, str]
     ) -> None:
         ext.update(self._answer_ext)
-        self._acks.when_confirmed(
-            result.physical_offset + result.size_bytes, _SendAnswer(context, ext)
-        )
+        self._acks.when_confirmed(result.physical_offset + result.size_bytes, _SendAnswer(context, ext))
 
 
 class _SendAnswer:
-    """The answer to one send: SUCCESS with the fields, or what went wrong (stored messages still have their place)."""
+    """The answer to one send: SUCCESS with the fields, or what went wrong (stored messages still have their
+    place).
+    """
 
     __slots__ = ("_context", "_ext")
 
@@ -258,7 +287,8 @@ def _refuse_delay(properties: str) -> None:
         if pair.startswith(_DELAYED):
             raise Refused(
                 ResponseCode.MESSAGE_ILLEGAL,
-                f"property {pair.partition(chr(1))[0]}: this broker does not delay messages; send it when it is due",
+                f"property {pair.partition(chr(1))[0]}: this broker does not delay messages; "
+                "send it when it is due",
             )
 
 

@@ -1,4 +1,6 @@
-"""The broker's settings. Those that RocketMQ has keep its meaning, its default and, as an alias, its camelCase key."""
+"""The broker's settings. Those that RocketMQ has keep its meaning, its default and, as an alias, its
+camelCase key.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,9 @@ class BrokerSettings(BaseModel):
     listen_port: int = Field(10911, ge=0, le=65535, validation_alias=_alias("listen_port", "listenPort"))
     advertised_host: str | None = Field(None, validation_alias=_alias("advertised_host", "brokerIP1"))
     advertised_port: int | None = None
-    nameservers: Addresses = Field(default_factory=list, validation_alias=_alias("nameservers", "namesrvAddr"))
+    nameservers: Addresses = Field(
+        default_factory=list, validation_alias=_alias("nameservers", "namesrvAddr")
+    )
     rebalancers: Addresses = Field(default_factory=list)
 
     store_root: Path = Field(Path("store"), validation_alias=_alias("store_root", "storePathRootDir"))
@@ -58,7 +62,9 @@ class BrokerSettings(BaseModel):
     region_id: str = Field("DefaultRegion", validation_alias=_alias("region_id", "regionId"))
     trace_on: bool = Field(True, validation_alias=_alias("trace_on", "traceOn"))
     young_topics_are_read_from_start: bool = True
-    """RocketMQ's rule for a group without an offset on a queue whose first message is still there: it begins at 0."""
+    """RocketMQ's rule for a group without an offset on a queue whose first message is still there: it begins
+    at 0.
+    """
 
     long_polling: bool = Field(True, validation_alias=_alias("long_polling", "longPollingEnable"))
     max_held_pulls: int = Field(100_000, ge=1)

@@ -130,7 +130,7 @@ class Topics:
         return topic
 
     def update(self, topic: TopicConfig) -> None:
-        """Create the topic or change its settings. Raises `Refused` when its name or numbers are not allowed."""
+        """Create the topic or change its settings. Raises `Refused` where that is not allowed."""
         self._check_name(topic.topic_name)
         if topic.topic_name in self._system and topic.topic_name not in self._configurable_system_topics():
             raise Refused(
@@ -140,8 +140,8 @@ class Topics:
         if topic.read_queue_nums < 0 or topic.write_queue_nums < 0 or not 0 <= topic.perm <= 7:
             raise Refused(
                 ResponseCode.INVALID_PARAMETER,
-                f"topic {topic.topic_name!r}: {topic.read_queue_nums} read queues, {topic.write_queue_nums} write "
-                f"queues and permission {topic.perm} are not all allowed (queues from 0, permission 0 to 7)",
+                f"topic {topic.topic_name!r}: {topic.read_queue_nums} read and {topic.write_queue_nums} write "
+                f"queues with permission {topic.perm}: queues count from 0, permissions go from 0 to 7",
             )
         old = self.table.topics.get(topic.topic_name)
         if old is not None:
@@ -159,7 +159,9 @@ class Topics:
             self._on_change(name)
 
     def ensure(self, name: str, queues: int) -> TopicConfig:
-        """The topic, created readable and writable with `queues` queues when it does not exist (retry topics and the like)."""
+        """The topic, created readable and writable with `queues` queues when it does not exist (retry topics
+        and the like).
+        """
         topic = self.table.topics.get(name)
         if topic is None:
             self._check_name(name)

@@ -1,21 +1,23 @@
 """The requests that are RayMQ's own (codes 7101 to 7105): what stands in their headers and bodies.
 
-Clients import this module too, so it knows nothing of the broker. Extension fields are strings on the wire, as in every
-remoting command; bodies are JSON unless said otherwise.
+Clients import this module too, so it knows nothing of the broker. Extension fields are strings on the wire,
+as in every remoting command; bodies are JSON unless said otherwise.
 
-SEND_RECORDS 7101    one queue's V1 records, built by the client, back to back as the body; all stored, or nothing.
-                     Header and answer: `SendRecordsHeader`, `SendRecordsResponse` (actors.remoting.headers); codes as
-                     of SEND_MESSAGE_V2. Records carry their queueId; CRC, both offsets, storeTimestamp and both hosts
-                     are the broker's.
+SEND_RECORDS 7101    one queue's V1 records, built by the client, back to back as the body; all stored, or
+                     nothing. `SendRecordsHeader`, `SendRecordsResponse` (actors.remoting.headers); codes as
+                     of SEND_MESSAGE_V2. Records carry their queueId; CRC, both offsets, storeTimestamp and
+                     both hosts are the broker's.
 
-PULL_RECORDS 7102    as PULL_MESSAGE, but as many records as fit into maxBytes (at most 4 MiB), with no limit of 32.
-                     `PullRecordsHeader`, `PullRecordsResponse`; the body is the records; codes as of PULL_MESSAGE.
+PULL_RECORDS 7102    as PULL_MESSAGE, but as many records as fit into maxBytes (at most 4 MiB), not 32.
+                     `PullRecordsHeader`, `PullRecordsResponse`; the body is the records; codes as of
+                     PULL_MESSAGE.
 
 SYNC_GROUP 7103      handed on to the group's rebalancer as it is; see actors.rebalancer
 
 COMMIT_OFFSETS 7104  body {"group": g, "clientId": c, "offsets": [[topic, queueId, offset, generation], ...]}
-    reply            {"refused": [[topic, queueId, generation, offset], ...]}: commits of an older generation than the
-                     broker knows, with the generation and the offset (-1: none) that stand; all others are taken
+    reply            {"refused": [[topic, queueId, generation, offset], ...]}: commits of an older generation
+                     than the broker knows, with the generation and the offset (-1: none) that stand; all
+                     others are taken
 
 DESCRIBE_SPLITS 7105 what a bulk reader needs to find a topic's messages, in the files or over the socket
     request ext      topic
@@ -95,7 +97,9 @@ class CommitOffsetsReply:
 
 @dataclass(frozen=True, slots=True)
 class QueueRange:
-    """The readable messages of one queue: [min_offset, max_offset), never past what is confirmed and dispatched."""
+    """The readable messages of one queue: [min_offset, max_offset), never past what is confirmed and
+    dispatched.
+    """
 
     queue_id: int
     min_offset: int
@@ -106,8 +110,9 @@ class QueueRange:
 class SplitsBody:
     """The reply to DESCRIBE_SPLITS.
 
-    `machine_id` tells whether the reader runs where the files are (with `store_root`, and `store_id` as the proof that it
-    is this store that lies there). The file sizes are what turns an offset into a file and a position.
+    `machine_id` tells whether the reader runs where the files are (with `store_root`, and `store_id` as the
+    proof that it is this store that lies there). The file sizes are what turns an offset into a file and a
+    position.
     """
 
     broker_name: str

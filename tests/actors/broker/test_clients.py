@@ -1,4 +1,6 @@
-"""Who is connected: heartbeats in, members out; a new connection takes over, a closed or silent one is forgotten."""
+"""Who is connected: heartbeats in, members out; a new connection takes over, a closed or silent one is
+forgotten.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Held pulls: woken by what they wait for, at their deadline, or forgotten with their connection; never more than allowed."""
+"""Held pulls: woken by what they wait for, at their deadline, or forgotten with their connection; never more
+than allowed.
+"""
 
 from __future__ import annotations
 

@@ -1,0 +1,112 @@
+"""The requests that change or list topics and groups."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import orjson
+from store.message_store import MessageStore
+
+from actors.broker.groups import Groups
+from actors.broker.offsets import ConsumerOffsets
+from actors.broker.topics import Topics
+from actors.remoting.chain import RequestContext
+from actors.remoting.codes import ResponseCode
+from actors.remoting.command import RemotingCommand
+from actors.remoting.errors import Refused
+from actors.remoting.headers import CreateTopicHeader, DeleteTopicHeader, TopicHeader
+from store.metadata import SubscriptionGroupConfig, TopicConfig
+
+
+class AdminRequests:
+    """Answers what administrators ask of a broker."""
+
+    def __init__(
+        self,
+        store: MessageStore,
+        topics: Topics,
+        groups: Groups,
+        offsets: ConsumerOffsets,
+        on_topic_deleted: Callable[[str], None],
+    ) -> None:
+        self._store = store
+        self._topics = topics
+        self._groups = groups
+        self._offsets = offsets
+        self._on_topic_deleted = on_topic_deleted
+
+    def update_topic(self, context: RequestContext) -> RemotingCommand:
+        """UPDATE_AND_CREATE_TOPIC."""
+        header: CreateTopicHeader = context.header
+        self._topics.update(
+            TopicConfig(
+                header.topic,
+                read_queue_nums=header.read_queue_nums,
+                write_queue_nums=header.write_queue_nums,
+                perm=header.perm,
+                topic_filter_type=header.topic_filter_type,
+                topic_sys_flag=header.topic_sys_flag,
+                order=header.order,
+                attributes=parse_attributes(header.attributes or ""),
+            )
+        )
+        return RemotingCommand.response()
+
+    def delete_topic(self, context: RequestContext) -> RemotingCommand:
+        """DELETE_TOPIC_IN_BROKER: the topic, its queues and what groups have consumed of it."""
+        header: DeleteTopicHeader = context.header
+        self._topics.delete(header.topic)
+        self._offsets.remove_topic(header.topic)
+        self._store.delete_topic(header.topic)
+        self._on_topic_deleted(header.topic)
+        return RemotingCommand.response()
+
+    def topic_config(self, context: RequestContext) -> RemotingCommand:
+        """GET_TOPIC_CONFIG."""
+        header: TopicHeader = context.header
+        return RemotingCommand.response(body=orjson.dumps(self._topics.get(header.topic).to_json()))
+
+    def all_topics(self, context: RequestContext) -> RemotingCommand:
+        """GET_ALL_TOPIC_CONFIG."""
+        return RemotingCommand.response(body=orjson.dumps(self._topics.table.to_json()))
+
+    def update_group(self, context: RequestContext) -> RemotingCommand:
+        """UPDATE_AND_CREATE_SUBSCRIPTIONGROUP."""
+        try:
+            group = SubscriptionGroupConfig.from_json(orjson.loads(context.command.body))
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise Refused(
+                ResponseCode.INVALID_PARAMETER, f"the body is no subscription group: {error!r}"
+            ) from error
+        self._groups.update(group)
+        return RemotingCommand.response()
+
+    def delete_group(self, context: RequestContext) -> RemotingCommand:
+        """DELETE_SUBSCRIPTIONGROUP, with its offsets where `cleanOffset` says so."""
+        ext = context.command.ext
+        name = ext.get("groupName", "")
+        self._groups.delete(name)
+        if ext.get("cleanOffset") == "true" or ext.get("removeOffset") == "true":
+            self._offsets.remove_group(name)
+        return RemotingCommand.response()
+
+    def all_groups(self, context: RequestContext) -> RemotingCommand:
+        """GET_ALL_SUBSCRIPTIONGROUP_CONFIG."""
+        return RemotingCommand.response(body=orjson.dumps(self._groups.table.to_json()))
+
+
+def parse_attributes(text: str) -> dict[str, str]:
+    """Topic attributes as tools send them: `+message.type=FIFO,-other`; a removal is an empty value."""
+    attributes: dict[str, str] = {}
+    for part in text.split(","):
+        change = part.strip()
+        if not change:
+            continue
+        name, _, value = change[1:].partition("=")
+        if change[0] not in "+-" or not name:
+            raise Refused(
+                ResponseCode.INVALID_PARAMETER,
+                f"attribute {change!r}: write +name=value to set it, -name to remove it",
+            )
+        attributes[name] = value if change[0] == "+" else ""
+    return attributes

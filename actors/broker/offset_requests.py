@@ -1,0 +1,86 @@
+"""The requests about consumer offsets."""
+
+from __future__ import annotations
+
+from store.message_store import MessageStore
+
+from actors.broker.groups import Groups
+from actors.broker.offsets import ConsumerOffsets
+from actors.broker.settings import BrokerSettings
+from actors.broker.topics import Topics
+from actors.broker.wire import CommitOffsetsBody, CommitOffsetsReply
+from actors.remoting.chain import RequestContext
+from actors.remoting.codes import ResponseCode
+from actors.remoting.command import RemotingCommand
+from actors.remoting.errors import Refused
+from actors.remoting.headers import OffsetResponse, QueryConsumerOffsetHeader, UpdateConsumerOffsetHeader
+
+
+class OffsetRequests:
+    """Answers QUERY_CONSUMER_OFFSET, UPDATE_CONSUMER_OFFSET and COMMIT_OFFSETS."""
+
+    def __init__(
+        self,
+        settings: BrokerSettings,
+        store: MessageStore,
+        topics: Topics,
+        groups: Groups,
+        offsets: ConsumerOffsets,
+    ) -> None:
+        self._settings = settings
+        self._store = store
+        self._topics = topics
+        self._groups = groups
+        self._offsets = offsets
+
+    def query(self, context: RequestContext) -> RemotingCommand:
+        """QUERY_CONSUMER_OFFSET: the committed offset; QUERY_NOT_FOUND lets the client choose where to begin.
+
+        A member of ours that begins on a queue names the generation under which it was granted, in the field
+        `generation`: from then on its former owner can no longer commit.
+        """
+        header: QueryConsumerOffsetHeader = context.header
+        generation = context.command.ext.get("generation", "")
+        if generation.isdecimal():
+            self._offsets.claim(header.consumer_group, header.topic, header.queue_id, int(generation))
+        offset = self._offsets.query(header.consumer_group, header.topic, header.queue_id)
+        if offset is None and header.set_zero_if_not_found is not False and self._is_young(header):
+            offset = 0
+        if offset is None:
+            raise Refused(
+                ResponseCode.QUERY_NOT_FOUND,
+                f"group {header.consumer_group!r} has no offset for queue {header.queue_id} "
+                f"of topic {header.topic!r}",
+            )
+        return RemotingCommand.response(ext=OffsetResponse(offset).to_ext())
+
+    def update(self, context: RequestContext) -> RemotingCommand:
+        """UPDATE_CONSUMER_OFFSET; offsets may go back, as in RocketMQ."""
+        header: UpdateConsumerOffsetHeader = context.header
+        self._groups.get(header.consumer_group)
+        self._topics.get(header.topic)
+        if header.commit_offset < 0:
+            raise Refused(ResponseCode.INVALID_PARAMETER, f"the offset {header.commit_offset} is negative")
+        self._offsets.commit(header.consumer_group, header.topic, header.queue_id, header.commit_offset)
+        return RemotingCommand.response()
+
+    def commit_all(self, context: RequestContext) -> RemotingCommand:
+        """COMMIT_OFFSETS: many queues at once, each under its generation (`actors.broker.wire`)."""
+        try:
+            body = CommitOffsetsBody.decode(context.command.body)
+        except ValueError as error:
+            raise Refused(ResponseCode.INVALID_PARAMETER, str(error)) from error
+        self._groups.get(body.group)
+        for commit in body.offsets:
+            self._topics.get(commit.topic)
+            if commit.offset < 0:
+                raise Refused(ResponseCode.INVALID_PARAMETER, f"the offset {commit.offset} is negative")
+        refused = self._offsets.commit_fenced(body.group, body.offsets)
+        return RemotingCommand.response(body=CommitOffsetsReply(refused).encode())
+
+    def _is_young(self, header: QueryConsumerOffsetHeader) -> bool:
+        return (
+            self._settings.young_topics_are_read_from_start
+            and self._store.min_offset(header.topic, header.queue_id) <= 0
+            and self._store.max_offset(header.topic, header.queue_id) > 0
+        )

@@ -1,0 +1,130 @@
+"""The way to the rebalancers: each group has one, chosen by the hash of its name; clients never see it.
+
+What a broker hears of a client it passes on; the member list that comes back is the same on every broker. It
+is kept for a short time and dropped at the first sign of change. Where no rebalancer answers, callers fall
+back on what this broker knows by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import structlog
+
+from actors.remoting.client import RemotingClient
+from actors.remoting.codes import RayMQRequestCode, ResponseCode
+from actors.remoting.command import Buffer, RemotingCommand
+from actors.remoting.connection import Connection
+from actors.remoting.errors import RemotingError
+from actors.remoting.groups import GroupMembers, HeartbeatData
+from actors.remoting.headers import ConsumerGroupHeader, ForwardHeartbeatHeader, ForwardUnregisterHeader
+from store.clock import Clock
+from store.message.tags import java_hash
+
+_log = structlog.get_logger(__name__)
+
+MEMBERS_KEPT_NS = 5_000_000_000
+
+OnMembers = Callable[[GroupMembers | None], None]
+OnAnswer = Callable[[RemotingCommand | RemotingError], None]
+
+
+class RebalancerLink:
+    """One broker's connections to the rebalancers."""
+
+    def __init__(
+        self,
+        client: RemotingClient,
+        addresses: Sequence[str],
+        broker_name: str,
+        timeout_ms: int,
+        clock: Clock,
+    ) -> None:
+        self._client = client
+        self.addresses = list(addresses)
+        self._broker_name = broker_name
+        self._timeout_ms = timeout_ms
+        self._clock = clock
+        self._members: dict[str, tuple[GroupMembers, int]] = {}
+        self._failing: set[str] = set()
+
+    @property
+    def is_used(self) -> bool:
+        """Whether there are rebalancers at all."""
+        return bool(self.addresses)
+
+    def address_of(self, group: str) -> str:
+        """The rebalancer of a group."""
+        return self.addresses[(java_hash(group) & 0x7FFF_FFFF) % len(self.addresses)]
+
+    def forward_heartbeat(self, heartbeat: HeartbeatData, connection: Connection) -> None:
+        """Pass a client's consumers on, each to the rebalancer of its group."""
+        header = ForwardHeartbeatHeader(
+            self._broker_name, connection.attributes.language or "OTHER", connection.attributes.version
+        )
+        by_address: dict[str, HeartbeatData] = {}
+        for consumer in heartbeat.consumers:
+            address = self.address_of(consumer.group_name)
+            part = by_address.setdefault(address, HeartbeatData(heartbeat.client_id))
+            part.consumers.append(consumer)
+        for address, part in by_address.items():
+            self._tell(address, RayMQRequestCode.FORWARD_HEARTBEAT, header.to_ext(), part.encode())
+
+    def forward_unregister(self, group: str, client_id: str, *, connection_closed: bool) -> None:
+        """Tell that a consumer is gone."""
+        header = ForwardUnregisterHeader(self._broker_name, client_id, group, connection_closed)
+        self._tell(self.address_of(group), RayMQRequestCode.FORWARD_UNREGISTER, header.to_ext(), b"")
+
+    def forward_sync(self, group: str, body: Buffer, on_answer: OnAnswer) -> None:
+        """Pass a member's SYNC_GROUP on."""
+        command = RemotingCommand(RayMQRequestCode.FORWARD_SYNC, body=body)
+        address = self.address_of(group)
+
+        def answered(answer: RemotingCommand | RemotingError) -> None:
+            self._note(address, answer)
+            on_answer(answer)
+
+        self._client.invoke_callback(address, command, self._timeout_ms, answered)
+
+    def members(self, group: str, on_members: OnMembers) -> None:
+        """Give the group's members, or None when its rebalancer does not answer."""
+        kept = self._members.get(group)
+        if kept is not None and self._clock.monotonic_ns() - kept[1] < MEMBERS_KEPT_NS:
+            on_members(kept[0])
+            return
+        address = self.address_of(group)
+
+        def answered(answer: RemotingCommand | RemotingError) -> None:
+            self._note(address, answer)
+            if isinstance(answer, RemotingError) or answer.code != ResponseCode.SUCCESS:
+                on_members(None)
+                return
+            members = GroupMembers.decode(answer.body)
+            self.keep_members(group, members)
+            on_members(members)
+
+        command = RemotingCommand(RayMQRequestCode.GROUP_MEMBERS, ConsumerGroupHeader(group).to_ext())
+        self._client.invoke_callback(address, command, self._timeout_ms, answered)
+
+    def keep_members(self, group: str, members: GroupMembers) -> None:
+        """Note a member list that a rebalancer has sent."""
+        self._members[group] = (members, self._clock.monotonic_ns())
+
+    def drop_members(self, group: str) -> None:
+        """Forget a member list that is no longer true."""
+        self._members.pop(group, None)
+
+    def _tell(self, address: str, code: RayMQRequestCode, ext: dict[str, str], body: bytes) -> None:
+        command = RemotingCommand(code, ext, body)
+        self._client.invoke_callback(
+            address, command, self._timeout_ms, lambda answer: self._note(address, answer)
+        )
+
+    def _note(self, address: str, answer: RemotingCommand | RemotingError) -> None:
+        if isinstance(answer, RemotingError):
+            if address not in self._failing:
+                self._failing.add(address)
+                _log.warning("rebalancer_unreachable", rebalancer=address, reason=str(answer))
+        elif address in self._failing:
+            self._failing.discard(address)
+            _log.info("rebalancer_reachable_again", rebalancer=address)

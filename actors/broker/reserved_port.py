@@ -1,0 +1,37 @@
+"""A port that is ours before anyone may connect to it.
+
+The address of a broker stands in every record it writes, so it must be known before the store is opened;
+clients must not connect before that. A socket that is bound, but does not listen, keeps the port meanwhile:
+with SO_REUSEADDR on both a second socket may bind it and listen, and no other process gets it in between by
+asking for port 0.
+"""
+
+from __future__ import annotations
+
+import socket
+from types import TracebackType
+from typing import Self
+
+
+class ReservedPort:
+    """Holds `number` until the `with` block ends."""
+
+    def __init__(self, host: str, port: int) -> None:
+        """Bind `port` of `host` (0: any that is free). Raises OSError when it is taken."""
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        self._socket = socket.socket(family, kind, protocol)
+        try:
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            self._socket.bind(address)
+        except OSError:
+            self._socket.close()
+            raise
+        self.number = int(self._socket.getsockname()[1])
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._socket.close()

@@ -1,0 +1,77 @@
+"""CONSUMER_SEND_MSG_BACK: a consumer could not use a message, and wants it again later, or given up as dead.
+
+The message is stored anew under the group's retry topic, one more time counted (store format 13.1); after the
+group's `retry_max_times` it goes to its dead-letter topic instead.
+"""
+
+from __future__ import annotations
+
+from store.message_store import MessageStore
+
+from actors.broker.acks import Acks
+from actors.broker.groups import Groups
+from actors.broker.topics import Topics
+from actors.remoting.chain import RequestContext
+from actors.remoting.codes import ResponseCode
+from actors.remoting.command import RemotingCommand
+from actors.remoting.errors import Refused
+from actors.remoting.headers import ConsumerSendMsgBackHeader
+from store.errors import StoreError
+from store.message.message import MessageExt
+from store.message.properties import MessageConst, encode_properties
+from store.message.record import RecordDraft, decode_record
+from store.message.validate import DLQ_TOPIC_PREFIX, RETRY_TOPIC_PREFIX
+
+
+class SendBack:
+    """Takes messages back from consumers."""
+
+    def __init__(self, store: MessageStore, topics: Topics, groups: Groups, acks: Acks) -> None:
+        self._store = store
+        self._topics = topics
+        self._groups = groups
+        self._acks = acks
+
+    def send_back(self, context: RequestContext) -> None:
+        """Answer when the message is stored under its new topic."""
+        header: ConsumerSendMsgBackHeader = context.header
+        group = self._groups.get(header.group)
+        if self._store.write_refusal is not None:
+            raise Refused(ResponseCode.SERVICE_NOT_AVAILABLE, self._store.write_refusal)
+        try:
+            message = decode_record(self._store.record_at(header.offset))
+        except StoreError as error:
+            raise Refused(
+                ResponseCode.SYSTEM_ERROR, f"no message at offset {header.offset}: {error}"
+            ) from error
+        limit = group.retry_max_times if header.max_reconsume_times is None else header.max_reconsume_times
+        is_dead = message.reconsume_times >= limit or header.delay_level < 0
+        if not is_dead and group.retry_queue_nums <= 0:
+            context.reply(RemotingCommand.response())
+            return
+        prefix = DLQ_TOPIC_PREFIX if is_dead else RETRY_TOPIC_PREFIX
+        topic = self._topics.ensure(f"{prefix}{group.group_name}", 1 if is_dead else group.retry_queue_nums)
+        result = self._store.append(_again(message, topic.topic_name))
+        self._acks.when_confirmed(
+            result.physical_offset + result.size_bytes,
+            lambda code, remark: context.reply(RemotingCommand.response(code, remark)),
+        )
+
+
+def _again(message: MessageExt, topic: str) -> RecordDraft:
+    properties = dict(message.properties)
+    properties.setdefault(MessageConst.RETRY_TOPIC, message.topic)
+    properties.setdefault(MessageConst.ORIGIN_MESSAGE_ID, message.offset_msg_id)
+    properties[MessageConst.WAIT] = "false"
+    properties.pop(MessageConst.DELAY, None)
+    return RecordDraft(
+        topic,
+        0,
+        message.body,
+        encode_properties(properties),
+        message.flag,
+        message.sys_flag,
+        message.born_timestamp,
+        message.born_host.packed,
+        message.reconsume_times + 1,
+    )

@@ -1,0 +1,297 @@
+"""BrokerService: one broker – its store, its listener, its timers – on one event loop, without Ray.
+
+Once per turn of the loop (`_tick`): the flusher gets what is written, the store dispatches what is confirmed
+and calls back those who wait for it, held pulls are woken; then the server writes every connection once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import socket
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import structlog
+from store.kernels.warm import warm_up
+from store.message_store import MessageStore
+
+from actors.broker.acks import Acks
+from actors.broker.admin import AdminRequests
+from actors.broker.client_requests import ClientRequests
+from actors.broker.clients import Clients
+from actors.broker.flusher import Flusher
+from actors.broker.handle_api import HandleApi
+from actors.broker.hold import HeldPulls
+from actors.broker.offset_requests import OffsetRequests
+from actors.broker.pull import Puller
+from actors.broker.queues import QueueQueries
+from actors.broker.rebalancer_link import RebalancerLink
+from actors.broker.registration import Registration
+from actors.broker.requests import Handlers, add_group_changed, request_table
+from actors.broker.reserved_port import ReservedPort
+from actors.broker.send import Sender
+from actors.broker.send_back import SendBack
+from actors.broker.settings import BrokerSettings
+from actors.broker.tables import BrokerTables
+from actors.remoting.client import RemotingClient
+from actors.remoting.connection import Connection
+from actors.remoting.headers import RegisterBrokerHeader
+from actors.remoting.server import RemotingServer
+from actors.remoting.table import RequestTable
+from store.clock import Clock
+from store.identity import StoreIdentity
+from store.message.hosts import Host
+from store.message.message_id import UniqKeyGenerator
+
+_log = structlog.get_logger(__name__)
+
+HOUSEKEEPING_MS = 100
+EXPIRE_CLIENTS_MS = 10_000
+SAVE_TABLES_MS = 200
+START_RETRY_MS = 200
+TIMER_SLACK_S = 0.001
+
+
+class BrokerService:
+    """A broker. Make it, `await start()`, and later `await stop()`, on one and the same loop."""
+
+    handle: HandleApi
+
+    def __init__(self, settings: BrokerSettings, clock: Clock, rng: random.Random | None = None) -> None:
+        self.settings = settings
+        self.address = ""
+        self.longest_lag_ns = 0
+        self._clock = clock
+        self._rng = rng or random.Random()
+        self._held = HeldPulls(settings.max_held_pulls)
+        self._hold_timer: asyncio.TimerHandle | None = None
+        self._hold_timer_ns = 0
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def start(self) -> None:
+        """Open the store, listen, register. Raises StoreError or OSError when that cannot be done in time."""
+        settings = self.settings
+        warm_up()
+        with await self._reserve_port() as port:
+            self.address = f"{settings.host}:{settings.advertised_port or port.number}"
+            host = Host(socket.gethostbyname(settings.host), settings.advertised_port or port.number)
+            self._open_store(host)
+            try:
+                self._assemble(host)
+                await self._server.start(settings.listen_host, port.number)
+                self._flusher.start()
+                await self._registration.start()
+            except BaseException:
+                self._store.close()
+                raise
+        self._tasks = [
+            asyncio.create_task(self._housekeep(), name="housekeeping"),
+            asyncio.create_task(self._every(SAVE_TABLES_MS, self._tables.save_definitions)),
+            asyncio.create_task(self._every(settings.persist_offsets_interval_ms, self._tables.save_offsets)),
+            asyncio.create_task(self._every(EXPIRE_CLIENTS_MS, self._expire_clients)),
+        ]
+        _log.info("broker_serving", broker=settings.broker_name, address=self.address)
+
+    def describe(self) -> dict[str, object]:
+        """Who and where the broker is, and how far its store has come."""
+        settings, store = self.settings, self._store
+        positions = store.positions
+        return {
+            "cluster": settings.cluster_name,
+            "broker": settings.broker_name,
+            "broker_id": settings.broker_id,
+            "replica": settings.replica,
+            "address": self.address,
+            "pid": os.getpid(),
+            "flush": settings.store.flush,
+            "store_root": str(settings.store_root.resolve()),
+            "store_id": store.name.store_id,
+            "epoch": store.epoch,
+            "min_position": positions.min,
+            "written": positions.written,
+            "flushed": positions.flushed,
+            "confirmed": positions.confirmed,
+            "dispatched": positions.dispatched,
+            "write_refusal": store.write_refusal or "",
+            "topics": len(self._tables.topics.table.topics),
+            "groups": len(self._tables.groups.table.groups),
+            "connections": len(self._server.connections),
+            "held_pulls": len(self._held),
+            "messages_in": self._sender.messages,
+            "messages_out": self._puller.messages,
+            "flushes": self._flusher.flushes,
+            "longest_flush_us": self._flusher.longest_flush_ns // 1000,
+            "longest_lag_us": self.longest_lag_ns // 1000,
+        }
+
+    async def stop(self) -> None:
+        """Leave the routes, answer what can be answered, and close the store in order."""
+        await self._registration.stop()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._hold_timer is not None:
+            self._hold_timer.cancel()
+        await self._flusher.stop()
+        await self._server.stop()
+        await self._client.close()
+        await self._tables.save_offsets()
+        await self._tables.save_definitions()
+        self._store.close()
+        _log.info("broker_stopped", broker=self.settings.broker_name)
+
+    async def _reserve_port(self) -> ReservedPort:
+        """The port to listen on; one that is taken is tried again until the start's time is up."""
+        settings = self.settings
+        deadline_ns = self._clock.monotonic_ns() + settings.start_timeout_ms * 1_000_000
+        while True:
+            try:
+                return ReservedPort(settings.listen_host, settings.listen_port)
+            except OSError as error:
+                if self._clock.monotonic_ns() >= deadline_ns:
+                    raise OSError(
+                        error.errno,
+                        f"broker {settings.broker_name} could not get {settings.listen_host}:"
+                        f"{settings.listen_port} in start_timeout_ms {settings.start_timeout_ms}: {error.strerror} "
+                        "(set another listen_port, or end the process that has it)",
+                    ) from error
+            await asyncio.sleep(START_RETRY_MS / 1000)
+
+    def _open_store(self, host: Host) -> None:
+        settings = self.settings
+        identity = StoreIdentity(settings.cluster_name, settings.broker_name, settings.replica)
+        self._store = MessageStore.open(
+            settings.store_root,
+            settings.store,
+            identity,
+            self._clock,
+            adopt=settings.adopt_store,
+            store_host=host,
+        )
+
+    def _assemble(self, host: Host) -> None:
+        settings, store, clock = self.settings, self._store, self._clock
+        tables = self._tables = BrokerTables(settings, clock, self._topics_changed)
+        self._clients: Clients[Connection] = Clients(clock, settings.client_expiry_ms)
+        self._acks = Acks(store, clock, settings.sync_flush_timeout_ms)
+        self._flusher = Flusher(
+            store,
+            clock,
+            self._request_tick,
+            flushes_each_tick=settings.store.flush == "sync",
+            flush_interval_ms=settings.store.flush_interval_ms,
+        )
+        topics, groups, offsets = tables.topics, tables.groups, tables.offsets
+        uniq_keys = UniqKeyGenerator(host.ip, os.getpid(), clock, self._rng)
+        self._sender = Sender(
+            settings, store, topics, groups, self._acks, uniq_keys, self._rng, host.packed, clock
+        )
+        self._puller = Puller(settings, store, topics, groups, offsets, self._clients, self._held, clock)
+        queues = QueueQueries(settings, store, topics, self.address)
+        self._connect(tables)
+        table = request_table(
+            Handlers(
+                self._sender,
+                SendBack(store, topics, groups, self._acks),
+                self._puller,
+                queues,
+                OffsetRequests(settings, store, topics, groups, offsets),
+                self._client_requests,
+                AdminRequests(store, topics, groups, offsets, self._topic_deleted),
+            )
+        )
+        self._server = RemotingServer(table, clock, tick=self._tick)
+        self.handle = HandleApi(
+            self._sender,
+            self._puller,
+            self._held,
+            offsets,
+            queues.splits,
+            self.describe,
+            self._request_tick,
+            clock,
+        )
+
+    def _connect(self, tables: BrokerTables) -> None:
+        """The connections that this broker opens itself: to nameservers and rebalancers."""
+        settings, clock = self.settings, self._clock
+        pushed = RequestTable()
+        self._client = RemotingClient(clock, pushed)
+        rebalancers = RebalancerLink(
+            self._client, settings.rebalancers, settings.broker_name, settings.rebalancer_timeout_ms, clock
+        )
+        self._client_requests = ClientRequests(
+            settings.broker_name, self._clients, tables.topics, tables.groups, tables.offsets, rebalancers
+        )
+        add_group_changed(pushed, self._client_requests)
+        self._registration = Registration(
+            self._client,
+            settings.nameservers,
+            settings.register_interval_ms,
+            lambda: RegisterBrokerHeader(
+                settings.broker_name, self.address, settings.cluster_name, settings.broker_id
+            ).to_ext(),
+            tables.register_body,
+        )
+        tables.adopt_queues(self._store)
+
+    def _request_tick(self) -> None:
+        self._server.request_tick()
+
+    def _topics_changed(self) -> None:
+        self._registration.changed()
+
+    def _tick(self) -> None:
+        store = self._store
+        self._flusher.poke()  # first: the disk works while this thread dispatches
+        arrivals = store.tick()
+        if len(self._held):
+            for arrival in arrivals:
+                for pull in self._held.arrived(
+                    arrival.topic, arrival.queue_id, arrival.max_offset, arrival.tags_codes
+                ):
+                    pull.resume(pull)
+            self._arm_hold_timer()
+        if store.has_more_to_dispatch:
+            self._server.request_tick()
+
+    def _arm_hold_timer(self) -> None:
+        deadline_ns = self._held.next_deadline_ns
+        if deadline_ns is None or (self._hold_timer is not None and self._hold_timer_ns <= deadline_ns):
+            return
+        if self._hold_timer is not None:
+            self._hold_timer.cancel()
+        self._hold_timer_ns = deadline_ns
+        delay_s = max(deadline_ns - self._clock.monotonic_ns(), 0) / 1e9 + TIMER_SLACK_S
+        self._hold_timer = asyncio.get_running_loop().call_later(delay_s, self._expire_pulls)
+
+    def _expire_pulls(self) -> None:
+        self._hold_timer = None
+        for pull in self._held.expired(self._clock.monotonic_ns()):
+            pull.resume(pull)
+        self._server.request_tick()
+
+    def _topic_deleted(self, topic: str) -> None:
+        for pull in self._held.of_topic(topic):
+            pull.resume(pull)
+
+    async def _housekeep(self) -> None:
+        while True:
+            due_ns = self._clock.monotonic_ns() + HOUSEKEEPING_MS * 1_000_000
+            await asyncio.sleep(HOUSEKEEPING_MS / 1000)
+            self.longest_lag_ns = max(self.longest_lag_ns, self._clock.monotonic_ns() - due_ns)
+            self._acks.sweep()
+            # A quiet store has work too: its checkpoint, files to be made ahead, a flush that somebody waits
+            # for.
+            self._server.request_tick()
+
+    async def _expire_clients(self) -> None:
+        self._client_requests.expire()
+
+    @staticmethod
+    async def _every(interval_ms: int, act: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        while True:
+            await asyncio.sleep(interval_ms / 1000)
+            await act()

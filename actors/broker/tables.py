@@ -1,0 +1,95 @@
+"""The broker's tables – topics, groups, offsets – and their files."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import structlog
+from store.message_store import MessageStore
+
+from actors.broker.config_files import GENERATIONS, GROUPS, OFFSETS, TOPICS, ConfigFiles
+from actors.broker.groups import Groups
+from actors.broker.offsets import ConsumerOffsets
+from actors.broker.settings import BrokerSettings
+from actors.broker.topics import Topics
+from actors.remoting.routes import DataVersion, RegisterBrokerBody
+from store.clock import Clock
+from store.metadata import ConsumerOffsetTable, SubscriptionGroupTable, TopicConfigTable
+
+_log = structlog.get_logger(__name__)
+
+
+class BrokerTables:
+    """All that one broker knows beside its messages."""
+
+    def __init__(self, settings: BrokerSettings, clock: Clock, on_topics_changed: Callable[[], None]) -> None:
+        """Load what the last run has left. Raises StoreError for a file that is damaged together with its
+        backup.
+        """
+        self._on_topics_changed = on_topics_changed
+        self._saved_offset_changes = 0
+        files = self._files = ConfigFiles(settings.store_root)
+        topic_table = TopicConfigTable.from_json(files.load(TOPICS) or {}, clock)
+        group_table = SubscriptionGroupTable.from_json(files.load(GROUPS) or {}, clock)
+        offset_table = ConsumerOffsetTable.from_json(files.load(OFFSETS) or {}, clock)
+        files.keep(TOPICS, topic_table.to_json)
+        files.keep(GROUPS, group_table.to_json)
+        files.keep(OFFSETS, offset_table.to_json)
+        files.keep(GENERATIONS, self._generations_to_json)
+        self.topics = Topics(settings, topic_table, self._topic_changed)
+        self.groups = Groups(settings, group_table, lambda group: files.changed(GROUPS))
+        self.offsets = ConsumerOffsets(offset_table, _generations_from_json(files.load(GENERATIONS) or {}))
+        files.changed(TOPICS)
+        files.changed(GROUPS)
+
+    def adopt_queues(self, store: MessageStore) -> None:
+        """Define the topics of queues that the store holds but no file names.
+
+        A topic is saved shortly after it is made, not before its first message is acknowledged; a broker that
+        is killed in between must still serve what it acknowledged.
+        """
+        queues: dict[str, int] = {}
+        for topic, queue_id in store.queues():
+            queues[topic] = max(queues.get(topic, 0), queue_id + 1)
+        for topic, count in sorted(queues.items()):
+            if self.topics.find(topic) is None:
+                _log.warning("topic_found_in_store_only", topic=topic, queues=count)
+                self.topics.ensure(topic, count)
+
+    def register_body(self) -> bytes:
+        """All topics, as a nameserver wants them."""
+        content = self.topics.table.to_json()
+        version = DataVersion.from_json(content["dataVersion"])
+        return RegisterBrokerBody(version, content["topicConfigTable"]).encode()
+
+    async def save_definitions(self) -> None:
+        """Save topics and groups, if they have changed."""
+        await self._files.save_changed()
+
+    async def save_offsets(self) -> None:
+        """Save offsets and generations, if they have changed."""
+        changes = self.offsets.changes
+        if changes != self._saved_offset_changes:
+            self._saved_offset_changes = changes
+            self._files.changed(OFFSETS)
+            self._files.changed(GENERATIONS)
+            await self._files.save_changed()
+
+    def _topic_changed(self, topic: str) -> None:
+        self._files.changed(TOPICS)
+        self._on_topics_changed()
+
+    def _generations_to_json(self) -> dict[str, Any]:
+        generations = {
+            key: {str(queue): generation for queue, generation in queues.items()}
+            for key, queues in self.offsets.generations.items()
+        }
+        return {"generations": generations}
+
+
+def _generations_from_json(content: dict[str, Any]) -> dict[str, dict[int, int]]:
+    return {
+        key: {int(queue): int(generation) for queue, generation in queues.items()}
+        for key, queues in content.get("generations", {}).items()
+    }
