@@ -90,6 +90,13 @@ def _inflate_zstd(body: bytes, limit_bytes: int) -> bytes:
     import zstandard
 
     try:
-        return zstandard.ZstdDecompressor().stream_reader(body).read(limit_bytes)
+        plain = zstandard.ZstdDecompressor().stream_reader(body).read(limit_bytes)
+        if len(plain) < limit_bytes:
+            # The reader takes the end of its input for the end of the frame; this tells one from the other.
+            frame = zstandard.ZstdDecompressor().decompressobj()
+            frame.decompress(body)
+            if not frame.eof:
+                raise ValueError("the stream ends early")
     except zstandard.ZstdError as error:
         raise ValueError(str(error)) from error
+    return plain

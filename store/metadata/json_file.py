@@ -29,7 +29,7 @@ def parse_rocketmq_json(text: bytes) -> dict[str, Any]:
     except orjson.JSONDecodeError:
         content = orjson.loads(_STRING_OR_NAME.sub(_quoted, text))
     if not isinstance(content, dict):
-        raise ValueError(f"it holds a {type(content).__name__}, not an object")  # noqa: TRY004 -- bad data
+        raise ValueError(f"it holds a {type(content).__name__}, not an object")  # noqa: TRY004
     return content
 
 
@@ -38,7 +38,7 @@ def _quoted(match: re.Match[bytes]) -> bytes:
 
 
 class JsonConfigFile:
-    """A file of the `config` directory of a store; `save` may run in another thread, but only one at a time."""
+    """A file of a store's `config` directory; `save` may run in another thread, but only one at a time."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

@@ -1,0 +1,58 @@
+"""The body of a batch request."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from store.errors import MessageIllegal
+from store.message.batch import decode_batch, encode_batch
+from store.message.message import Message
+from store.message.properties import encode_properties
+
+GOLDEN = bytes.fromhex("000000290000000000000000000000070000000568656c6c6f000e6b01760257414954017472756502")
+
+messages = st.lists(
+    st.builds(
+        Message,
+        st.just("T"),
+        st.binary(max_size=50),
+        properties=st.dictionaries(st.text("ab", min_size=1), st.text("xyä", min_size=1), max_size=3),
+        flag=st.integers(-5, 5),
+    ),
+    max_size=5,
+)
+
+
+def test_element_is_byte_for_byte_rocketmqs() -> None:
+    message = Message("T", b"hello", properties={"k": "v", "WAIT": "true"}, flag=7)
+
+    assert encode_batch([message]) == GOLDEN
+
+
+@given(messages)
+def test_batch_comes_back_as_it_was(batch: list[Message]) -> None:
+    assert decode_batch(encode_batch(batch)) == [
+        (message.flag, message.body, encode_properties(message.properties)) for message in batch
+    ]
+
+
+@pytest.mark.parametrize("cut", range(1, len(GOLDEN)))
+def test_batch_that_ends_early_is_refused(cut: int) -> None:
+    with pytest.raises(MessageIllegal, match=f"byte {len(GOLDEN)}"):
+        decode_batch(GOLDEN + GOLDEN[:cut])
+
+
+@pytest.mark.parametrize("position", [0, 3, 16, 19, 25, 26])
+def test_lengths_that_do_not_add_up_are_refused(position: int) -> None:
+    broken = bytearray(GOLDEN)
+    broken[position] ^= 0x81
+
+    with pytest.raises(MessageIllegal):
+        decode_batch(broken)
+
+
+def test_properties_over_the_limit_are_refused() -> None:
+    with pytest.raises(MessageIllegal, match="32,767"):
+        encode_batch([Message("T", b"", properties={"k": "v" * 32_766})])

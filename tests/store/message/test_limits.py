@@ -1,0 +1,94 @@
+"""What may not be sent, and bodies that are compressed."""
+
+from __future__ import annotations
+
+import zlib
+
+import pytest
+
+from store.errors import MessageIllegal
+from store.message.compression import compress, decompress
+from store.message.sys_flag import COMPRESSED, COMPRESSION_LZ4, COMPRESSION_ZLIB, COMPRESSION_ZSTD
+from store.message.validate import check_body, check_group, check_properties, check_topic
+
+PLAIN = b"all work and no play " * 1000
+
+
+@pytest.mark.parametrize(
+    "name", ["T", "%RETRY%group", "a|b-c_9", "x" * 127, "%RETRY%" + "x" * 248, "%DLQ%" + "x" * 250]
+)
+def test_topics_that_rocketmq_takes(name: str) -> None:
+    check_topic(name)
+
+
+@pytest.mark.parametrize(
+    ("name", "remark"),
+    [
+        ("", "empty"),
+        ("a b", "characters other than"),
+        ("T\n", "characters other than"),
+        ("тема", "characters other than"),
+        ("x" * 128, "128 characters, the limit is 127"),
+        ("%RETRY%" + "x" * 249, "256 characters, the limit is 255"),
+    ],
+)
+def test_topics_that_rocketmq_refuses(name: str, remark: str) -> None:
+    with pytest.raises(MessageIllegal, match=remark):
+        check_topic(name)
+
+
+def test_groups_are_shorter_than_topics() -> None:
+    check_group("g" * 120)
+    with pytest.raises(MessageIllegal, match="121 characters, the limit is 120"):
+        check_group("g" * 121)
+
+
+def test_body_is_neither_empty_nor_over_the_limit() -> None:
+    check_body(b"x" * 10, 10)
+    with pytest.raises(MessageIllegal, match="empty"):
+        check_body(b"")
+    with pytest.raises(MessageIllegal, match="5,242,880 bytes is over max_message_bytes 4,194,304"):
+        check_body(bytes(5 << 20))
+
+
+def test_properties_leave_room_for_what_the_store_adds() -> None:
+    check_properties(bytes(32_767))
+    with pytest.raises(MessageIllegal, match="over the limit of 32,747"):
+        check_properties(bytes(32_748), reserved_bytes=20)
+
+
+@pytest.mark.parametrize("compression", [COMPRESSION_ZLIB, COMPRESSION_LZ4, COMPRESSION_ZSTD])
+def test_body_is_inflated_as_its_flags_say(compression: int) -> None:
+    body, flags = compress(PLAIN, compression)
+
+    assert len(body) < len(PLAIN)
+    assert flags == COMPRESSED | compression
+    assert decompress(body, flags) == PLAIN
+
+
+def test_compressed_without_a_type_is_zlib_and_uncompressed_is_left_alone() -> None:
+    assert decompress(zlib.compress(PLAIN), COMPRESSED) == PLAIN
+    assert decompress(PLAIN, COMPRESSION_ZSTD) == PLAIN
+
+
+@pytest.mark.parametrize("compression", [COMPRESSION_ZLIB, COMPRESSION_LZ4, COMPRESSION_ZSTD])
+def test_body_that_inflates_without_end_is_refused(compression: int) -> None:
+    body, flags = compress(bytes(1 << 20), compression)
+
+    assert len(decompress(body, flags, 1 << 20)) == 1 << 20
+    with pytest.raises(MessageIllegal, match="more than 1,048,575 bytes"):
+        decompress(body, flags, (1 << 20) - 1)
+
+
+@pytest.mark.parametrize("compression", [COMPRESSION_ZLIB, COMPRESSION_LZ4, COMPRESSION_ZSTD, 0x700])
+def test_body_that_is_not_what_it_says_is_refused(compression: int) -> None:
+    with pytest.raises(MessageIllegal):
+        decompress(b"not compressed at all", COMPRESSED | compression)
+
+
+@pytest.mark.parametrize("compression", [COMPRESSION_ZLIB, COMPRESSION_LZ4, COMPRESSION_ZSTD])
+def test_body_that_is_cut_short_is_refused(compression: int) -> None:
+    body, flags = compress(PLAIN, compression)
+
+    with pytest.raises(MessageIllegal, match="cannot be inflated"):
+        decompress(body[: len(body) // 2], flags)

@@ -1,0 +1,239 @@
+"""Records: RocketMQ's bytes, whatever the hosts and the topic, and no damage that goes unseen."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from store.errors import RecordDamaged
+from store.message.compression import plain_body
+from store.message.hosts import Host
+from store.message.message import MessageExt
+from store.message.properties import decode_properties, encode_properties
+from store.message.record import (
+    BODY_CRC,
+    MAGIC_V1,
+    MAGIC_V2,
+    RecordDraft,
+    RecordVerdict,
+    check_record,
+    decode_record,
+    decode_records,
+    encode_blank,
+    encode_record,
+    record_size,
+)
+from store.message.sys_flag import TRANSACTION_COMMIT, TRANSACTION_PREPARED, TRANSACTION_ROLLBACK
+
+# Made by RocketMQ 5.3.3's own encoder, which leaves the CRC 0.
+GOLDEN = bytes.fromhex(
+    "00000066daa320a7000000000000000300000007000000000000002a00000000000003e8000000000000018bcfe568000a000001"
+    "000004d20000018bcfe568010a00000200002a9f0000000100000000000000000000000568656c6c6f02543100046b017602"
+)
+HELLO_CRC = 907060870
+
+hosts = st.sampled_from([Host("10.0.0.1", 1234), Host("fd00::2", 65535)])
+i32 = st.integers(-(1 << 31), (1 << 31) - 1)
+i64 = st.integers(-(1 << 63), (1 << 63) - 1)
+texts = st.text(
+    st.characters(exclude_categories=["Cs"], exclude_characters="\x01\x02"), min_size=1, max_size=20
+)
+drafts = st.builds(
+    RecordDraft,
+    topic=st.sampled_from(["T", "%RETRY%" + "g" * 120, "%RETRY%" + "g" * 121, "%RETRY%" + "g" * 240]),
+    queue_id=i32,
+    body=st.binary(max_size=300),
+    properties=st.dictionaries(texts, texts, max_size=4).map(encode_properties),
+    flag=i32,
+    sys_flag=st.sampled_from([0, 0x1, 0x301, TRANSACTION_COMMIT]),
+    born_timestamp=i64,
+    born_host=hosts.map(lambda host: host.packed),
+    reconsume_times=i32,
+    prepared_transaction_offset=i64,
+)
+
+
+def hello(properties: bytes = b"k\x01v\x02") -> RecordDraft:
+    return RecordDraft(
+        "T1",
+        3,
+        b"hello",
+        properties,
+        flag=7,
+        born_timestamp=1700000000000,
+        born_host=Host("10.0.0.1", 1234).packed,
+        reconsume_times=1,
+    )
+
+
+def encoded_hello(**options: Any) -> bytes:
+    return encode_record(hello(), 42, 1000, 1700000000001, Host("10.0.0.2", 10911).packed, **options)
+
+
+def test_record_is_byte_for_byte_rocketmqs() -> None:
+    record = encoded_hello()
+
+    assert record[:BODY_CRC] == GOLDEN[:BODY_CRC]
+    assert int.from_bytes(record[BODY_CRC : BODY_CRC + 4], "big") == HELLO_CRC
+    assert record[BODY_CRC + 4 :] == GOLDEN[BODY_CRC + 4 :]
+    assert decode_record(record).offset_msg_id == "0A00000200002A9F00000000000003E8"
+
+
+@given(
+    draft=drafts,
+    store_host=hosts,
+    queue_offset=i64,
+    physical_offset=i64,
+    timestamp=i64,
+    append_crc=st.booleans(),
+)
+def test_what_is_encoded_is_decoded(
+    draft: RecordDraft,
+    store_host: Host,
+    queue_offset: int,
+    physical_offset: int,
+    timestamp: int,
+    append_crc: bool,
+) -> None:
+    record = encode_record(
+        draft, queue_offset, physical_offset, timestamp, store_host.packed, append_crc=append_crc
+    )
+    message = decode_record(b"before" + record + b"after", len(b"before"))
+
+    assert (
+        len(record) == record_size(draft, len(store_host.packed), append_crc=append_crc) == message.store_size
+    )
+    assert int.from_bytes(record[4:8], "big", signed=True) == (
+        MAGIC_V1 if len(draft.topic) <= 127 else MAGIC_V2
+    )
+    message.properties.pop("__CRC32#", None)
+    assert message.properties == decode_properties(draft.properties)
+    assert (message.topic, message.queue_id, message.body) == (draft.topic, draft.queue_id, draft.body)
+    assert (message.flag, message.sys_flag & ~0x30) == (draft.flag, draft.sys_flag)
+    assert (message.queue_offset, message.commit_log_offset) == (queue_offset, physical_offset)
+    assert (message.born_timestamp, message.store_timestamp) == (draft.born_timestamp, timestamp)
+    assert (message.born_host.packed, message.store_host) == (draft.born_host, store_host)
+    assert message.reconsume_times == draft.reconsume_times
+    assert message.prepared_transaction_offset == draft.prepared_transaction_offset
+
+
+@pytest.mark.parametrize("transaction", [TRANSACTION_PREPARED, TRANSACTION_ROLLBACK])
+def test_record_that_no_queue_holds_has_queue_offset_0(transaction: int) -> None:
+    draft = RecordDraft("T", 0, b"body", sys_flag=transaction)
+
+    assert decode_record(encode_record(draft, 42, 0, 0, bytes(8))).queue_offset == 0
+
+
+@given(draft=drafts, data=st.data())
+def test_no_cut_and_no_wrong_length_gets_past_the_check(draft: RecordDraft, data: st.DataObject) -> None:
+    record = encode_record(draft, 1, 2, 3, bytes(8))
+    cut = data.draw(st.integers(0, len(record) - 1))
+
+    assert check_record(record) == (RecordVerdict.RECORD, len(record), "")
+    assert check_record(record[:cut]).verdict is RecordVerdict.DAMAGED
+    with pytest.raises(RecordDamaged) as raised:
+        decode_records(record + record[:cut]) if cut else decode_record(b"")
+    assert raised.value.position in (0, len(record))
+
+
+@given(draft=drafts, data=st.data())
+def test_check_of_any_bytes_gives_a_verdict(draft: RecordDraft, data: st.DataObject) -> None:
+    record = bytearray(encode_record(draft, 1, 2, 3, bytes(8)))
+    for _ in range(data.draw(st.integers(1, 4))):
+        record[data.draw(st.integers(0, len(record) - 1))] = data.draw(st.integers(0, 255))
+
+    check = check_record(record)
+
+    assert check.verdict is not RecordVerdict.RECORD or check.size_bytes == len(record)
+
+
+def test_changed_body_is_damage() -> None:
+    record = bytearray(encoded_hello())
+    record[88] ^= 1
+
+    assert "CRC" in check_record(record).reason
+    assert check_record(record, check_crc=False).verdict is RecordVerdict.RECORD
+
+
+@pytest.mark.parametrize("position", range(102))
+def test_crc_of_the_whole_record_catches_a_change_anywhere(position: int) -> None:
+    record = bytearray(encoded_hello(append_crc=True))
+    assert check_record(record, force_crc_property=True).verdict is RecordVerdict.RECORD
+
+    record[position] ^= 0x10
+
+    assert check_record(record, force_crc_property=True).verdict is not RecordVerdict.RECORD
+
+
+def test_crc_of_the_whole_record_is_demanded_where_forced() -> None:
+    assert check_record(encoded_hello(), force_crc_property=True).verdict is RecordVerdict.DAMAGED
+
+
+def test_crc_property_is_parted_from_properties_that_lack_their_last_separator() -> None:
+    record = encode_record(hello(b"k\x01v"), 0, 0, 0, bytes(8), append_crc=True)
+
+    assert decode_record(record).properties.keys() == {"k", "__CRC32#"}
+
+
+def test_blank_record_leads_to_the_end_of_its_file_and_not_over_it() -> None:
+    blank = encode_blank(100)
+
+    assert check_record(blank + bytes(92)) == (RecordVerdict.BLANK, 100, "")
+    assert check_record(blank + bytes(91)).verdict is RecordVerdict.DAMAGED
+
+
+def as_expected(message: MessageExt) -> dict[str, Any]:
+    """The fields that RocketMQ's reader wrote down for each record of a fixture."""
+    fields: dict[str, Any] = {
+        "msgTopic": message.topic,
+        "msgQueueId": message.queue_id,
+        "msgQueueOffset": message.queue_offset,
+        "commitLogOffset": message.commit_log_offset,
+        "storeSize": message.store_size,
+        "msgId": message.offset_msg_id,
+        "uniqKey": message.uniq_key,
+        "tags": message.tags,
+        "keys": message.keys,
+        "properties": message.properties,
+        "sysFlag": message.sys_flag,
+        "flag": message.flag,
+        "bornTimestamp": message.born_timestamp,
+        "storeTimestamp": message.store_timestamp,
+        "bornHost": str(message.born_host),
+        "storeHost": str(message.store_host),
+        "reconsumeTimes": message.reconsume_times,
+        "preparedTransactionOffset": message.prepared_transaction_offset,
+        "bodyCRC": message.body_crc,
+        "bodyLen": len(message.body),
+        "bodySha1": hashlib.sha1(message.body).hexdigest(),
+    }
+    plain = plain_body(message)
+    if message.sys_flag & 1:
+        fields |= {"plainBodyLen": len(plain), "plainBodySha1": hashlib.sha1(plain).hexdigest()}
+    return fields
+
+
+def read_log(root: Path) -> bytes:
+    return b"".join(path.read_bytes() for path in sorted((root / "commitlog").iterdir()))
+
+
+@pytest.mark.parametrize("ending", ["clean_store", "crashed_store"])
+def test_records_of_rocketmqs_own_store_read_as_rocketmq_reads_them(
+    ending: str, request: pytest.FixtureRequest
+) -> None:
+    unpack: Callable[[], Any] = request.getfixturevalue(ending)
+    store = unpack()
+    log = read_log(store.root)
+
+    for line in store.expected.read_text().splitlines():
+        expected = json.loads(line)
+        message = decode_record(log, expected["commitLogOffset"])
+        got = as_expected(message)
+        assert got == {name: expected[name] for name in got}
