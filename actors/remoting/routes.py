@@ -48,6 +48,10 @@ class DataVersion:
         """As it goes into a body."""
         return {"counter": self.counter, "stateVersion": self.state_version, "timestamp": self.timestamp_ms}
 
+    def encode(self) -> bytes:
+        """As a body of its own."""
+        return orjson.dumps(self.to_json())
+
 
 @dataclass(frozen=True, slots=True)
 class QueueData:

@@ -1,0 +1,275 @@
+"""RouteTable: which brokers there are and which topics they have (RocketMQ RouteInfoManager). Pure: no
+sockets, no clock.
+
+    brokers   broker name → cluster, {broker id: address}
+    live      address → who registered it, when, over which connection, with which version of its topics
+    queues    topic → {broker name: QueueData}
+"""
+
+from collections.abc import Hashable
+from dataclasses import dataclass
+from typing import Any
+
+import structlog
+
+from actors.remoting.codes import ResponseCode
+from actors.remoting.errors import Refused
+from actors.remoting.routes import (
+    MASTER_ID,
+    PERM_READ,
+    PERM_WRITE,
+    BrokerData,
+    ClusterInfo,
+    DataVersion,
+    QueueData,
+    RegisterBrokerBody,
+    TopicRouteData,
+)
+
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerIdentity:
+    """One replica of a broker, as it names itself."""
+
+    cluster: str
+    name: str
+    broker_id: int
+    address: str
+    ha_address: str = ""
+    enable_acting_master: bool = False
+
+
+@dataclass(slots=True)
+class LiveBroker:
+    """One registered replica."""
+
+    identity: BrokerIdentity
+    data_version: DataVersion
+    heard_ns: int
+    expiry_ns: int
+    connection: Hashable
+
+
+class RouteTable:
+    """Everything a nameserver knows of brokers and topics; times are monotonic nanoseconds given by the
+    caller.
+    """
+
+    def __init__(self, delete_topic_with_broker_registration: bool = False) -> None:
+        self._brokers: dict[str, BrokerData] = {}
+        self._live: dict[str, LiveBroker] = {}
+        self._queues: dict[str, dict[str, QueueData]] = {}
+        self._deletes_missing_topics = delete_topic_with_broker_registration
+        self._encoded: dict[str, bytes] = {}
+
+    # ---- brokers come and go -------------------------------------------------------------------------
+
+    def register(
+        self,
+        broker: BrokerIdentity,
+        body: RegisterBrokerBody,
+        connection: Hashable,
+        now_ns: int,
+        expiry_ns: int,
+    ) -> tuple[str, str] | None:
+        """Take a broker's registration; returns its master's address and HA address where it is no master
+        itself.
+
+        Raises Refused where another process holds the same id with newer topics.
+        """
+        data = self._brokers.get(broker.name)
+        self._refuse_stale(broker, data, body)
+        if data is None:
+            data = self._brokers[broker.name] = BrokerData(broker.cluster, broker.name)
+        data.cluster = broker.cluster
+        data.enable_acting_master = broker.enable_acting_master
+        self._forget_former_role(broker, data)
+        before = data.broker_addrs.get(broker.broker_id)
+        data.broker_addrs[broker.broker_id] = broker.address
+        known = self._live.get(broker.address)
+        if broker.broker_id == MASTER_ID and (
+            before is None or known is None or known.data_version != body.data_version
+        ):
+            self._take_topics(broker.name, body)
+        if known is None:
+            _log.info("broker_registered", broker=broker.name, id=broker.broker_id, address=broker.address)
+        self._live[broker.address] = LiveBroker(broker, body.data_version, now_ns, expiry_ns, connection)
+        self._encoded.clear()
+        return self._master_of(broker, data)
+
+    def heard(self, address: str, now_ns: int) -> bool:
+        """A broker without news is alive; False where it is not registered."""
+        live = self._live.get(address)
+        if live is None:
+            return False
+        live.heard_ns = now_ns
+        return True
+
+    def data_version(self, address: str) -> DataVersion | None:
+        """The version of the topics that this broker registered last."""
+        live = self._live.get(address)
+        return None if live is None else live.data_version
+
+    def unregister(self, name: str, broker_id: int, address: str) -> None:
+        """Forget a replica; its topics too, where it was the broker's last."""
+        self._live.pop(address, None)
+        data = self._brokers.get(name)
+        if data is None or data.broker_addrs.get(broker_id) != address:
+            return
+        del data.broker_addrs[broker_id]
+        _log.info("broker_gone", broker=name, id=broker_id, address=address)
+        if not data.broker_addrs:
+            del self._brokers[name]
+            for topic in [topic for topic, queues in self._queues.items() if name in queues]:
+                self._remove_queues(topic, name)
+        self._encoded.clear()
+
+    def connection_closed(self, connection: Hashable) -> None:
+        """Forget the brokers that registered over this connection, and over no later one."""
+        for live in [live for live in self._live.values() if live.connection is connection]:
+            self._drop(live)
+
+    def expire(self, now_ns: int) -> list[LiveBroker]:
+        """Forget the brokers that have been silent for too long; returns them."""
+        silent = [live for live in self._live.values() if now_ns - live.heard_ns > live.expiry_ns]
+        for live in silent:
+            _log.warning("broker_silent", broker=live.identity.name, address=live.identity.address)
+            self._drop(live)
+        return silent
+
+    # ---- topics --------------------------------------------------------------------------------------
+
+    def delete_topic(self, topic: str, cluster: str | None = None) -> None:
+        """Forget a topic, in one cluster or in all."""
+        for name in list(self._queues.get(topic, ())):
+            if cluster is None or self._cluster_of(name) == cluster:
+                self._remove_queues(topic, name)
+        self._encoded.clear()
+
+    def change_write_permission(self, name: str, is_writable: bool) -> int:
+        """Let producers use a broker, or keep them off, until it registers changed topics; returns how many
+        topics.
+        """
+        count = 0
+        for queues in self._queues.values():
+            held = queues.get(name)
+            if held is not None:
+                perm = PERM_READ | PERM_WRITE if is_writable else held.perm & ~PERM_WRITE
+                queues[name] = _with_perm(held, perm)
+                count += 1
+        self._encoded.clear()
+        return count
+
+    # ---- answers -------------------------------------------------------------------------------------
+
+    def route(self, topic: str) -> TopicRouteData | None:
+        """Where a topic is, or None where no broker that lives has it."""
+        queues = self._queues.get(topic)
+        if not queues:
+            return None
+        brokers = [self._brokers[name] for name in sorted(queues) if name in self._brokers]
+        if not brokers:
+            return None
+        return TopicRouteData([queues[name] for name in sorted(queues)], brokers)
+
+    def encoded_route(self, topic: str, order_conf: str | None) -> bytes | None:
+        """The same as a body, encoded once for all who ask."""
+        if order_conf is None and (known := self._encoded.get(topic)) is not None:
+            return known
+        route = self.route(topic)
+        if route is None:
+            return None
+        route.order_topic_conf = order_conf
+        body = route.encode()
+        if order_conf is None:
+            self._encoded[topic] = body
+        return body
+
+    def cluster_info(self) -> ClusterInfo:
+        """All brokers and clusters."""
+        clusters: dict[str, list[str]] = {}
+        for name in sorted(self._brokers):
+            clusters.setdefault(self._brokers[name].cluster, []).append(name)
+        return ClusterInfo({name: self._brokers[name] for name in sorted(self._brokers)}, clusters)
+
+    def topics(self, cluster: str | None = None) -> list[str]:
+        """All topics, or those of one cluster."""
+        if cluster is None:
+            return sorted(self._queues)
+        return sorted(
+            topic
+            for topic, queues in self._queues.items()
+            if any(self._cluster_of(name) == cluster for name in queues)
+        )
+
+    def system_topics(self) -> list[str]:
+        """The topics that every cluster and broker has under its own name."""
+        info = self.cluster_info()
+        return [*sorted(info.clusters), *info.brokers]
+
+    # ---- its own -------------------------------------------------------------------------------------
+
+    def _refuse_stale(
+        self, broker: BrokerIdentity, data: BrokerData | None, body: RegisterBrokerBody
+    ) -> None:
+        holder = None if data is None else data.broker_addrs.get(broker.broker_id)
+        if holder is None or holder == broker.address:
+            return
+        held = self._live.get(holder)
+        if held is not None and held.data_version.state_version > body.data_version.state_version:
+            raise Refused(
+                ResponseCode.SYSTEM_ERROR,
+                f"broker {broker.name} id {broker.broker_id} is {holder}, with state version "
+                f"{held.data_version.state_version}; {broker.address} has the older "
+                f"{body.data_version.state_version}: is it a former master that still runs?",
+            )
+
+    def _forget_former_role(self, broker: BrokerIdentity, data: BrokerData) -> None:
+        """A replica that has become master is no longer a slave; its address stands under one id."""
+        for broker_id, address in list(data.broker_addrs.items()):
+            if address == broker.address and broker_id != broker.broker_id:
+                del data.broker_addrs[broker_id]
+
+    def _take_topics(self, name: str, body: RegisterBrokerBody) -> None:
+        for topic, config in body.topic_configs.items():
+            queues = self._queues.setdefault(topic, {})
+            given = _queue_data(name, config)
+            if queues.get(name) != given:
+                if not queues:
+                    _log.info("topic_registered", topic=topic, broker=name)
+                queues[name] = given
+        if self._deletes_missing_topics:
+            for topic in [topic for topic, queues in self._queues.items() if name in queues]:
+                if topic not in body.topic_configs:
+                    self._remove_queues(topic, name)
+
+    def _remove_queues(self, topic: str, name: str) -> None:
+        queues = self._queues[topic]
+        queues.pop(name, None)
+        if not queues:
+            del self._queues[topic]
+
+    def _drop(self, live: LiveBroker) -> None:
+        self.unregister(live.identity.name, live.identity.broker_id, live.identity.address)
+
+    def _cluster_of(self, name: str) -> str | None:
+        data = self._brokers.get(name)
+        return None if data is None else data.cluster
+
+    def _master_of(self, broker: BrokerIdentity, data: BrokerData) -> tuple[str, str] | None:
+        if broker.broker_id == MASTER_ID:
+            return None
+        address = data.broker_addrs.get(MASTER_ID)
+        live = None if address is None else self._live.get(address)
+        return None if live is None else (live.identity.address, live.identity.ha_address)
+
+
+def _queue_data(name: str, config: dict[str, Any]) -> QueueData:
+    given = QueueData.from_json(config)
+    return QueueData(name, given.read_queue_nums, given.write_queue_nums, given.perm, given.topic_sys_flag)
+
+
+def _with_perm(held: QueueData, perm: int) -> QueueData:
+    return QueueData(held.broker_name, held.read_queue_nums, held.write_queue_nums, perm, held.topic_sys_flag)

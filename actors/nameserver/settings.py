@@ -1,0 +1,29 @@
+"""The nameserver's settings. Those that RocketMQ has keep its meaning, its default and, as an alias, its
+key.
+"""
+
+from pathlib import Path
+
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field
+
+
+class NameserverSettings(BaseModel):
+    """Everything one nameserver process is told at its start."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
+
+    listen_host: str = "127.0.0.1"
+    listen_port: int = Field(9876, ge=0, le=65535, validation_alias=AliasChoices("listen_port", "listenPort"))
+    data_dir: Path | None = Field(
+        None, description="where the kv config is kept; None: it lives as long as the process"
+    )
+    broker_expiry_ms: int = Field(120_000, ge=1)
+    scan_interval_ms: int = Field(
+        5_000, ge=1, validation_alias=AliasChoices("scan_interval_ms", "scanNotActiveBrokerInterval")
+    )
+    delete_topic_with_broker_registration: bool = Field(
+        False,
+        validation_alias=AliasChoices(
+            "delete_topic_with_broker_registration", "deleteTopicWithBrokerRegistration"
+        ),
+    )
