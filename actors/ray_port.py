@@ -1,7 +1,7 @@
 """The one place where our actors meet Ray: how they are made, found, asked and ended.
 
-All that is decided is decided elsewhere, in plain Python; here are only Ray's calls, with deadlines. Ray is imported by
-the first of them: what it reads at its import must be set before (`cluster.environment`), and `raymq` answers faster.
+All that is decided is decided elsewhere, in plain Python; here are only Ray's calls, with deadlines. Ray is
+imported by the first of them: what it reads at its import must be set before (`cluster.environment`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ PIN_SHARE = 0.001
 """How much of its node's resource an actor takes: enough to be bound to the node, nothing that is missed."""
 
 CONCURRENCY_GROUPS = {"control": 2, "append": 4, "read": 16}
-"""Threads by kind of call: a read that waits for messages never keeps `describe` or an append from running."""
+"""Threads by kind of call: a read that waits for messages keeps neither `describe` nor an append waiting."""
 
 
 def control(method: Method) -> Method:

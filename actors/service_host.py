@@ -1,11 +1,11 @@
 """ServiceHost: the life of a service inside an actor's process – its loop, its start, its state, its end.
 
     STARTING ──start()──> SERVING ──stop()──> STOPPED
-        │ held by another (port, store's lock): again until the deadline, then the process ends and Ray makes another
+        │ held by another (port, store's lock): again until the deadline, then Ray makes a new process
         └─ anything else ──> NOT_SERVING, with the reason, until somebody acts
 
-An exception in an actor's constructor during a restart ends that actor for ever, so nothing here raises from one:
-what is wrong is told by `state` and `reason`.
+An exception in an actor's constructor during a restart ends that actor for ever, so nothing here raises in
+one: what is wrong is told by `state` and `reason`.
 """
 
 from __future__ import annotations
@@ -70,6 +70,7 @@ class ServiceHost:
         make: Callable[[], Service],
         *,
         start_deadline_s: float = START_DEADLINE_S,
+        retry_s: float = RETRY_S,
         leave: Callable[[int], None] = os._exit,
     ) -> None:
         self.state = State.STARTING
@@ -79,6 +80,7 @@ class ServiceHost:
         self.code_version = code_version()
         self._make = make
         self._start_deadline_s = start_deadline_s
+        self._retry_s = retry_s
         self._leave = leave
         self._loop = uvloop.new_event_loop()
         self._thread = threading.Thread(target=self._run, name="service-loop", daemon=True)
@@ -102,13 +104,13 @@ class ServiceHost:
     def call_async(
         self, function: Callable[[], Coroutine[object, object, Result]], *, timeout_s: float = CALL_TIMEOUT_S
     ) -> Result:
-        """Run the coroutine of `function` on the service's loop to its end; raises NotServing, TimeoutError."""
+        """Run the coroutine of `function` on the service's loop; raises NotServing, TimeoutError."""
         if self.state is not State.SERVING:
             raise NotServing(f"{self.state}: {self.reason or 'not yet up'}")
         return self._post(function(), timeout_s)
 
     def stop(self, timeout_s: float = STOP_TIMEOUT_S) -> None:
-        """Stop the service in order; a second call does nothing. Raises TimeoutError, or what the service raised."""
+        """Stop the service in order, once. Raises TimeoutError, or what the service raised."""
         if self.state is State.STOPPED:
             return
         service, self.state = self.service, State.STOPPED
@@ -142,7 +144,7 @@ class ServiceHost:
             try:
                 service = self._make()
                 await service.start()
-            # Whatever it is, a constructor that raises would end the actor for ever: the reason is kept and shown.
+            # Whatever it is: raised in a constructor it would end the actor for ever; here it is shown.
             except Exception as error:
                 self.reason = describe_error(error)
                 await self._let_go(service)
@@ -158,7 +160,7 @@ class ServiceHost:
                 log.error("service_start_given_up", reason=self.reason, after_s=self._start_deadline_s)
                 self._leave(EXIT_START_FAILED)
                 return
-            await asyncio.sleep(RETRY_S)
+            await asyncio.sleep(self._retry_s)
 
     async def _let_go(self, service: Service | None) -> None:
         """Release what a failed start may have taken: the next try opens it anew."""
@@ -175,7 +177,7 @@ def is_held_by_another(error: BaseException) -> bool:
     """Whether waiting may cure it: a port or a store that another process still holds."""
     if isinstance(error, OSError):
         return error.errno in (errno.EADDRINUSE, errno.EAGAIN)
-    return isinstance(error, StoreError) and "lock" in error.reason
+    return isinstance(error, StoreError) and "is locked by" in error.reason
 
 
 def describe_error(error: BaseException) -> str:

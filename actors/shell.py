@@ -14,7 +14,7 @@ from actors.service_host import Service, ServiceHost
 class ActorShell:
     """Holds a service in its host. A subclass makes the service and adds the methods of its handle.
 
-    `spec` is what the driver wants of this actor (`cluster.plan.ActorSpec` as JSON): it is kept as it is and shown
+    `spec` is what the driver wants of this actor (`cluster.plan.ActorSpec` as JSON): kept as it is, and shown
     in `raymq_status`, so that the next driver can compare.
     """
 

@@ -24,6 +24,7 @@ from cluster.report import Report
 from cluster.specs import make_specs
 from cluster.topology import Topology
 from cluster.topology_file import Source, TopologyError
+from store.identity import StoreIdentity
 
 Result = TypeVar("Result")
 
@@ -154,7 +155,7 @@ class Driver:
         return placement.resources
 
     def _with_ports(self, resources: Mapping[str, str], running: Sequence[Running]) -> Topology:
-        """Choose a port where the topology says 0: the one that the actor has, else a free one of its node."""
+        """Choose a port where the topology says 0: the one that the actor has, or a free one."""
         here = {
             actor.name: actor.spec.listen[1]
             for actor in running
@@ -247,10 +248,8 @@ def demand_of(
     """What must be free for an actor, without what it `held` itself as it ran, and what is `freed` before."""
     port = 0 if (held is not None and held.listen == spec.listen) or spec.listen in freed else spec.listen[1]
     store = "" if held is not None and held.store == spec.store else spec.store or ""
-    identity = (
-        {"cluster": spec.cluster, "broker": spec.settings.get("broker_name"), "replica": 0} if store else {}
-    )
-    return spec.place, spec.listen[0], port, store, identity
+    identity = StoreIdentity(spec.cluster, str(spec.settings.get("broker_name", "")))
+    return Demand(spec.place, spec.listen[0], port, store, identity)
 
 
 def on_node(resource: str, function: Callable[[Any], Result], argument: object) -> Result:

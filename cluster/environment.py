@@ -1,6 +1,6 @@
-"""The environment that Ray's processes need: a Java for Spark, one Python for all, and Ray's token. Imports no Ray.
+"""The environment that Ray's processes need: a Java for Spark, one Python for all, and Ray's token.
 
-Ray reads most of it when it is imported or started, so that it must be set before.
+Imports no Ray: Ray reads most of it when it is imported or started, so that it must be set before.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ JAVA_OPTIONS_ENV = "JDK_JAVA_OPTIONS"
 TOKEN_BYTES = 32
 
 _OPENED_PACKAGES = (
-    "java.lang", "java.lang.invoke", "java.lang.reflect", "java.io", "java.net", "java.nio", "java.math", "java.text",
-    "java.util", "java.util.concurrent", "java.util.concurrent.atomic", "sun.nio.ch", "sun.nio.cs", "sun.security.action",
-    "sun.util.calendar",
+    "java.lang", "java.lang.invoke", "java.lang.reflect", "java.io", "java.net", "java.nio", "java.math",
+    "java.text", "java.util", "java.util.concurrent", "java.util.concurrent.atomic", "sun.nio.ch",
+    "sun.nio.cs",     "sun.security.action", "sun.util.calendar",
 )  # fmt: skip
 JAVA_OPTIONS = " ".join(f"--add-opens=java.base/{package}=ALL-UNNAMED" for package in _OPENED_PACKAGES)
 """What Java 17 must be told for `ray.data.from_spark`."""
@@ -94,6 +94,7 @@ def make_token(path: Path) -> None:
         return
     except OSError as error:
         raise EnvironmentUnfit(
-            f"Ray needs a token, and {path} cannot be written: {error.strerror}; set {TOKEN_PATH_ENV} to a file that "
-            f"can, or {AUTH_MODE_ENV}=disabled to run without (whoever reaches Ray's ports can then run code)"
+            f"Ray needs a token, and {path} cannot be written: {error.strerror}; set "
+            f"{TOKEN_PATH_ENV} to a file that can, or {AUTH_MODE_ENV}=disabled to run without "
+            "(whoever reaches Ray's ports can then run code)"
         ) from error

@@ -103,7 +103,7 @@ def stop(namespace: str, name: str) -> str:
 
 
 def wait_serving(namespace: str, specs: Sequence[ActorSpec], timeout_s: float) -> Iterator[tuple[str, str]]:
-    """Yield (name, why it does not serve – or an empty string) as each comes up, or at the end of the time."""
+    """Yield (name, why it does not serve, or "") as each comes up, or at the end of the time."""
     deadline_s = time.monotonic() + timeout_s
     waiting = [spec.name for spec in specs]
     while waiting:

@@ -27,7 +27,8 @@ PAUSE_S = 0.1
 def probe(spec: ActorSpec, brokers: Sequence[ActorSpec]) -> str:
     """Why an actor does not serve at its advertised address, or an empty string.
 
-    A nameserver must know all the `brokers` at theirs; a broker must answer; a rebalancer must take a connection.
+    A nameserver must know all the `brokers` at theirs; a broker must answer; a rebalancer must take a
+    connection.
     """
     try:
         if spec.kind is Kind.NAMESERVER:

@@ -2,7 +2,7 @@
 
     ray job submit --working-dir . -- python -m cluster.launch configs/local.yaml
 
-The actors are detached, so that this process may end and be run again – by hand, by `raymq up`, or as a job.
+The actors are detached, so that this process may end and be run again: by hand, by `raymq up`, as a job.
 """
 
 from __future__ import annotations
@@ -17,12 +17,13 @@ from pathlib import Path
 from rich.console import Console
 
 from actors.ray_port import ActorGone, ActorSilent
+from actors.service_host import State
 from cluster import fleet
 from cluster.driver import Driver, LaunchFailed, LaunchRefused, UpResult
 from cluster.environment import EnvironmentUnfit
 from cluster.health import probe
 from cluster.paths import home_of, only_one_driver
-from cluster.plan import Kind, Running
+from cluster.plan import ActorSpec, Kind, Running
 from cluster.ray_head import HeadFailed, read_record, stop_head
 from cluster.ray_session import Mode, SessionFailed, choose_way, disconnect, is_connected, session
 from cluster.report import ConsoleReport, Report
@@ -45,7 +46,7 @@ def up(
 ) -> UpResult:
     """Make the cluster of a topology file be so, and give what serves.
 
-    `embedded`: start Ray in this process, where none is connected; it ends with the process or `leave_embedded`.
+    `embedded`: start Ray in this process, if it has none; it ends with the process or `leave_embedded`.
     Raises TopologyError or LaunchRefused (nothing was started), LaunchFailed, SessionFailed, HeadFailed.
     """
     topology, source = load_with_source(file, overrides)
@@ -126,9 +127,9 @@ def status(topology: Topology) -> list[ActorStatus]:
     return [ActorStatus(actor, why_failing(actor, brokers)) for actor in reversed(mine)]
 
 
-def why_failing(actor: Running, brokers: Sequence[fleet.ActorSpec]) -> str:
+def why_failing(actor: Running, brokers: Sequence[ActorSpec]) -> str:
     """Why an actor does not serve, or an empty string."""
-    if actor.spec is None or actor.state != fleet.State.SERVING:
+    if actor.spec is None or actor.state != State.SERVING:
         return actor.reason or actor.state
     return probe(actor.spec, brokers)
 
@@ -147,7 +148,7 @@ def find_nameservers(namespace: str = DEFAULT_NAMESPACE) -> list[str]:
 
 
 def reported(work: Callable[[], int], errors: Console) -> int:
-    """Run a command's work; what it cannot do is told in its own words, without a traceback. Gives the exit code."""
+    """Run a command's work and give its exit code; what cannot be is told without a traceback."""
     try:
         return work()
     except Refusals as error:

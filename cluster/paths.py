@@ -1,4 +1,4 @@
-"""Where a cluster keeps its things: RAYMQ_HOME, by default `~/.raymq/<cluster>`, never the working directory."""
+"""Where a cluster keeps its things: RAYMQ_HOME, by default `~/.raymq/<cluster>`, and no working directory."""
 
 from __future__ import annotations
 

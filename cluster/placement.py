@@ -12,7 +12,7 @@ from typing import Protocol
 
 from cluster.topology import LOOPBACK_HOSTS, Problem, Topology
 
-UNSPECIFIED_HOSTS = ("0.0.0.0", "::")  # noqa: S104 - compared with, not bound to
+UNSPECIFIED_HOSTS = ("0.0.0.0", "::")
 
 
 class Node(Protocol):
@@ -59,8 +59,10 @@ def place(topology: Topology, nodes: Sequence[Node]) -> Placement:
             problems.append(
                 (
                     (*path, "resource"),
-                    f"no living node has the resource {resource!r} ({shown}); start a node with "
-                    f"""`ray start --address=… --resources='{{"{resource}": 1}}'`, or name another""",
+                    (
+                        f"no living node has the resource {resource!r} ({shown}); start a node with "
+                        f"""`ray start --address=… --resources='{{"{resource}": 1}}'`, or name another"""
+                    ),
                 )
             )
         host = topology.advertised(entry)[0]
@@ -68,8 +70,10 @@ def place(topology: Topology, nodes: Sequence[Node]) -> Placement:
             problems.append(
                 (
                     (*path, "advertised_host"),
-                    f"{host} is advertised, which the other {len(nodes) - 1} nodes of this Ray cluster cannot dial; "
-                    "set listen_host and advertised_host to an address of its node",
+                    (
+                        f"{host} is advertised, which the other {len(nodes) - 1} nodes of this Ray "
+                        "cluster cannot dial; set listen_host and advertised_host to an address of its node"
+                    ),
                 )
             )
         if host in UNSPECIFIED_HOSTS:

@@ -51,9 +51,9 @@ class ActorSpec:
     def to_json(self) -> dict[str, Any]:
         """As the actor is given it, and gives it back in `status`."""
         return {
-            "kind": str(self.kind), "name": self.name, "cluster": self.cluster, "settings": dict(self.settings),
-            "listen": list(self.listen), "advertised": list(self.advertised), "resource": self.resource,
-            "store": self.store,
+            "kind": str(self.kind), "name": self.name, "cluster": self.cluster,
+            "settings": dict(self.settings), "listen": list(self.listen), "advertised": list(self.advertised),
+            "resource": self.resource,             "store": self.store,
         }  # fmt: skip
 
     @classmethod
@@ -68,7 +68,7 @@ class ActorSpec:
 
 @dataclass(frozen=True)
 class Running:
-    """One actor as it runs; `spec` is None when it does not answer, `is_ours` False when it is another program's."""
+    """One actor as it runs; `spec` is None when it does not answer; `is_ours`: not another program's."""
 
     namespace: str
     name: str
@@ -191,13 +191,14 @@ def _refusals(spec: ActorSpec, running: Sequence[Running], namespace: str) -> li
         is_same = actor.namespace == namespace and actor.name == spec.name
         if is_same and not actor.is_ours:
             found.append(
-                f"{spec.place}: the name {spec.name!r} is taken in namespace {namespace} by an actor of another "
-                "program; give the topology another namespace"
+                f"{spec.place}: the name {spec.name!r} is taken in namespace {namespace} by an actor of "
+                "another program; give the topology another namespace"
             )
         elif is_same and actor.spec is not None and actor.spec.cluster != spec.cluster:
             found.append(
-                f"{spec.place}: {spec.name} of namespace {namespace} belongs to cluster {actor.spec.cluster}, "
-                f"not {spec.cluster}; give this topology another namespace, or take that cluster down"
+                f"{spec.place}: {spec.name} of namespace {namespace} belongs to cluster "
+                f"{actor.spec.cluster}, not {spec.cluster}; give this topology another "
+                "namespace, or take that cluster down"
             )
         elif not is_same and actor.spec is not None:
             found += _clashes(

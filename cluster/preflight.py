@@ -1,26 +1,27 @@
 """What must be free before anything is started: ports and stores, looked at on the machine where they are.
 
-Runs on other nodes as a Ray task, so it takes and gives plain values.
+Runs on other nodes as a Ray task, so it takes and gives values that can be pickled.
 """
 
 from __future__ import annotations
 
 import contextlib
 import fcntl
-import json
 import os
 import socket
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import psutil
+
+from store.errors import StoreError
+from store.identity import StoreIdentity, read_name
 
 FLOCK = struct.Struct("hhqqi4x")
 """`struct flock` of 64-bit Linux: type, whence, start, length, pid."""
 
-IDENTITY_FILE = "raymq.json"
 LOCK_FILE = "lock"
 
 
@@ -35,7 +36,8 @@ def check_port(host: str, port: int) -> str:
             probe.listen(1)
         except OSError as error:
             owner = port_owner(port)
-            return f"{host}:{port} cannot be bound ({error.strerror}){f': it belongs to {owner}' if owner else ''}"
+            belongs = f": it belongs to {owner}" if owner else ""
+            return f"{host}:{port} cannot be bound ({error.strerror}){belongs}"
     return ""
 
 
@@ -54,32 +56,30 @@ def _command(pid: int) -> str:
     return "its command is hidden"
 
 
-def check_store(root: str, identity: Mapping[str, Any]) -> str:
-    """Why the store at `root` cannot be this broker's, or an empty string.
-
-    `identity`: keys of the store's own `raymq.json` and the values they must have.
-    """
+def check_store(root: str, identity: StoreIdentity) -> str:
+    """Why the store at `root` cannot be opened by the broker `identity`, or an empty string."""
     folder = Path(root)
     if folder.exists() and not folder.is_dir():
         return f"{root} is no directory"
     if reason := _not_writable(folder):
         return reason
     try:
-        known = json.loads((folder / IDENTITY_FILE).read_bytes())
-    except FileNotFoundError:
-        known = {}
-    except ValueError as error:
-        return f"{folder / IDENTITY_FILE} is damaged: {error}"
-    wrong = [
-        f"{key} {known[key]!r}, not {value!r}"
-        for key, value in identity.items()
-        if known.get(key, value) != value
-    ]
-    if wrong:
-        return f"{root} is the store of {', '.join(wrong)}; name the right store, or the right cluster and broker"
+        name = read_name(folder)
+    except (StoreError, OSError) as error:
+        return str(error)
+    if name is not None and name.identity != identity:
+        return (
+            f"{root} belongs to {spell(name.identity)}, not to {spell(identity)}; "
+            "name the right store or broker"
+        )
     if owner := lock_owner(folder / LOCK_FILE):
         return f"{root} is in use by process {owner} ({_command(owner)}); a store has one writer"
     return ""
+
+
+def spell(identity: StoreIdentity) -> str:
+    """A store's owner in words."""
+    return f"broker {identity.broker} (replica {identity.replica}) of cluster {identity.cluster}"
 
 
 def _not_writable(folder: Path) -> str:
@@ -112,16 +112,23 @@ def free_ports(hosts: Sequence[str]) -> list[int]:
         return ports
 
 
-Demand = tuple[str, str, int, str, Mapping[str, Any]]
-"""What one actor wants: key path, host, port (0: nothing to check), store ("": none), identity of the store."""
+@dataclass(frozen=True)
+class Demand:
+    """What must be free for one actor. `place` is its key path; port 0 and no store need no check."""
+
+    place: str
+    host: str
+    port: int
+    store: str = ""
+    identity: StoreIdentity | None = None
 
 
 def check_all(demands: Sequence[Demand]) -> list[str]:
     """All that hinders, a line each that begins with the key path."""
     found = []
-    for place, host, port, store, identity in demands:
-        if port and (reason := check_port(host, port)):
-            found.append(f"{place}.listen_port: {reason}; give it another port, or end that process")
-        if store and (reason := check_store(store, identity)):
-            found.append(f"{place}.store: {reason}")
+    for demand in demands:
+        if demand.port and (reason := check_port(demand.host, demand.port)):
+            found.append(f"{demand.place}.listen_port: {reason}; give it another port, or end that process")
+        if demand.identity and (reason := check_store(demand.store, demand.identity)):
+            found.append(f"{demand.place}.store: {reason}")
     return found

@@ -26,12 +26,15 @@ MARK_ENV = "RAYMQ_RAY_HEAD"
 RECORD_FILE = "ray.json"
 START_LOG = "ray-start.log"
 START_TIMEOUT_S = 90.0
-STOP_GRACE_S = 5.0
+RAYLET_GRACE_S = 8.0
+OTHERS_GRACE_S = 2.5
+"""Without a raylet the others have nothing left to save, and Ray's monitor does not heed SIGTERM then."""
+
 CURRENT_CLUSTER = Path(os.environ.get("RAY_TMPDIR", "/tmp")) / "ray" / "ray_current_cluster"
 """Where `ray start` notes the address that `auto` means."""
 
 WORKER_PORTS = ((20000, 29999), (40000, 49999), (50000, 59999))
-"""Ray's own range for its workers, 10002 to 19999, holds RocketMQ's 10911: a worker could take a broker's port."""
+"""For Ray's workers. Its own range, 10002 to 19999, holds RocketMQ's 10911: a worker could take it."""
 
 CLIENT_SERVER_PORT = 10001
 
@@ -181,10 +184,10 @@ def stop_head(home: Path) -> int:
     found = list(marked_processes(record.mark))
     raylets = [process for process in found if _is_raylet(process)]
     # The raylet first: it ends its workers and says good-bye to the GCS, which must still be there.
-    _end(raylets)
+    _end(raylets, RAYLET_GRACE_S)
     # Each round finds what a process of the last one still started.
     while remaining := list(marked_processes(record.mark)):
-        _end(remaining)
+        _end(remaining, OTHERS_GRACE_S)
     if record.address and CURRENT_CLUSTER.exists() and CURRENT_CLUSTER.read_text().strip() == record.address:
         CURRENT_CLUSTER.unlink(missing_ok=True)
     (home / RECORD_FILE).unlink(missing_ok=True)
@@ -198,19 +201,19 @@ def _is_raylet(process: psutil.Process) -> bool:
         return False
 
 
-def _end(processes: Sequence[psutil.Process]) -> None:
+def _end(processes: Sequence[psutil.Process], grace_s: float) -> None:
     for process in processes:
         try:
             process.terminate()
         except psutil.Error:
             continue
-    _, alive = psutil.wait_procs(processes, STOP_GRACE_S)
+    _, alive = psutil.wait_procs(processes, grace_s)
     for process in alive:
         try:
             process.kill()
         except psutil.Error:
             continue
-    psutil.wait_procs(alive, STOP_GRACE_S)
+    psutil.wait_procs(alive, OTHERS_GRACE_S)
 
 
 def _tail(file: Path, lines: int = 15) -> str:

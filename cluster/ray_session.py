@@ -80,7 +80,7 @@ def is_connected() -> bool:
 
 @contextmanager
 def session(topology: Topology, home: Path, way: Way) -> Iterator[None]:
-    """Be connected to Ray; a connection that was there before is used and left as it is. Raises SessionFailed.
+    """Be connected to Ray; a connection that was there before is used, and kept. Raises SessionFailed.
 
     Leaving disconnects; an embedded Ray goes on until the process ends or calls `leave_embedded`.
     """
@@ -109,7 +109,8 @@ def connect(topology: Topology, home: Path, way: Way) -> None:
             ray.init(
                 address="local", namespace=topology.namespace, num_cpus=topology.ray.num_cpus,
                 object_store_memory=topology.ray.object_store_memory_bytes, include_dashboard=False,
-                resources={"java": 1} if java_home(os.environ) else None, log_to_driver=False, logging_level="ERROR",
+                resources={"java": 1} if java_home(os.environ) else None,
+                log_to_driver=False, logging_level="ERROR",
             )  # fmt: skip
         else:
             ray.init(
@@ -137,4 +138,4 @@ def _why_not(address: str, error: Exception) -> str:
             f"{cause}\nThe cluster and this process disagree about Ray's token: the cluster's must stand in "
             f"{token_path(os.environ)} or RAY_AUTH_TOKEN, with {AUTH_MODE_ENV}=token"
         )
-    return f"{cause}\nGive ray.address in the topology or {ADDRESS_ENV}, or `--set ray.address=new` for a Ray of its own"
+    return f"{cause}\nGive ray.address or {ADDRESS_ENV} of a Ray that runs; `--set ray.address=new` starts one"

@@ -1,4 +1,4 @@
-"""What `up` and `down` tell while they work: a line for each thing done, and what is under way on a terminal."""
+"""What `up` and `down` tell: a line for each thing done, and on a terminal what is under way."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ def address(topology: Topology, entry: Listener) -> str:
 
 
 def broker_settings(topology: Topology, broker: Broker, path: KeyPath, source: Source) -> dict[str, Any]:
-    """The settings that are no addresses: the topology's, then the broker's own over them; raises TopologyError."""
+    """The settings that are no addresses: the topology's, the broker's own over them. TopologyError."""
     given: dict[str, Any] = {"auto_create_topics": topology.auto_create_topics}
     stored: dict[str, Any] = {"flush": topology.flush}
     for at, settings in (

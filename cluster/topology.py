@@ -1,6 +1,6 @@
-"""The typed model of a topology: which nameservers, brokers and rebalancers there are, where, and with which settings.
+"""The typed model of a topology: which nameservers, brokers and rebalancers, where, and how set.
 
-What is wrong is collected as (key path, message) pairs, so that the reader of the file can name line and cure.
+What is wrong is collected as (key path, message) pairs, so that the reader of the file can name the line.
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ ADDRESS_KEYS = {
 def _check_name(name: str) -> str:
     if not NAME_PATTERN.fullmatch(name):
         raise ValueError(
-            f"{name!r} cannot be a name: give up to 100 letters, digits, '_', '-' or '.', the first no '-' or '.'"
+            f"{name!r} cannot be a name: give up to 100 letters, digits, '_', '-', '.', not "
+            "beginning with '-' or '.'"
         )
     return name
 
@@ -76,7 +77,7 @@ class Rebalancer(Listener):
 
 
 class Broker(Listener):
-    """A broker group; `store` replaces `<store_root>/<name>-<replica>`, `settings` go over the topology's own."""
+    """A broker group; `store` replaces `<store_root>/<name>-<replica>`, `settings` go over all brokers'."""
 
     name: Name
     listen_port: Port = 10911
@@ -85,7 +86,7 @@ class Broker(Listener):
 
 
 class RayStart(_Model):
-    """How to come to a Ray cluster: `auto` takes one that runs or starts one, `new` starts its own, or an address."""
+    """How to come to Ray: `auto` takes one that runs or starts one, `new` starts its own, or an address."""
 
     address: str = "auto"
     port: Port = 6379
@@ -143,7 +144,7 @@ class Topology(_Model):
 
 
 def find_problems(topology: Topology, home: Path) -> list[Problem]:
-    """What cannot work although every key is right by itself: names, ports or stores that two entries share."""
+    """What cannot be although every key is right by itself: names, ports or stores that two share."""
     return [
         *_shared_names(topology),
         *_shared_ports(topology),
@@ -169,8 +170,10 @@ def _shared_ports(topology: Topology) -> Iterator[Problem]:
         if key in seen:
             yield (
                 (*path, "listen_port"),
-                f"{key[1]}:{key[2]} is the address of {show(seen[key])} already; "
-                "give each listener a port of its own, or 0 for a free one",
+                (
+                    f"{key[1]}:{key[2]} is the address of {show(seen[key])} already; "
+                    "give each listener a port of its own, or 0 for a free one"
+                ),
             )
         seen.setdefault(key, path)
 
@@ -181,11 +184,11 @@ def _shared_stores(topology: Topology, home: Path) -> Iterator[Problem]:
         path: KeyPath = ("brokers", index, "store" if broker.store else "name")
         store = topology.store_of(broker, home).resolve()
         for other, owner in seen.items():
+            relation = "is that" if store == other else f"overlaps {other}, that"
             if store == other or store in other.parents or other in store.parents:
                 yield (
                     path,
-                    f"its store {store} {'is' if store == other else 'overlaps'} the store of {show(owner)}"
-                    f"{'' if store == other else f' ({other})'}; give each broker a directory of its own",
+                    f"its store {store} {relation} of {show(owner)}; give each broker a directory of its own",
                 )
         seen.setdefault(store, ("brokers", index))
 

@@ -1,4 +1,4 @@
-"""Reading a topology from a YAML file and `--set key=value`; what is wrong is told with file, line, key path and cure."""
+"""Reading a topology from YAML and `--set key=value`; what is wrong is told with line, key path and cure."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import difflib
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ from cluster.paths import home_of
 from cluster.topology import KeyPath, Problem, Topology, find_problems, show
 
 DEFAULT_TOPOLOGY = "configs/local.yaml"
+SHIPPED = Path(__file__).parent.parent / "configs"
 LISTS_BY_NAME = {"brokers": "name"}
 
 
@@ -26,7 +26,7 @@ class TopologyError(Exception):
 
 @dataclass(frozen=True)
 class Source:
-    """Where the values of a topology come from: the file, the line of each key, and what `--set` put over it."""
+    """Where a topology's values come from: the file, the line of each key, and what `--set` put over it."""
 
     file: str
     lines: dict[KeyPath, int]
@@ -78,7 +78,7 @@ def find_file(file: str | Path | None) -> Path:
     path = Path(file or DEFAULT_TOPOLOGY)
     if path.is_file():
         return path
-    shipped = Path(str(files("configs"))) / path.name
+    shipped = SHIPPED / path.name
     if path.parts[:-1] in ((), ("configs",)) and shipped.is_file():
         return shipped
     raise TopologyError(f"{path}: no such file; give a topology, such as {DEFAULT_TOPOLOGY}")

@@ -1,4 +1,4 @@
-"""`raymq`: each command's module is imported only when that command is meant, so that `--help` answers at once."""
+"""`raymq`: a command's module is imported only when it is meant, so that `--help` answers at once."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ COMMANDS = {
     "bench": ("cluster.cli.bench", "Measure RayMQ on this machine, beside the machine's own limits."),
     "version": ("cluster.cli.version", "Show the versions of RayMQ and of what it stands on."),
 }
-"""Command → its module, which has either `app` (a group) or `command` (a function), and its line in the help."""
+"""Command → its module, which has `app` (a group) or `command` (a function), and its line in the help."""
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -32,7 +32,7 @@ def build(arguments: Sequence[str]) -> typer.Typer:
     app = typer.Typer(
         name="raymq",
         no_args_is_help=True,
-        help="RocketMQ rebuilt on Ray: nameservers, brokers and rebalancers as actors, Spark over their stores.",
+        help="RocketMQ rebuilt on Ray: nameservers, brokers, rebalancers as actors, Spark over stores.",
         context_settings={"help_option_names": ["-h", "--help"]},
         pretty_exceptions_enable=False,
     )

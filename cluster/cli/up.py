@@ -27,7 +27,7 @@ def command(
     """Start a cluster, or make the running one be as its topology says.
 
     Starts Ray where none runs, and leaves it running. Ends when the cluster serves, with `READY` and the
-    nameservers' addresses as the last line. Run again it adopts what runs as wanted and changes only what differs.
+    nameservers' addresses as the last line. Run again it adopts what runs and changes only what differs.
     """
     from rich.console import Console
 

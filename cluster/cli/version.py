@@ -15,7 +15,7 @@ PACKAGES = ("raymq", "ray", "raydp", "pyspark", "pyarrow", "numba", "uvloop", "j
 def command(
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
 ) -> None:
-    """Show the versions of RayMQ and of what it stands on; `code` is what running actors are compared with."""
+    """Show the versions of RayMQ and of what it stands on; `code` is what actors are compared with."""
     from actors.code_version import code_version
 
     found = {package: installed(package) for package in PACKAGES}

@@ -1,0 +1,101 @@
+"""A service's life inside an actor: it comes up, or says why not, and raises in no constructor."""
+
+from __future__ import annotations
+
+import errno
+import threading
+from collections.abc import Callable
+
+import pytest
+
+from actors.service_host import EXIT_START_FAILED, NotServing, ServiceHost, State
+from store.errors import StoreError
+
+
+class FakeService:
+    """Raises what it is told at its first starts, then serves."""
+
+    def __init__(self, failures: list[Exception]) -> None:
+        self._failures = failures
+        self.stops = 0
+        self.loop_thread: threading.Thread | None = None
+
+    async def start(self) -> None:
+        self.loop_thread = threading.current_thread()
+        if self._failures:
+            raise self._failures.pop(0)
+
+    async def stop(self) -> None:
+        self.stops += 1
+
+
+def wait_until(claim: Callable[[], bool]) -> None:
+    done = threading.Event()
+    for _ in range(400):
+        if claim():
+            return
+        done.wait(0.005)
+    raise AssertionError("not within 2 s")
+
+
+def test_calls_run_on_the_services_own_thread() -> None:
+    service = FakeService([])
+    host = ServiceHost(lambda: service)
+    wait_until(lambda: host.is_serving)
+    assert host.call(threading.current_thread) is service.loop_thread
+    assert service.loop_thread is not threading.current_thread()
+    host.stop()
+    assert (host.state, service.stops) == (State.STOPPED, 1)
+    host.stop()
+    assert service.stops == 1
+
+
+def test_a_port_or_lock_that_is_held_is_tried_again() -> None:
+    service = FakeService(
+        [
+            OSError(errno.EADDRINUSE, "Address already in use"),
+            StoreError("is locked by another process, PID 1", "/s"),
+        ]
+    )
+    host = ServiceHost(lambda: service, retry_s=0.001)
+    wait_until(lambda: host.is_serving)
+    assert host.reason == ""
+    host.stop()
+
+
+def test_what_waiting_does_not_cure_is_shown_as_the_reason() -> None:
+    service = FakeService([StoreError("belongs to another broker", "/store/raymq.json")])
+    host = ServiceHost(lambda: service)
+    wait_until(lambda: host.state is State.NOT_SERVING)
+    assert host.reason == "/store/raymq.json: belongs to another broker"
+    with pytest.raises(NotServing, match=r"not serving: /store/raymq.json: belongs to another broker"):
+        host.call(lambda: None)
+    host.stop()
+
+
+def test_a_bug_in_the_start_is_shown_and_does_not_end_the_actor() -> None:
+    host = ServiceHost(lambda: FakeService([ZeroDivisionError("division by zero")]))
+    wait_until(lambda: host.state is State.NOT_SERVING)
+    assert host.reason == "ZeroDivisionError: division by zero"
+    host.stop()
+
+
+def test_at_the_deadline_the_process_ends_so_that_ray_tries_another() -> None:
+    codes: list[int] = []
+    busy = [OSError(errno.EADDRINUSE, "Address already in use") for _ in range(50)]
+    service = FakeService(busy)
+    host = ServiceHost(lambda: service, start_deadline_s=0.0, retry_s=0.001, leave=codes.append)
+    wait_until(lambda: bool(codes))
+    assert codes[0] == EXIT_START_FAILED
+    assert "Address already in use" in host.reason
+    host.stop()
+
+
+def test_a_call_that_takes_too_long_is_given_up() -> None:
+    host = ServiceHost(lambda: FakeService([]))
+    wait_until(lambda: host.is_serving)
+    release = threading.Event()
+    with pytest.raises(TimeoutError, match=r"no answer from the service's loop in 0.01 s"):
+        host.call(release.wait, timeout_s=0.01)
+    release.set()
+    host.stop()

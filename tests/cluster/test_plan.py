@@ -1,0 +1,106 @@
+"""The planner: pure, so that every row of its table is a test."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from cluster.plan import Action, ActorSpec, Kind, Plan, Running, Verb, make_plan
+
+
+def spec(name: str, port: int = 1, **settings: Any) -> ActorSpec:
+    return ActorSpec(
+        Kind.BROKER, name, "C", {"a": 1, "store": {"flush": "sync"}, **settings}, ("127.0.0.1", port),
+        ("127.0.0.1", port), "node:1", f"/stores/{name}", f"t.yaml:1: {name}",
+    )  # fmt: skip
+
+
+def running(wanted: ActorSpec, namespace: str = "raymq", **changes: Any) -> Running:
+    actor = Running(namespace, wanted.name, ActorSpec.from_json(wanted.to_json()), "serving", "", "code1", 7)
+    return replace(actor, **changes)
+
+
+def plan(wanted: list[ActorSpec], found: list[Running], *, prune: bool = False) -> Plan:
+    return make_plan(wanted, found, namespace="raymq", code_version="code1", prune=prune)
+
+
+def verbs(result: Plan) -> list[Verb]:
+    return [action.verb for action in result.actions]
+
+
+def only(result: Plan) -> Action:
+    assert not result.refusals
+    assert len(result.actions) == 1
+    return result.actions[0]
+
+
+def test_what_does_not_run_is_created() -> None:
+    assert only(plan([spec("a")], [])).verb is Verb.CREATE
+
+
+def test_what_runs_as_wanted_is_adopted_and_nothing_changes() -> None:
+    result = plan([spec("a")], [running(spec("a"))])
+    assert only(result).verb is Verb.ADOPT
+    assert result.changes == []
+
+
+def test_another_setting_rolls_and_the_reason_names_it() -> None:
+    action = only(plan([spec("a", store={"flush": "async"})], [running(spec("a"))]))
+    assert action == Action(Verb.ROLL, "a", "store.flush: sync → async", action.spec)
+
+
+def test_older_code_rolls() -> None:
+    assert only(plan([spec("a")], [running(spec("a"), code_version="code0")])).reason == "code code0 → code1"
+
+
+def test_what_does_not_serve_or_does_not_answer_rolls() -> None:
+    failed = running(spec("a"), state="not serving", reason="locked")
+    assert only(plan([spec("a")], [failed])).reason == "is not serving: locked"
+    silent = Running("raymq", "a", reason="no answer in 3 s")
+    assert only(plan([spec("a")], [silent])).verb is Verb.ROLL
+
+
+def test_what_is_not_in_the_topology_stays_unless_pruned() -> None:
+    found = [running(spec("a")), running(spec("b", 2))]
+    assert [action.verb for action in plan([spec("a")], found).actions] == [Verb.KEEP, Verb.ADOPT]
+    assert [action.verb for action in plan([spec("a")], found, prune=True).actions] == [
+        Verb.REMOVE,
+        Verb.ADOPT,
+    ]
+
+
+def test_another_programs_actor_is_let_be_and_its_name_is_refused() -> None:
+    foreign = Running("raymq", "a", is_ours=False)
+    assert (
+        "taken in namespace raymq by an actor of another program" in plan([spec("a")], [foreign]).refusals[0]
+    )
+    assert plan([], [foreign]).actions == []
+
+
+def test_another_clusters_actor_of_the_same_name_is_refused() -> None:
+    other = running(replace(spec("a"), cluster="Other"))
+    assert "a of namespace raymq belongs to cluster Other, not C" in plan([spec("a")], [other]).refusals[0]
+
+
+def test_ports_and_stores_of_another_cluster_are_refused_by_name() -> None:
+    theirs = running(replace(spec("x", 1), cluster="Other", store="/stores/a"), namespace="theirs")
+    port, store = plan([spec("a", 1)], [theirs]).refusals
+    owner = "x of cluster Other (theirs)"
+    assert port == (
+        f"t.yaml:1: a.listen_port: 127.0.0.1:1 is in use by {owner}; "
+        "give it another port, or take that one down"
+    )
+    assert store == (
+        f"t.yaml:1: a.store: /stores/a is the store of {owner}; a store has one writer: "
+        "give another store_root, or take that one down"
+    )
+
+
+def test_a_port_of_what_is_pruned_may_be_taken_over() -> None:
+    result = plan([spec("new", 5)], [running(replace(spec("old", 5), store="/stores/old"))], prune=True)
+    assert not result.refusals
+    assert verbs(result) == [Verb.REMOVE, Verb.CREATE]
+
+
+def test_a_spec_survives_its_way_through_json() -> None:
+    assert ActorSpec.from_json(spec("a").to_json()) == replace(spec("a"), place="")

@@ -1,0 +1,92 @@
+"""Ports and stores in use are refused by name before anything starts."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from cluster.preflight import Demand, check_all, check_port, check_store, free_ports, lock_owner
+from store.identity import StoreIdentity, write_name
+from store.settings import StoreSettings
+
+HOLDS_A_LOCK = """
+import fcntl, sys
+file = open(sys.argv[1], "w")
+fcntl.lockf(file, fcntl.LOCK_EX, 1, 0)
+print("held", flush=True)
+sys.stdin.read()
+"""
+OURS = StoreIdentity("C", "broker-a")
+
+
+@pytest.fixture
+def listener() -> Iterator[socket.socket]:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield server
+
+
+def test_a_port_in_use_is_refused_with_the_process_that_has_it(listener: socket.socket) -> None:
+    port = listener.getsockname()[1]
+    reason = check_port("127.0.0.1", port)
+    assert f"127.0.0.1:{port} cannot be bound (Address already in use)" in reason
+    assert f"process {os.getpid()}" in reason
+
+
+def test_free_ports_are_free_and_different() -> None:
+    ports = free_ports(["127.0.0.1"] * 3)
+    assert len(set(ports)) == 3
+    assert [check_port("127.0.0.1", port) for port in ports] == ["", "", ""]
+
+
+def test_a_store_of_another_broker_is_refused(tmp_path: Path) -> None:
+    write_name(tmp_path, StoreIdentity("C", "broker-b"), StoreSettings())
+    assert check_store(str(tmp_path), OURS) == (
+        f"{tmp_path} belongs to broker broker-b (replica 0) of cluster C, not to broker broker-a "
+        "(replica 0) of cluster C; name the right store or broker"
+    )
+    assert check_store(str(tmp_path), StoreIdentity("C", "broker-b")) == ""
+
+
+def test_a_damaged_name_is_refused_and_not_made_anew(tmp_path: Path) -> None:
+    (tmp_path / "raymq.json").write_text("{")
+    assert "raymq.json" in check_store(str(tmp_path), OURS)
+    assert (tmp_path / "raymq.json").read_text() == "{"
+
+
+def test_a_locked_store_is_refused_with_its_owner(tmp_path: Path) -> None:
+    holder = subprocess.Popen(
+        [sys.executable, "-c", HOLDS_A_LOCK, str(tmp_path / "lock")],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    with holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == b"held\n"
+        assert lock_owner(tmp_path / "lock") == holder.pid
+        assert f"in use by process {holder.pid}" in check_store(str(tmp_path), OURS)
+        holder.kill()
+    assert check_store(str(tmp_path), OURS) == ""
+
+
+def test_a_store_that_is_not_there_yet_is_fine_if_it_can_be_made(tmp_path: Path) -> None:
+    assert check_store(str(tmp_path / "a" / "b"), OURS) == ""
+    (tmp_path / "file").write_text("")
+    assert "is no directory" in check_store(str(tmp_path / "file"), OURS)
+
+
+def test_all_that_hinders_is_told_at_once(listener: socket.socket, tmp_path: Path) -> None:
+    port = listener.getsockname()[1]
+    (tmp_path / "raymq.json").write_text("{")
+    found = check_all([
+        Demand("t.yaml:3: brokers[0]", "127.0.0.1", port, str(tmp_path), OURS),
+        Demand("t.yaml:5: brokers[1]", "127.0.0.1", 0),
+    ])  # fmt: skip
+    assert [line.partition(": brokers")[0] for line in found] == ["t.yaml:3", "t.yaml:3"]
+    assert "brokers[0].listen_port: " in found[0]
+    assert "brokers[0].store: " in found[1]
