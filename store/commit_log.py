@@ -1,0 +1,272 @@
+"""CommitLog: all records of all queues in the order they came, in files of one size named by their first offset.
+
+    commitlog/00000000000000000000  |record|record|…|blank|      a blank closes a file that the next record
+    commitlog/00000000001073741824  |record|record|00000…        does not fit into (store format, section 1)
+
+It is the truth (design law 1); everything else is derived from it.
+"""
+
+import os
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import structlog
+
+from store.errors import StoreError
+from store.kernels import walk
+from store.mapped_file import MappedFile, allocate_file, file_name
+from store.message.buffers import Buffer
+from store.message.record import BLANK_BYTES, encode_blank
+from store.positions import Positions
+
+_log = structlog.get_logger(__name__)
+
+
+def log_bases(directory: Path, file_bytes: int) -> list[int]:
+    """The first offsets of the files in a log directory, in order, after checks of names, sizes and gaps.
+
+    A last file of no bytes is left out. Raises StoreError, naming the file, for anything that does not belong there.
+    """
+    bases: list[int] = []
+    entries = sorted(os.scandir(directory), key=lambda entry: entry.name) if directory.is_dir() else []
+    for number, entry in enumerate(entries):
+        path = Path(entry.path)
+        if entry.is_dir():
+            continue
+        if len(entry.name) != 20 or not entry.name.isdigit():
+            raise StoreError("no log file, and nothing else may be in this directory: move it away", path)
+        size_bytes = entry.stat().st_size
+        if size_bytes == 0 and number == len(entries) - 1:
+            continue
+        if size_bytes != file_bytes:
+            raise StoreError(
+                f"a file of {size_bytes:,} bytes, where commit_log_file_bytes is {file_bytes:,} "
+                "(set it to the size that the store was made with)",
+                path,
+            )
+        if bases and int(entry.name) != bases[-1] + file_bytes:
+            raise StoreError(
+                f"the file before it, {file_name(int(entry.name) - file_bytes)}, is missing", path
+            )
+        bases.append(int(entry.name))
+    return bases
+
+
+class CommitLog:
+    """The log's files. Appends go through `reserve` and `write_at`; positions are kept in `positions`."""
+
+    def __init__(
+        self,
+        directory: Path,
+        file_bytes: int,
+        positions: Positions,
+        *,
+        max_open_files: int = 512,
+        read_only: bool = False,
+    ) -> None:
+        """Look at the files that are there. Raises StoreError for what does not belong there."""
+        self.directory = directory
+        self.file_bytes = file_bytes
+        self.positions = positions
+        self._read_only = read_only
+        self._max_open_files = max_open_files
+        self._bases = log_bases(directory, file_bytes)
+        self._open: OrderedDict[int, MappedFile] = OrderedDict()
+        self._last: MappedFile | None = None  # the file that appends go to
+        self.directory_is_dirty = False
+        self.make_file: Callable[[int], None] = (
+            self._allocate
+        )  # makes the file at an offset, ahead of need or now
+        if not read_only:
+            self._remove_empty_last_file()
+
+    def _remove_empty_last_file(self) -> None:
+        after = self._bases[-1] + self.file_bytes if self._bases else 0
+        path = self.directory / file_name(after)
+        if path.exists() and path.stat().st_size == 0:
+            path.unlink()
+
+    @property
+    def bases(self) -> Sequence[int]:
+        """The first offsets of all files, in order; preallocated ones among them."""
+        return self._bases
+
+    @property
+    def end(self) -> int:
+        """The offset after the last file."""
+        return self._bases[-1] + self.file_bytes if self._bases else 0
+
+    def base_of(self, offset: int) -> int:
+        """The first offset of the file that `offset` stands in."""
+        first = self._bases[0] if self._bases else 0
+        return offset - (offset - first) % self.file_bytes
+
+    def file_at(self, offset: int) -> MappedFile:
+        """The mapped file that holds `offset`. Raises StoreError when no file does."""
+        base = self.base_of(offset)
+        file = self._open.get(base)
+        if file is not None:
+            self._open.move_to_end(base)
+            return file
+        if not self._bases or not self._bases[0] <= base <= self._bases[-1]:
+            raise StoreError(
+                f"offset {offset:,} is outside the log ({self.positions.min:,} to {self.end:,})",
+                self.directory,
+            )
+        file = MappedFile(
+            self.directory / file_name(base), base, self.file_bytes, copy_on_write=self._read_only
+        )
+        self._open[base] = file
+        self._close_surplus()
+        return file
+
+    def _close_surplus(self) -> None:
+        """Close the files longest unused; those not flushed yet stay, as their descriptors are needed."""
+        surplus = len(self._open) - self._max_open_files
+        if surplus <= 0:
+            return
+        for base in list(self._open)[:-1]:
+            if surplus > 0 and base + self.file_bytes <= self.positions.flushed:
+                self._open.pop(base).close()
+                surplus -= 1
+
+    # ---- append -----------------------------------------------------------------------------------------------
+
+    def reserve(self, size_bytes: int) -> int:
+        """Where an append of `size_bytes` will stand: closes the file with a blank and goes on to the next if need be.
+
+        Raises StoreError when no file can hold it, OSError when there is no space for the next file.
+        """
+        last = self._last
+        written = self.positions.written
+        if last is not None and written + size_bytes + BLANK_BYTES <= last.base + last.size_bytes:
+            return written
+        return self._reserve_in_next(size_bytes)
+
+    def _reserve_in_next(self, size_bytes: int) -> int:
+        if size_bytes + BLANK_BYTES > self.file_bytes:
+            raise StoreError(
+                f"records of {size_bytes:,} bytes do not fit into a log file of {self.file_bytes:,} bytes "
+                "(raise commit_log_file_bytes for a new store, or send less at once)"
+            )
+        written = self.positions.written
+        if self._last is None and self._bases and written < self.end:
+            self._last = self.file_at(written)
+            return self.reserve(size_bytes)
+        if self._last is not None and written < self._last.end:
+            following = self._file_for_append(self._last.end)  # first: a full disk must leave this file open
+            self._last.write_at(written - self._last.base, [encode_blank(self._last.end - written)])
+            self.positions.written = self._last.end
+        else:
+            following = self._file_for_append(written)
+        self._last = following
+        return self.positions.written
+
+    def _file_for_append(self, base: int) -> MappedFile:
+        if base >= self.end or not self._bases:
+            self.make_file(base)
+            self.add_file(base)
+        return self.file_at(base)
+
+    def _allocate(self, base: int) -> None:
+        path = self.directory / file_name(base)
+        if not path.exists():
+            allocate_file(path, self.file_bytes, self.directory.parent)
+
+    def add_file(self, base: int) -> None:
+        """Take note of a file that has been made for the offsets from `base` on."""
+        if not self._bases or base == self.end:
+            self._bases.append(base)
+            self.directory_is_dirty = True
+
+    def write_at(self, position: int, buffers: Sequence[Buffer]) -> None:
+        """Write what was reserved: the one way into the log. Raises OSError."""
+        file = self._last
+        if file is None or not file.base <= position < file.end:
+            raise StoreError(f"position {position:,} has not been reserved", self.directory)
+        file.write_at(position - file.base, buffers)
+        self.positions.written = position + sum(map(len, buffers))
+
+    def append_raw(self, offset: int, data: Buffer) -> None:
+        """Append bytes as another log has them, blanks included. Raises StoreError when `offset` is not `written`."""
+        if offset != self.positions.written:
+            raise StoreError(
+                f"raw bytes for {offset:,}, but the log is written to {self.positions.written:,}"
+            )
+        rest = memoryview(data)
+        while len(rest):
+            file = self._file_for_append(self.base_of(offset) if self._bases else offset)
+            self._last = file
+            part = rest[: file.end - offset]
+            file.write_at(offset - file.base, [part])
+            offset += len(part)
+            self.positions.written = offset
+            rest = rest[len(part) :]
+
+    def truncate_to(self, offset: int) -> None:
+        """Drop everything from `offset` on: later files go, the rest of its own file becomes zeros."""
+        for base in [base for base in self._bases if base > self.base_of(offset)]:
+            self._remove(base)
+        if self._bases and self._bases[0] <= offset < self.end:
+            self.file_at(offset).zero_from(offset - self.base_of(offset))
+        self._last = None
+
+    def _remove(self, base: int) -> None:
+        file = self._open.pop(base, None)
+        if file is not None:
+            file.close()
+        (self.directory / file_name(base)).unlink()
+        self._bases.remove(base)
+        self.directory_is_dirty = True
+        _log.info("log_file_removed", base=base)
+
+    # ---- read -------------------------------------------------------------------------------------------------
+
+    def slice(self, offset: int, size_bytes: int) -> memoryview:
+        """The bytes [offset, offset + size_bytes), which stand in one file and below `written`. Raises StoreError."""
+        if not self.positions.min <= offset <= offset + size_bytes <= self.positions.written:
+            raise StoreError(
+                f"bytes {offset:,} to {offset + size_bytes:,} are outside the log "
+                f"({self.positions.min:,} to {self.positions.written:,})"
+            )
+        file = self.file_at(offset)
+        place = offset - file.base
+        if place + size_bytes > file.size_bytes:
+            raise StoreError(f"{size_bytes:,} bytes lead over the file's end", file.path, place)
+        return file.view[place : place + size_bytes]
+
+    def record_at(self, offset: int) -> memoryview:
+        """The record that stands at `offset`, checked with its CRC. Raises StoreError when there is none."""
+        if not self.positions.min <= offset < self.positions.written:
+            raise StoreError(f"offset {offset:,} is outside the log", self.directory)
+        file = self.file_at(offset)
+        place = offset - file.base
+        limit = min(self.positions.written, file.end) - file.base
+        size = walk.check_record_at(file.array, place, limit, file.base, True)
+        if size <= 0:
+            raise StoreError(walk.REASONS.get(size, "only a blank stands here"), file.path, place)
+        return file.view[place : place + size]
+
+    def descriptors(self, begin: int, end: int) -> list[int]:
+        """The descriptors of the files that [begin, end) lies in."""
+        found = []
+        while begin < end:
+            file = self.file_at(begin)
+            found.append(file.descriptor)
+            begin = file.end
+        return found
+
+    def close(self) -> None:
+        """Close all files."""
+        for file in self._open.values():
+            file.close()
+        self._open.clear()
+        self._last = None
+
+    def remove_unused_files(self) -> None:
+        """Remove files that were allocated ahead and hold nothing, as RocketMQ does at an orderly end."""
+        for base in [
+            base for base in self._bases if base >= self.positions.written and base > self._bases[0]
+        ]:
+            self._remove(base)

@@ -1,0 +1,261 @@
+"""ConsumeQueue: where the messages of one queue lie in the CommitLog.
+
+A unit, 20 bytes, big-endian (store format, section 3); unit n of the queue stands at byte 20·n over all its files:
+
+    0                8      12         20
+    | physicalOffset | size | tagsCode |
+
+Files are sparse at their exact size and named by their first byte's place. Zeros follow the last unit. A unit
+(0, 0x7FFFFFFF, 0) only holds a place.
+"""
+
+import os
+from pathlib import Path
+from struct import Struct
+from typing import NamedTuple
+
+from store.errors import StoreError
+from store.files import Descriptors, zero_data
+from store.files import write_all as write_bytes
+
+UNIT_BYTES = 20
+FILLER_SIZE = 0x7FFFFFFF
+UNIT = Struct(">qiq")
+FILLER = UNIT.pack(0, FILLER_SIZE, 0)
+
+
+class Unit(NamedTuple):
+    """One message's place; `size` counts the record's bytes."""
+
+    physical_offset: int
+    size: int
+    tags_code: int
+
+    @property
+    def is_filler(self) -> bool:
+        """Whether it only holds a place."""
+        return self.size == FILLER_SIZE and self.physical_offset == 0
+
+
+class QueueFiles(NamedTuple):
+    """What the queues of a store have in common."""
+
+    file_bytes: int
+    descriptors: Descriptors
+
+
+class ConsumeQueue:
+    """One queue's units. `next_offset` is where dispatch goes on; `assigned_offset` what the next append gets."""
+
+    __slots__ = (
+        "_directory",
+        "_dirty_from",
+        "_files",
+        "_made_to",
+        "assigned_offset",
+        "end_physical_offset",
+        "first_offset",
+        "min_offset",
+        "next_offset",
+        "queue_id",
+        "topic",
+    )
+
+    def __init__(self, topic: str, queue_id: int, directory: Path, files: QueueFiles) -> None:
+        """A queue without units; `directory` is its own, and is made when the first unit comes."""
+        self.topic = topic
+        self.queue_id = queue_id
+        self._directory = str(directory)
+        self._files = files
+        self.first_offset = 0  # the first unit of the first file
+        self.min_offset = 0  # the first unit whose record is still in the log
+        self.next_offset = 0
+        self.assigned_offset = 0
+        self.end_physical_offset = 0  # where the last unit's record ends
+        self._made_to = 0  # offsets below this have their file
+        self._dirty_from = -1  # the first unit not made durable
+
+    @property
+    def directory(self) -> Path:
+        """Where its files are."""
+        return Path(self._directory)
+
+    def set_extent(self, first_offset: int, next_offset: int, made_to: int, end_physical_offset: int) -> None:
+        """What loading found: units [first_offset, next_offset), files up to unit `made_to`."""
+        self.first_offset = self.min_offset = first_offset
+        self.next_offset = self.assigned_offset = next_offset
+        self._made_to = made_to
+        self.end_physical_offset = end_physical_offset
+
+    @property
+    def extent(self) -> tuple[int, int]:
+        """Its first and its next offset."""
+        return self.first_offset, self.next_offset
+
+    @property
+    def units_per_file(self) -> int:
+        """Units that a file holds."""
+        return self._files.file_bytes // UNIT_BYTES
+
+    def file_offsets(self) -> range:
+        """The first unit of each of its files."""
+        return range(self.first_offset, self._made_to, self.units_per_file)
+
+    def file_path(self, offset: int) -> str:
+        """The file that holds unit `offset`."""
+        place = offset * UNIT_BYTES
+        return f"{self._directory}/{place - place % self._files.file_bytes:020d}"
+
+    # ---- write ------------------------------------------------------------------------------------------------
+
+    def append_units(self, units: memoryview, end_physical_offset: int) -> None:
+        """Write units from `next_offset` on; one write unless a file ends. Raises OSError."""
+        file_bytes = self._files.file_bytes
+        if self._dirty_from < 0:
+            self._dirty_from = self.next_offset
+        place = self.next_offset * UNIT_BYTES
+        rest = units
+        while True:
+            within = place % file_bytes
+            part = rest if within + len(rest) <= file_bytes else rest[: file_bytes - within]
+            offset = place // UNIT_BYTES
+            descriptor = self._file(offset) if offset < self._made_to else self._make_file(offset)
+            write_bytes(descriptor, part, within)
+            place += len(part)
+            self.next_offset = place // UNIT_BYTES
+            if len(part) == len(rest):
+                break
+            rest = rest[len(part) :]
+        if self.assigned_offset < self.next_offset:
+            self.assigned_offset = self.next_offset
+        self.end_physical_offset = end_physical_offset
+
+    def start_at(self, offset: int) -> None:
+        """Let an empty queue begin at `offset`: fillers stand before it in its file. Raises OSError."""
+        for empty in self.file_offsets():
+            self.remove_file(self.file_path(empty))
+        self.first_offset = self.next_offset = offset - offset % self.units_per_file
+        self._made_to = self.first_offset
+        self.fill_to(offset)
+        self.min_offset = offset
+
+    def fill_to(self, offset: int) -> None:
+        """Hold the places up to `offset`, whose records are gone. Raises OSError."""
+        while self.next_offset < offset:
+            count = min(offset - self.next_offset, self.units_per_file)
+            self.append_units(memoryview(FILLER * count), self.end_physical_offset)
+
+    def _file(self, offset: int) -> int:
+        return self._files.descriptors.get(self.file_path(offset))
+
+    def _make_file(self, offset: int) -> int:
+        path = self.file_path(offset)
+        if offset == self.first_offset:
+            os.makedirs(self._directory, exist_ok=True)  # noqa: PTH103: strings keep 20,000 queues small
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            os.ftruncate(descriptor, self._files.file_bytes)
+        except OSError:
+            os.close(descriptor)
+            raise
+        self._made_to = offset - offset % self.units_per_file + self.units_per_file
+        return self._files.descriptors.put(path, descriptor)
+
+    def truncate_to(self, next_offset: int, end_physical_offset: int) -> None:
+        """Drop the units from `next_offset` on: later files go, the rest of the file becomes zeros. Raises OSError."""
+        self.next_offset = self.assigned_offset = max(next_offset, self.first_offset)
+        self.end_physical_offset = end_physical_offset
+        self.min_offset = min(self.min_offset, self.next_offset)
+        per_file = self.units_per_file
+        files = max(
+            -(-(self.next_offset - self.first_offset) // per_file), 1
+        )  # the first keeps the queue's place
+        keep_to = self.first_offset + files * per_file
+        for offset in range(keep_to, self._made_to, per_file):
+            self.remove_file(self.file_path(offset))
+        self._made_to = min(self._made_to, keep_to)
+        self.clear_tail()
+
+    def truncate_after(self, physical_offset: int) -> None:
+        """Drop the units of records at or after `physical_offset`. Raises OSError, StoreError."""
+        low, high = self.first_offset, self.next_offset
+        while low < high:
+            middle = (low + high) // 2
+            unit = self.unit_at(middle)
+            if not unit.is_filler and unit.physical_offset >= physical_offset:
+                high = middle
+            else:
+                low = middle + 1
+        if low < self.next_offset:
+            end = 0
+            if low > self.first_offset and not (last := self.unit_at(low - 1)).is_filler:
+                end = last.physical_offset + last.size
+            self.truncate_to(low, end)
+
+    def clear_tail(self) -> None:
+        """Make sure that only zeros follow the last unit in its file. Raises OSError."""
+        if self.next_offset < self._made_to:
+            within = self.next_offset * UNIT_BYTES % self._files.file_bytes
+            zero_data(self._file(self.next_offset), within, self._files.file_bytes)
+
+    def remove_file(self, path: str) -> None:
+        """Remove one of the queue's files."""
+        self._files.descriptors.drop(path)
+        Path(path).unlink(missing_ok=True)
+
+    def remove(self) -> None:
+        """Remove the queue with its directory."""
+        for entry in list(os.scandir(self._directory)) if self.directory.is_dir() else []:
+            self.remove_file(entry.path)
+        if self.directory.is_dir():
+            self.directory.rmdir()
+
+    def take_dirty_paths(self) -> list[str]:
+        """The files written since the last call, for whoever makes them durable."""
+        if self._dirty_from < 0:
+            return []
+        first = self._dirty_from - self._dirty_from % self.units_per_file
+        self._dirty_from = -1
+        stop = max(self.next_offset, first + 1)
+        return [self.file_path(offset) for offset in range(first, stop, self.units_per_file)]
+
+    # ---- read -------------------------------------------------------------------------------------------------
+
+    def read_units(self, offset: int, count: int) -> bytes:
+        """Up to `count` units from `offset` on, no further than the end of the file. Raises StoreError."""
+        per_file = self.units_per_file
+        count = min(count, self.next_offset - offset, per_file - offset % per_file)
+        if count <= 0 or offset < self.first_offset:
+            return b""
+        wanted_bytes = count * UNIT_BYTES
+        try:
+            units = os.pread(self._file(offset), wanted_bytes, offset * UNIT_BYTES % self._files.file_bytes)
+        except OSError as error:
+            raise StoreError(f"cannot be read: {error.strerror}", self.file_path(offset)) from error
+        if len(units) != wanted_bytes:
+            raise StoreError("is shorter than it was", self.file_path(offset), len(units))
+        return units
+
+    def unit_at(self, offset: int) -> Unit:
+        """The unit at `offset`. Raises StoreError when there is none."""
+        units = self.read_units(offset, 1)
+        if not units:
+            raise StoreError(f"queue {self.topic}-{self.queue_id} has no unit {offset}", self._directory)
+        return Unit(*UNIT.unpack(units))
+
+    def correct_min_offset(self, min_physical_offset: int) -> None:
+        """Set `min_offset` to the first unit whose record is still in the log."""
+        low, high = self.first_offset, self.next_offset
+        if low < high and not self._is_gone(low, min_physical_offset):
+            high = low
+        while low < high:
+            middle = (low + high) // 2
+            if self._is_gone(middle, min_physical_offset):
+                low = middle + 1
+            else:
+                high = middle
+        self.min_offset = low
+
+    def _is_gone(self, offset: int, min_physical_offset: int) -> bool:
+        unit = self.unit_at(offset)
+        return unit.is_filler or unit.physical_offset < min_physical_offset

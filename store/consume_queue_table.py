@@ -1,0 +1,182 @@
+"""All consume queues of a store: found on disk at the start, made when their first unit comes."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import structlog
+
+from store.consume_queue import UNIT_BYTES, ConsumeQueue, QueueFiles
+from store.errors import StoreError
+from store.files import Descriptors
+from store.kernels.units import sound_units
+
+_log = structlog.get_logger(__name__)
+
+_FIRST_READ_UNITS = 1024
+_READ_UNITS = 65_536
+
+
+class LoadedQueue(NamedTuple):
+    """A queue found on disk, and whether something about its files was wrong (what is behind that is cut off)."""
+
+    queue: ConsumeQueue
+    damage: str | None
+
+
+class ConsumeQueueTable:
+    """The queues by (topic, queue id)."""
+
+    def __init__(self, root: Path, file_bytes: int, descriptors: Descriptors) -> None:
+        self.root = root
+        self.files = QueueFiles(file_bytes, descriptors)
+        self._queues: dict[tuple[str, int], ConsumeQueue] = {}
+        self._by_bytes: dict[tuple[bytes, int], ConsumeQueue] = {}
+
+    def __iter__(self) -> Iterator[ConsumeQueue]:
+        return iter(self._queues.values())
+
+    def __len__(self) -> int:
+        return len(self._queues)
+
+    def find(self, topic: str, queue_id: int) -> ConsumeQueue | None:
+        """The queue, if it is known."""
+        return self._queues.get((topic, queue_id))
+
+    def get(self, topic: str, queue_id: int) -> ConsumeQueue:
+        """The queue; a new one has no files yet."""
+        queue = self._queues.get((topic, queue_id))
+        return queue if queue is not None else self._add(topic, queue_id)
+
+    def get_by_bytes(self, topic: bytes, queue_id: int) -> ConsumeQueue:
+        """The queue of a topic as it stands in a record."""
+        queue = self._by_bytes.get((topic, queue_id))
+        if queue is None:
+            queue = self._by_bytes[topic, queue_id] = self.get(topic.decode("utf-8", "replace"), queue_id)
+        return queue
+
+    def _add(self, topic: str, queue_id: int) -> ConsumeQueue:
+        directory = self.root / topic / str(queue_id)
+        queue = self._queues[topic, queue_id] = ConsumeQueue(topic, queue_id, directory, self.files)
+        return queue
+
+    def remove_topic(self, topic: str) -> int:
+        """Remove all queues of a topic with their files; returns how many there were."""
+        queues = [queue for queue in self if queue.topic == topic]
+        for queue in queues:
+            queue.remove()
+            self._forget(queue)
+        directory = self.root / topic
+        if queues and directory.is_dir() and not any(directory.iterdir()):
+            directory.rmdir()
+        return len(queues)
+
+    def reset(self, queue: ConsumeQueue) -> None:
+        """Empty a queue, so that it is built again from the log."""
+        queue.remove()
+        self._forget(queue)
+
+    def remove_all(self) -> None:
+        """Remove every queue: the log is empty."""
+        for queue in list(self):
+            self.reset(queue)
+
+    def _forget(self, queue: ConsumeQueue) -> None:
+        del self._queues[queue.topic, queue.queue_id]
+        self._by_bytes = {key: other for key, other in self._by_bytes.items() if other is not queue}
+
+    # ---- load -------------------------------------------------------------------------------------------------
+
+    def check_settings(self) -> None:
+        """Raise StoreError for queues of another kind, and when all files look like those of another file size.
+
+        One file of another size among right ones is a damage, and is mended when the queues are loaded.
+        """
+        sizes: set[int] = set()
+        for topic, queue_id in self._on_disk():
+            sizes |= {entry.stat().st_size for entry in os.scandir(self.root / topic / str(queue_id))}
+            if self.files.file_bytes in sizes or len(sizes) > 1:
+                return
+        found_bytes = sizes.pop() if sizes else 0
+        if found_bytes and found_bytes % UNIT_BYTES == 0:
+            raise StoreError(
+                f"all files have {found_bytes:,} bytes, where consume_queue_file_bytes is {self.files.file_bytes:,} "
+                "(set it to the size that the store was made with)",
+                self.root,
+            )
+
+    def load(self, log_end: int) -> list[LoadedQueue]:
+        """Find and check every queue on disk; units are counted up to the first that is not sound."""
+        return [self._load_queue(topic, queue_id, log_end) for topic, queue_id in self._on_disk()]
+
+    def _on_disk(self) -> Iterator[tuple[str, int]]:
+        topics = sorted(os.scandir(self.root), key=lambda entry: entry.name) if self.root.is_dir() else []
+        for topic in topics:
+            if not topic.is_dir():
+                continue
+            if topic.name.startswith("%LMQ%"):
+                raise StoreError(
+                    "light message queues (LMQ) are not supported: nothing was changed", topic.path
+                )
+            numbers = [
+                int(entry.name) for entry in os.scandir(topic.path) if entry.name.isdigit() and entry.is_dir()
+            ]
+            for number in sorted(numbers):
+                yield topic.name, number
+
+    def _load_queue(self, topic: str, queue_id: int, log_end: int) -> LoadedQueue:
+        queue = self.get(topic, queue_id)
+        file_bytes = self.files.file_bytes
+        damage: str | None = None
+        bases: list[int] = []
+        for entry in sorted(os.scandir(queue.directory), key=lambda entry: entry.name):
+            size_bytes = entry.stat().st_size
+            if not entry.name.isdigit() or len(entry.name) != 20 or entry.is_dir():
+                damage = damage or f"{entry.name} does not belong there"
+            elif size_bytes != file_bytes:
+                damage = damage or f"{entry.name} has {size_bytes:,} bytes in place of {file_bytes:,}"
+            elif int(entry.name) % file_bytes or (bases and int(entry.name) != bases[-1] + file_bytes):
+                damage = damage or f"a file before {entry.name} is missing"
+            elif damage is None:
+                bases.append(int(entry.name))
+        if bases:
+            damage = self._check_units(queue, bases, log_end) or damage
+        return LoadedQueue(queue, damage)
+
+    def _check_units(self, queue: ConsumeQueue, bases: list[int], log_end: int) -> str | None:
+        """Count the sound units of a queue with files at `bases`, and note its extent."""
+        per_file = queue.units_per_file
+        first = bases[0] // UNIT_BYTES
+        made_to = bases[-1] // UNIT_BYTES + per_file
+        offset = first
+        end_physical = 0
+        window = _FIRST_READ_UNITS
+        queue.set_extent(first, made_to, made_to, 0)  # so that all can be read
+        damage = None
+        while offset < made_to:
+            units = queue.read_units(offset, window)
+            count = len(units) // UNIT_BYTES
+            sound, end_physical = sound_units(
+                np.frombuffer(units, dtype=np.uint8), count, end_physical, log_end
+            )
+            offset += sound
+            if sound < count:
+                if any(units[sound * UNIT_BYTES : sound * UNIT_BYTES + UNIT_BYTES]):
+                    damage = f"unit {offset} is not sound"
+                break
+            window = _READ_UNITS
+        queue.set_extent(first, offset, made_to, end_physical)
+        return damage
+
+    def discard_unsound(self, loaded: LoadedQueue) -> None:
+        """Cut a queue behind its last sound unit, on disk too. Raises OSError."""
+        queue, damage = loaded
+        if damage is not None:
+            _log.warning("consume_queue_damaged", topic=queue.topic, queue_id=queue.queue_id, damage=damage)
+            kept = {queue.file_path(offset) for offset in queue.file_offsets()}
+            for entry in list(os.scandir(queue.directory)):
+                if entry.path not in kept and not entry.is_dir():
+                    queue.remove_file(entry.path)
+        queue.truncate_to(queue.next_offset, queue.end_physical_offset)

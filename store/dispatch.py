@@ -1,0 +1,260 @@
+"""The one dispatch (design law 3): from confirmed log bytes to consume queues and index.
+
+Put, recovery, rebuild and replicas share it. It may be given again what it has had: units and keys that are there
+already are skipped.
+"""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+import structlog
+from numpy.typing import NDArray
+
+from store.commit_log import CommitLog
+from store.consume_queue import UNIT, UNIT_BYTES, ConsumeQueue
+from store.consume_queue_table import ConsumeQueueTable
+from store.index_service import IndexService
+from store.kernels import units as kernel
+from store.kernels import walk
+from store.kernels.index import KEY_FIELDS
+from store.mapped_file import MappedFile
+
+_log = structlog.get_logger(__name__)
+
+_ROWS = 16_384
+_GROUPS = 4_096
+_KEYS = 65_536
+
+
+class Arrival:
+    """A queue has got messages: its new end, and the tags codes among them for filters of waiting pulls."""
+
+    __slots__ = ("_codes", "max_offset", "queue_id", "topic")
+
+    def __init__(self, topic: str, queue_id: int, max_offset: int, codes: NDArray[np.int64]) -> None:
+        self.topic = topic
+        self.queue_id = queue_id
+        self.max_offset = max_offset
+        self._codes = codes
+
+    @property
+    def tags_codes(self) -> frozenset[int]:
+        """The different tags codes of the new messages."""
+        return frozenset(self._codes.tolist())
+
+
+class Step(NamedTuple):
+    """How far one step came; place and storeTimestamp of the last record it saw, −1 and 0 for none."""
+
+    position: int
+    last_record: int
+    timestamp: int
+
+
+class Dispatcher:
+    """Dispatches ranges of the log, a slice a step."""
+
+    def __init__(
+        self,
+        log: CommitLog,
+        queues: ConsumeQueueTable,
+        index: IndexService | None,
+        delays_ms: list[int],
+        slice_bytes: int,
+    ) -> None:
+        self._log = log
+        self._queues = queues
+        self._index = index
+        self._delays_ms = np.array(delays_ms, dtype=np.int64)
+        self._slice_bytes = slice_bytes
+        self._rows = np.zeros((_ROWS, kernel.ROW_FIELDS), dtype=np.int64)
+        self._groups = np.zeros((_GROUPS, kernel.GROUP_FIELDS), dtype=np.int64)
+        self._buckets = np.zeros(4 * _GROUPS, dtype=np.int32)
+        self._units = np.zeros(_ROWS * UNIT_BYTES, dtype=np.uint8)
+        self._unit_bytes = memoryview(self._units)
+        self._codes = np.ndarray(
+            _ROWS, dtype=np.dtype(">i8"), buffer=self._unit_bytes, offset=12, strides=(UNIT_BYTES,)
+        )
+        self._keys = np.zeros((_KEYS, KEY_FIELDS), dtype=np.int64)
+        self.compares_units = False  # units that are there already are compared with the log, and mended
+        self.skipped_bytes = 0  # of the log, as they are no records
+
+    def step(self, begin: int, end: int, arrivals: list[Arrival] | None = None) -> Step:
+        """Dispatch up to one slice of [begin, end), which starts at a record; adds to `arrivals`.
+
+        Stops before a record that is not whole yet. Raises OSError (a full disk), StoreError.
+        """
+        file = self._log.file_at(begin)
+        start = begin - file.base
+        stop = min(end - file.base, file.size_bytes)
+        position, status, rows, groups, keys, timestamp = kernel.dispatch_records(
+            file.array,
+            start,
+            min(stop, start + self._slice_bytes),
+            file.base,
+            self._delays_ms,
+            self._rows,
+            self._groups,
+            self._buckets,
+            self._units,
+            self._keys,
+        )
+        if rows:
+            if status == kernel.AT_BLANK:
+                position = file.size_bytes
+            self._put_groups(file, groups, arrivals)
+            if self._index is not None and keys:
+                self._index.put(self._keys, keys)
+            last_record = file.base + int(self._rows[rows - 1, kernel.ROW_POSITION])
+            return Step(file.base + position, last_record, timestamp)
+        return self._beyond(file, start, stop, status)
+
+    def run(self, begin: int, end: int) -> int:
+        """Dispatch all of [begin, end); returns how far that came."""
+        while begin < end:
+            step = self.step(begin, end)
+            if step.position == begin:
+                break
+            begin = step.position
+        return begin
+
+    def next_offsets(self, begin: int, end: int) -> Iterator[tuple[bytes, int, int]]:
+        """Topic, queue id and next queue offset of the records in [begin, end), which are not dispatched by this."""
+        while begin < end:
+            file = self._log.file_at(begin)
+            stop = min(end - file.base, file.size_bytes)
+            position, status, rows, groups, _, _ = kernel.dispatch_records(
+                file.array, begin - file.base, stop, file.base, self._delays_ms,
+                self._rows, self._groups, self._buckets, self._units, self._keys,
+            )  # fmt: skip
+            for group in self._groups[:groups].tolist():
+                if group[kernel.GROUP_COUNT]:
+                    topic = group[kernel.GROUP_TOPIC]
+                    name = bytes(file.view[topic : topic + group[kernel.GROUP_TOPIC_LENGTH]])
+                    yield name, group[kernel.GROUP_QUEUE_ID], group[kernel.GROUP_NEXT_QUEUE_OFFSET]
+            begin = file.base + position
+            if not rows:
+                following = self._beyond(file, position, stop, status).position
+                if following == begin:
+                    return
+                begin = following
+
+    def _beyond(self, file: MappedFile, start: int, stop: int, status: int) -> Step:
+        """Go on after no record was found at `start`."""
+        if status == kernel.AT_BLANK:
+            return Step(file.end, -1, 0)
+        if status in (walk.NO_ROOM, walk.BEYOND_END):
+            if start + self._slice_bytes >= stop:
+                return Step(file.base + start, -1, 0)  # only half here yet: replicas get bytes, not records
+            size = walk.check_record_at(file.array, start, stop, file.base, False)
+            if size > 0:
+                return self._large_record(file, start, size)
+        following = int(walk.next_record(file.array, start + 1, stop, file.base))
+        self.skipped_bytes += following - start
+        _log.error("log_damaged", path=str(file.path), position=start, skipped_bytes=following - start)
+        return Step(file.base + following, -1, 0)
+
+    def _large_record(self, file: MappedFile, start: int, size: int) -> Step:
+        """Dispatch a record that is larger than a slice."""
+        slice_bytes, self._slice_bytes = self._slice_bytes, size
+        try:
+            return self.step(file.base + start, file.base + start + size)
+        finally:
+            self._slice_bytes = slice_bytes
+
+    def _put_groups(self, file: MappedFile, count: int, arrivals: list[Arrival] | None) -> None:
+        for group in self._groups[:count].tolist():
+            units = group[kernel.GROUP_COUNT]
+            if not units:  # transactions that stand in no queue
+                continue
+            topic = group[kernel.GROUP_TOPIC]
+            name = bytes(file.view[topic : topic + group[kernel.GROUP_TOPIC_LENGTH]])
+            queue = self._queues.get_by_bytes(name, group[kernel.GROUP_QUEUE_ID])
+            first = group[kernel.GROUP_FIRST_UNIT]
+            place = first * UNIT_BYTES
+            unit_bytes = self._unit_bytes[place : place + units * UNIT_BYTES]
+            if (
+                group[kernel.GROUP_IN_ORDER]
+                and group[kernel.GROUP_FIRST_QUEUE_OFFSET] == queue.next_offset
+                and group[kernel.GROUP_FIRST_PHYSICAL_OFFSET] >= queue.end_physical_offset
+            ):
+                queue.append_units(unit_bytes, group[kernel.GROUP_END_PHYSICAL_OFFSET])
+            else:
+                self._put_out_of_line(queue, file, group, unit_bytes)
+            if arrivals is not None:
+                codes = self._codes[first : first + units].copy()
+                arrivals.append(Arrival(queue.topic, queue.queue_id, queue.next_offset, codes))
+
+    def _put_out_of_line(
+        self, queue: ConsumeQueue, file: MappedFile, group: list[int], units: memoryview
+    ) -> None:
+        """Put units that do not simply follow (store format 3.2): again, after a gap, or at an old queue's start."""
+        first = group[kernel.GROUP_FIRST_QUEUE_OFFSET]
+        end = group[kernel.GROUP_END_PHYSICAL_OFFSET]
+        if not group[kernel.GROUP_IN_ORDER]:
+            self._put_one_by_one(queue, file, units)
+        elif first > queue.next_offset:
+            self._close_gap(queue, first)
+            queue.append_units(units, end)
+        elif self._is_there(queue, first, units):
+            there = (queue.next_offset - first) * UNIT_BYTES
+            if there < len(units):
+                queue.append_units(units[there:], end)
+        else:
+            self._put_one_by_one(queue, file, units)
+
+    def _put_one_by_one(self, queue: ConsumeQueue, file: MappedFile, units: memoryview) -> None:
+        for place in range(0, len(units), UNIT_BYTES):
+            unit = units[place : place + UNIT_BYTES]
+            physical_offset, size, _ = UNIT.unpack(unit)
+            record = physical_offset - file.base
+            queue_offset = int.from_bytes(file.view[record + 20 : record + 28], "big", signed=True)
+            if queue_offset < queue.next_offset:
+                self._mend(queue, queue_offset, unit)
+                if queue_offset < queue.next_offset:
+                    continue
+            if queue_offset > queue.next_offset:
+                self._close_gap(queue, queue_offset)
+            queue.append_units(unit, physical_offset + size)
+
+    @staticmethod
+    def _close_gap(queue: ConsumeQueue, queue_offset: int) -> None:
+        if queue.end_physical_offset == 0:
+            queue.start_at(queue_offset)
+            return
+        _log.warning(
+            "consume_queue_gap",
+            topic=queue.topic,
+            queue_id=queue.queue_id,
+            from_offset=queue.next_offset,
+            to_offset=queue_offset,
+        )
+        queue.fill_to(queue_offset)
+
+    def _is_there(self, queue: ConsumeQueue, first: int, units: memoryview) -> bool:
+        """Whether the queue has what it holds from `first` on, of these units, already."""
+        count = min(queue.next_offset - first, len(units) // UNIT_BYTES)
+        if first < queue.first_offset:
+            return False
+        if not self.compares_units:
+            physical_offset, size, _ = UNIT.unpack(units[(count - 1) * UNIT_BYTES : count * UNIT_BYTES])
+            return bool(physical_offset + size <= queue.end_physical_offset)
+        done = 0
+        while done < count:
+            there = queue.read_units(first + done, count - done)
+            if not there or there != units[done * UNIT_BYTES : done * UNIT_BYTES + len(there)]:
+                return False
+            done += len(there) // UNIT_BYTES
+        return True
+
+    def _mend(self, queue: ConsumeQueue, offset: int, unit: memoryview) -> None:
+        """Cut the queue at a unit that is not what the log says, so that it is built again from there."""
+        if not self.compares_units or offset < queue.first_offset or queue.read_units(offset, 1) == unit:
+            return
+        _log.warning("consume_queue_mended", topic=queue.topic, queue_id=queue.queue_id, offset=offset)
+        end = 0
+        if offset > queue.first_offset:
+            before = queue.unit_at(offset - 1)
+            end = 0 if before.is_filler else before.physical_offset + before.size
+        queue.truncate_to(offset, end)

@@ -1,0 +1,93 @@
+"""Small things that every kind of file needs: whole writes, zeroing, durable names, and a bounded set of descriptors."""
+
+import contextlib
+import os
+from collections import OrderedDict
+from pathlib import Path
+
+_ZEROS = memoryview(bytes(1 << 20))
+
+
+def write_all(descriptor: int, data: bytes | bytearray | memoryview, place: int) -> None:
+    """Write all of `data` at byte `place`. Raises OSError."""
+    done = os.pwrite(descriptor, data, place)
+    if done < len(data):
+        rest = memoryview(data)[done:]
+        while len(rest):
+            place += done
+            done = os.pwrite(descriptor, rest, place)
+            rest = rest[done:]
+
+
+def zero_data(descriptor: int, place: int, end: int) -> None:
+    """Write zeros over what is not zero in [place, end), skipping holes that were never written. Raises OSError."""
+    while place < end:
+        try:
+            place = max(place, os.lseek(descriptor, place, os.SEEK_DATA))
+        except OSError:  # ENXIO: no data from here on
+            return
+        hole = min(end, os.lseek(descriptor, place, os.SEEK_HOLE))
+        while place < hole:
+            part = os.pread(descriptor, min(hole - place, len(_ZEROS)), place)
+            if not part:
+                return
+            if part.count(0) != len(part):
+                write_all(descriptor, _ZEROS[: len(part)], place)
+            place += len(part)
+
+
+def sync_directory(path: Path) -> None:
+    """Make the names in a directory durable. Raises OSError."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def replace_file(path: Path, content: bytes) -> None:
+    """Put `content` in the place of `path`, durably and at once: a crash leaves the old or the new. Raises OSError."""
+    temporary = path.with_name(f"{path.name}.new")
+    with temporary.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.rename(path)
+    sync_directory(path.parent)
+
+
+class Descriptors:
+    """Open files, the longest unused closed first when there are too many."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._open: OrderedDict[str, int] = OrderedDict()
+
+    def get(self, path: str) -> int:
+        """The descriptor of an existing file, open to read and write. Raises OSError."""
+        descriptor = self._open.get(path)
+        if descriptor is not None:
+            self._open.move_to_end(path)
+            return descriptor
+        return self.put(path, os.open(path, os.O_RDWR))
+
+    def put(self, path: str, descriptor: int) -> int:
+        """Take over a descriptor that has just been opened."""
+        self._open[path] = descriptor
+        while len(self._open) > self._limit:
+            _, oldest = self._open.popitem(last=False)
+            os.close(oldest)
+        return descriptor
+
+    def drop(self, path: str) -> None:
+        """Close this file if it is open."""
+        descriptor = self._open.pop(path, None)
+        if descriptor is not None:
+            os.close(descriptor)
+
+    def close(self) -> None:
+        """Close all."""
+        while self._open:
+            _, descriptor = self._open.popitem()
+            with contextlib.suppress(OSError):
+                os.close(descriptor)

@@ -1,0 +1,124 @@
+"""IndexFile: finds records by key. The layout stands in `store.kernels.index`; offsets never fall within a file."""
+
+import mmap
+import os
+from pathlib import Path
+from struct import Struct
+
+import numpy as np
+from numpy.typing import NDArray
+
+from store.errors import StoreError
+from store.kernels import index as kernel
+from store.kernels.index import ENTRY_BYTES, HEADER_BYTES, SLOT_BYTES
+from store.mapped_file import allocate_file
+
+_TIMES_AND_OFFSETS = Struct(">qqqq")
+
+
+def index_file_bytes(slots: int, entries: int) -> int:
+    """The exact size of an index file."""
+    return HEADER_BYTES + SLOT_BYTES * slots + ENTRY_BYTES * entries
+
+
+class IndexFile:
+    """One mapped index file with `slots` hash slots and room for `capacity` − 1 entries."""
+
+    __slots__ = ("array", "capacity", "path", "slots")
+
+    def __init__(self, path: Path, slots: int, capacity: int, *, copy_on_write: bool = False) -> None:
+        """Map a file. Raises StoreError when its size is another one."""
+        self.path = path
+        self.slots = slots
+        self.capacity = capacity
+        size_bytes = index_file_bytes(slots, capacity)
+        descriptor = os.open(path, os.O_RDONLY if copy_on_write else os.O_RDWR)
+        try:
+            found_bytes = os.fstat(descriptor).st_size
+            if found_bytes != size_bytes:
+                raise StoreError(f"an index file of {found_bytes:,} bytes in place of {size_bytes:,}", path)
+            access = mmap.ACCESS_COPY if copy_on_write else mmap.ACCESS_WRITE
+            mapped = mmap.mmap(descriptor, size_bytes, access=access)
+        finally:
+            os.close(descriptor)
+        self.array: NDArray[np.uint8] = np.frombuffer(mapped, dtype=np.uint8)
+
+    @classmethod
+    def create(
+        cls, path: Path, slots: int, capacity: int, scratch: Path, previous: "IndexFile | None" = None
+    ) -> "IndexFile":
+        """Make a file; RocketMQ starts its header with the end of the file before it. Raises OSError."""
+        allocate_file(path, index_file_bytes(slots, capacity), scratch)
+        file = cls(path, slots, capacity)
+        if previous is not None:
+            timestamp, offset = previous.end_timestamp, previous.end_physical_offset
+            _TIMES_AND_OFFSETS.pack_into(file.array, 0, timestamp, timestamp, offset, offset)
+        return file
+
+    def _header(self) -> tuple[int, int, int, int]:
+        begin, end, begin_offset, end_offset = _TIMES_AND_OFFSETS.unpack_from(self.array, 0)
+        return begin, end, begin_offset, end_offset
+
+    @property
+    def begin_timestamp(self) -> int:
+        """The storeTimestamp of the first entry's record."""
+        return self._header()[0]
+
+    @property
+    def end_timestamp(self) -> int:
+        """The storeTimestamp of the last entry's record."""
+        return self._header()[1]
+
+    @property
+    def begin_physical_offset(self) -> int:
+        """Where the first entry's record stands."""
+        return self._header()[2]
+
+    @property
+    def end_physical_offset(self) -> int:
+        """Where the last entry's record stands."""
+        return self._header()[3]
+
+    @property
+    def count(self) -> int:
+        """The number of the next entry; 1 in an empty file."""
+        return int(kernel.index_count(self.array))
+
+    @property
+    def is_full(self) -> bool:
+        """Whether no entry fits any more."""
+        return self.count >= self.capacity
+
+    def insert(self, keys: NDArray[np.int64], first: int, end: int) -> int:
+        """Put rows [first, end) of `keys` (columns KEY_…) in; returns how many found room."""
+        return int(kernel.insert_keys(self.array, self.slots, self.capacity, keys, first, end))
+
+    def select(self, key_hash: int, begin_ms: int, end_ms: int, limit: int) -> list[int]:
+        """Physical offsets of up to `limit` entries with this hash within the times, newest first."""
+        found = np.empty(limit, dtype=np.int64)
+        count = kernel.select_key(self.array, self.slots, key_hash, begin_ms, end_ms, found)
+        return [int(offset) for offset in found[:count]]
+
+    def is_sound(self) -> bool:
+        """Whether slots, chains and header agree with the entries."""
+        newest = np.zeros(self.slots, dtype=np.int32)
+        return bool(kernel.index_is_sound(self.array, self.slots, self.capacity, newest))
+
+    def cut_at(self, physical_offset: int) -> None:
+        """Forget the entries of records at or after `physical_offset`, and what a kill left behind the last entry."""
+        cut = int(kernel.entry_at_or_after(self.array, self.slots, physical_offset))
+        written = int(kernel.written_entries(self.array, self.slots, self.capacity))
+        # An entry knows its time to the second; the exact one of the new last entry is set by the next insert.
+        kernel.cut_entries(self.array, self.slots, cut, max(cut, written))
+
+    def sync(self) -> None:
+        """Make the entries durable. Raises OSError."""
+        descriptor = os.open(self.path, os.O_RDWR)
+        try:
+            os.fdatasync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def close(self) -> None:
+        """Let go of the map."""
+        self.array = np.empty(0, dtype=np.uint8)

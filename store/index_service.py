@@ -1,0 +1,195 @@
+"""IndexService: the index files of a store, one after the other, and queries over all of them."""
+
+import re
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+import numpy as np
+import structlog
+from numpy.typing import NDArray
+
+from store.errors import StoreError
+from store.index_file import IndexFile, index_file_bytes
+from store.kernels.index import HEADER_BYTES, KEY_PHYSICAL_OFFSET, KEY_TIMESTAMP, SLOT_BYTES
+
+_log = structlog.get_logger(__name__)
+
+_NAME = re.compile(r"\d{17}")
+_NOTHING = -1
+
+
+def index_file_name(timestamp_ms: int, after: str | None) -> str:
+    """RocketMQ's name: local time to the millisecond; later than `after`, whatever the clock did.
+
+    It is the time of the file's first record, so that a rebuilt file gets the same name.
+    """
+    local = datetime.fromtimestamp(timestamp_ms / 1000, tz=UTC).astimezone()
+    name = local.strftime("%Y%m%d%H%M%S") + f"{timestamp_ms % 1000:03d}"
+    return name if after is None or name > after else f"{int(after) + 1:017d}"
+
+
+class IndexService:
+    """All index files, in order of their names."""
+
+    def __init__(self, directory: Path, slots: int, capacity: int) -> None:
+        self.directory = directory
+        self.slots = slots
+        self.capacity = capacity
+        self._files: list[IndexFile] = []
+        self._dirty: set[Path] = set()
+        self.directory_is_dirty = False
+        self.lacks_from: int | None = (
+            None  # after `load`: from this offset on, records are to be put in again
+        )
+
+    @property
+    def names(self) -> list[str]:
+        """The names of all files."""
+        return [file.path.name for file in self._files]
+
+    @property
+    def end_physical_offset(self) -> int:
+        """Where the last record with a key stands that is in the index; −1 if there is none."""
+        return next((file.end_physical_offset for file in reversed(self._files) if file.count > 1), _NOTHING)
+
+    @property
+    def end_timestamp(self) -> int:
+        """The storeTimestamp of the last record in the index; 0 if there is none."""
+        return self._files[-1].end_timestamp if self._files else 0
+
+    def __iter__(self) -> Iterator[IndexFile]:
+        return iter(self._files)
+
+    # ---- load -------------------------------------------------------------------------------------------------
+
+    def load(self, *, orderly_end: bool, expected: list[str]) -> None:
+        """Open what is on disk as far as it is sound; what follows the first unsound file is removed.
+
+        `expected` are the names that must be there.
+        """
+        paths = sorted(self.directory.iterdir()) if self.directory.is_dir() else []
+        names = [path.name for path in paths]
+        missing = min((name for name in expected if name not in names), default=None)
+        for number, path in enumerate(paths):
+            reason = "a file before it is missing" if missing is not None and path.name > missing else None
+            reason = reason or self._open(path, repair=not orderly_end and number == len(paths) - 1)
+            if reason is not None:
+                _log.warning(
+                    "index_file_damaged", path=str(path), damage=reason, rebuilt_from=self.end_physical_offset
+                )
+                self._remove(paths[number:])
+                self.lacks_from = self.end_physical_offset
+                return
+        if missing is not None:
+            self.lacks_from = self.end_physical_offset
+
+    def check_settings(self) -> None:
+        """Raise StoreError when the files look like those of a store with other index settings."""
+        right_bytes = index_file_bytes(self.slots, self.capacity)
+        paths = self.directory.iterdir() if self.directory.is_dir() else []
+        sizes = {path.stat().st_size for path in paths if path.is_file()}
+        if right_bytes in sizes or len(sizes) != 1:
+            return
+        found_bytes = sizes.pop()
+        if found_bytes > HEADER_BYTES and (found_bytes - HEADER_BYTES) % SLOT_BYTES == 0:
+            raise StoreError(
+                f"index files of {found_bytes:,} bytes, where index_slots {self.slots:,} and index_entries "
+                f"{self.capacity:,} make {right_bytes:,} (set them to what the store was made with)",
+                self.directory,
+            )
+
+    def _open(self, path: Path, *, repair: bool) -> str | None:
+        """Take in a file; returns what is wrong with it, or None."""
+        if not path.is_file() or not _NAME.fullmatch(path.name):
+            return "no index file"
+        try:
+            file = IndexFile(path, self.slots, self.capacity)
+        except StoreError as error:
+            return error.reason
+        if repair:
+            # Its last record may have got only some of its keys: it is taken out, and dispatched again.
+            if file.begin_physical_offset >= file.end_physical_offset:
+                return "it holds no more than its last record"
+            self.lacks_from = file.end_physical_offset
+            file.cut_at(file.end_physical_offset)
+        if not file.is_sound() or (file.count > 1 and file.begin_physical_offset < self.end_physical_offset):
+            return "its chains are not what its entries make"
+        self._files.append(file)
+        return None
+
+    def _remove(self, paths: list[Path]) -> None:
+        for path in paths:
+            if path.is_file():
+                path.unlink()
+                self.directory_is_dirty = True
+            self._dirty.discard(path)
+
+    def remove_all(self) -> None:
+        """Remove every file: the index is to be built again."""
+        for file in self._files:
+            file.close()
+        self._files = []
+        self._remove(sorted(self.directory.iterdir()) if self.directory.is_dir() else [])
+
+    def truncate_to(self, offset: int) -> None:
+        """Forget the records at or after `offset`."""
+        while self._files:
+            last = self._files[-1]
+            if last.count > 1 and last.end_physical_offset < offset:
+                return
+            if last.count > 1 and last.begin_physical_offset < offset:
+                last.cut_at(offset)
+                self._dirty.add(last.path)
+                return
+            last.close()
+            self._remove([self._files.pop().path])
+
+    # ---- put --------------------------------------------------------------------------------------------------
+
+    def put(self, keys: NDArray[np.int64], count: int) -> None:
+        """Put the first `count` rows in, but for records that are in already. Raises OSError."""
+        first = 0
+        known = self.end_physical_offset
+        if count and keys[0, KEY_PHYSICAL_OFFSET] <= known:
+            first = int(np.searchsorted(keys[:count, KEY_PHYSICAL_OFFSET], known, side="right"))
+        while first < count:
+            file = self._files[-1] if self._files else None
+            if file is None or file.is_full:
+                file = self._create(int(keys[first, KEY_TIMESTAMP]), file)
+            self._dirty.add(file.path)
+            first += file.insert(keys, first, count)
+
+    def _create(self, timestamp_ms: int, previous: IndexFile | None) -> IndexFile:
+        self.directory.mkdir(parents=True, exist_ok=True)
+        name = index_file_name(timestamp_ms, previous.path.name if previous is not None else None)
+        path = self.directory / name
+        file = IndexFile.create(path, self.slots, self.capacity, self.directory.parent, previous)
+        self._files.append(file)
+        self.directory_is_dirty = True
+        return file
+
+    # ---- query ------------------------------------------------------------------------------------------------
+
+    def select(self, key_hash: int, begin_ms: int, end_ms: int, limit: int) -> Iterator[int]:
+        """Physical offsets of up to `limit` records that may have a key of this hash, newest first."""
+        for file in reversed(self._files):
+            if file.count <= 1 or file.begin_timestamp > end_ms or file.end_timestamp + 999 < begin_ms:
+                continue
+            for offset in file.select(key_hash, begin_ms, end_ms, limit):
+                yield offset
+                limit -= 1
+            if limit <= 0:
+                return
+
+    def take_dirty_paths(self) -> list[str]:
+        """The files written since the last call, for whoever makes them durable."""
+        paths = [str(path) for path in self._dirty]
+        self._dirty.clear()
+        return paths
+
+    def close(self) -> None:
+        """Let go of all files."""
+        for file in self._files:
+            file.close()
+        self._files = []

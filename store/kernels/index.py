@@ -1,0 +1,220 @@
+"""Entries of an index file: hash slots, and chains of entries from the newest to the oldest (store format, section 4).
+
+    0                40                    40 + 4 · slots
+    | header         | slot 0 | slot 1 | … | entry 0 (never used) | entry 1 | …
+
+    header: | beginTimestamp i64 | endTimestamp i64 | beginPhyOffset i64 | endPhyOffset i64 | slots in use i32 | count i32 |
+    slot:   | number of the newest entry of the chain i32 |
+    entry:  | keyHash i32 | phyOffset i64 | seconds since beginTimestamp i32 | number of the entry before i32 |
+
+The count starts at 1, so it is the number of the next entry.
+"""
+
+from struct import Struct
+from typing import Any
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from store.kernels.memory import load_i32, load_i64, store_i32, store_i64
+
+Bytes = NDArray[np.uint8]
+Numbers = NDArray[np.int64]
+
+HEADER_BYTES = 40
+SLOT_BYTES = 4
+ENTRY_BYTES = 20
+
+# Columns of the keys that `dispatch_records` finds and `insert_keys` takes.
+KEY_HASH = 0
+KEY_PHYSICAL_OFFSET = 1
+KEY_TIMESTAMP = 2
+KEY_FIELDS = 3
+
+_SECONDS_MAX = 0x7FFFFFFF
+
+
+@njit(cache=True, nogil=True)
+def index_count(index: Bytes) -> int:
+    """The number that the next entry gets; a zero in the file means 1."""
+    count = load_i32(index, 36)
+    return count if count > 0 else 1
+
+
+@njit(cache=True, nogil=True)
+def insert_keys(index: Bytes, slots: int, capacity: int, keys: Numbers, first: int, end: int) -> int:
+    """Put rows [first, end) of `keys` into the file; returns how many went in before it was full."""
+    entries = HEADER_BYTES + SLOT_BYTES * slots
+    count = index_count(index)
+    used = load_i32(index, 32)
+    begin = load_i64(index, 0)
+    row = first
+    while row < end and count < capacity:
+        key_hash = keys[row, KEY_HASH]
+        timestamp = keys[row, KEY_TIMESTAMP]
+        slot = HEADER_BYTES + SLOT_BYTES * (key_hash % slots)
+        previous = load_i32(index, slot)
+        if previous <= 0 or previous > count:
+            previous = 0
+            used += 1
+        seconds = (timestamp - begin) // 1000 if begin > 0 else 0
+        entry = entries + ENTRY_BYTES * count
+        store_i32(index, entry, key_hash)
+        store_i64(index, entry + 4, keys[row, KEY_PHYSICAL_OFFSET])
+        store_i32(index, entry + 12, min(max(seconds, 0), _SECONDS_MAX))
+        store_i32(index, entry + 16, previous)
+        store_i32(index, slot, count)
+        if count == 1:
+            begin = timestamp
+            store_i64(index, 0, begin)
+            store_i64(index, 16, keys[row, KEY_PHYSICAL_OFFSET])
+        count += 1
+        row += 1
+    if row > first:
+        store_i64(index, 8, keys[row - 1, KEY_TIMESTAMP])
+        store_i64(index, 24, keys[row - 1, KEY_PHYSICAL_OFFSET])
+        store_i32(index, 32, used)
+        store_i32(index, 36, count)
+    return row - first
+
+
+@njit(cache=True, nogil=True)
+def select_key(index: Bytes, slots: int, key_hash: int, begin_ms: int, end_ms: int, found: Numbers) -> int:
+    """Write the physical offsets of entries with this hash in [begin_ms, end_ms] to `found`, newest first.
+
+    Returns how many there are; no more than `found` holds. An entry's time is known to the second.
+    """
+    entries = HEADER_BYTES + SLOT_BYTES * slots
+    count = index_count(index)
+    begin = load_i64(index, 0)
+    number = load_i32(index, HEADER_BYTES + SLOT_BYTES * (key_hash % slots))
+    matches = 0
+    while 0 < number < count and matches < found.size:
+        entry = entries + ENTRY_BYTES * number
+        time_ms = begin + load_i32(index, entry + 12) * 1000
+        if load_i32(index, entry) == key_hash and begin_ms - 999 <= time_ms <= end_ms:
+            found[matches] = load_i64(index, entry + 4)
+            matches += 1
+        before = load_i32(index, entry + 16)
+        if before >= number:  # a chain only leads to older entries
+            break
+        number = before
+    return matches
+
+
+@njit(cache=True, nogil=True)
+def index_is_sound(index: Bytes, slots: int, capacity: int, newest: NDArray[np.int32]) -> bool:
+    """Whether every slot and chain is what inserting the entries in order would have made.
+
+    `newest` is `slots` zeros to work in. Offsets must not fall from entry to entry and must fit the header.
+    """
+    entries = HEADER_BYTES + SLOT_BYTES * slots
+    count = index_count(index)
+    if count > capacity:
+        return False
+    offset = load_i64(index, 16)
+    for number in range(1, count):
+        entry = entries + ENTRY_BYTES * number
+        key_hash = load_i32(index, entry)
+        physical = load_i64(index, entry + 4)
+        if key_hash < 0 or physical < offset or load_i32(index, entry + 12) < 0:
+            return False
+        slot = key_hash % slots
+        if load_i32(index, entry + 16) != newest[slot]:
+            return False
+        newest[slot] = number
+        offset = physical
+    if count > 1 and offset != load_i64(index, 24):
+        return False
+    used = 0
+    for slot in range(slots):
+        if load_i32(index, HEADER_BYTES + SLOT_BYTES * slot) != newest[slot]:
+            return False
+        if newest[slot] != 0:
+            used += 1
+    return used == load_i32(index, 32)
+
+
+@njit(cache=True, nogil=True)
+def entry_at_or_after(index: Bytes, slots: int, physical_offset: int) -> int:
+    """The number of the first entry whose record stands at or after `physical_offset`; the count if none does."""
+    entries = HEADER_BYTES + SLOT_BYTES * slots
+    low = 1
+    high = index_count(index)
+    while low < high:
+        middle = (low + high) // 2
+        if load_i64(index, entries + ENTRY_BYTES * middle + 4) < physical_offset:
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
+@njit(cache=True, nogil=True)
+def written_entries(index: Bytes, slots: int, capacity: int) -> int:
+    """One more than the last entry that was written; over the count after a kill in the middle of an insert."""
+    number = index_count(index)
+    entry = HEADER_BYTES + SLOT_BYTES * slots + ENTRY_BYTES * number
+    while number < capacity and (load_i64(index, entry) != 0 or load_i64(index, entry + 8) != 0):
+        number += 1
+        entry += ENTRY_BYTES
+    return number
+
+
+@njit(cache=True, nogil=True)
+def cut_entries(index: Bytes, slots: int, cut: int, written: int) -> None:
+    """Take entries [cut, written) out of all chains, and set the header to what is left.
+
+    The end timestamp becomes the last entry's time, which is known to the second.
+    """
+    entries = HEADER_BYTES + SLOT_BYTES * slots
+    used = 0
+    for slot in range(slots):
+        place = HEADER_BYTES + SLOT_BYTES * slot
+        number = load_i32(index, place)
+        while cut <= number < written:
+            before = load_i32(index, entries + ENTRY_BYTES * number + 16)
+            number = before if before < number else 0
+        number = number if 0 < number < cut else 0
+        if number != load_i32(index, place):
+            store_i32(index, place, number)
+        if number > 0:
+            used += 1
+    index[entries + ENTRY_BYTES * cut : entries + ENTRY_BYTES * written] = 0
+    if cut > 1:
+        last = entries + ENTRY_BYTES * (cut - 1)
+        store_i64(index, 8, load_i64(index, 0) + load_i32(index, last + 12) * 1000)
+        store_i64(index, 24, load_i64(index, last + 4))
+    else:
+        index[0:32] = 0
+    store_i32(index, 32, used)
+    store_i32(index, 36, cut)
+
+
+_HEADER = Struct(">qqqqii")
+_SLOT = Struct(">i")
+_ENTRY = Struct(">iqii")
+
+
+def plain_insert_keys(index: Any, slots: int, capacity: int, keys: list[tuple[int, int, int]]) -> int:
+    """The twin of `insert_keys`, over a writable buffer and (hash, physical offset, storeTimestamp) rows."""
+    inserted = 0
+    for key_hash, physical_offset, timestamp in keys:
+        begin, _, begin_offset, _, used, count = _HEADER.unpack_from(index, 0)
+        count = max(count, 1)
+        if count >= capacity:
+            break
+        place = HEADER_BYTES + SLOT_BYTES * (key_hash % slots)
+        (previous,) = _SLOT.unpack_from(index, place)
+        previous = previous if 0 < previous <= count else 0
+        seconds = min(max((timestamp - begin) // 1000, 0), _SECONDS_MAX) if begin > 0 else 0
+        entry = HEADER_BYTES + SLOT_BYTES * slots + ENTRY_BYTES * count
+        _ENTRY.pack_into(index, entry, key_hash, physical_offset, seconds, previous)
+        _SLOT.pack_into(index, place, count)
+        if count == 1:
+            begin, begin_offset = timestamp, physical_offset
+        used += previous == 0
+        _HEADER.pack_into(index, 0, begin, timestamp, begin_offset, physical_offset, used, count + 1)
+        inserted += 1
+    return inserted

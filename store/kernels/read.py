@@ -1,0 +1,109 @@
+"""From units to the records that they point to: each is compared with its unit before it is served (design law 8)."""
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from store.kernels.memory import load_i32, load_i64
+from store.kernels.walk import record_parts, record_size
+
+Bytes = NDArray[np.uint8]
+Numbers = NDArray[np.int64]
+
+UNIT_BYTES = 20
+FILLER_SIZE = 0x7FFFFFFF
+
+# What `gather_records` counts up.
+READ_UNITS = 0
+READ_MESSAGES = 1
+READ_BYTES = 2
+READ_FIELDS = 3
+
+RUNS_MAX = 4096
+
+# Why it stopped.
+ALL_UNITS = 0  # they are used up
+OTHER_FILE = 1  # the next unit leads out of this file, or there are no more runs to write to
+ENOUGH = 2  # as many messages or bytes as were asked for
+BAD_UNIT = 3  # the next unit does not lead to a record of this queue and offset
+
+
+@njit(cache=True, nogil=True)
+def _is_record_of(
+    log: Bytes, place: int, limit: int, base: int, size: int, queue_id: int, queue_offset: int, topic: Bytes
+) -> bool:
+    if record_size(log, place, limit) != size or load_i32(log, place + 12) != queue_id:
+        return False
+    if load_i64(log, place + 20) != queue_offset or load_i64(log, place + 28) != base + place:
+        return False
+    _, body_length, start, length, _, _ = record_parts(log, place, size)
+    if body_length < 0 or length != topic.size:
+        return False
+    for index in range(length):
+        if log[start + index] != topic[index]:
+            return False
+    return True
+
+
+@njit(cache=True, nogil=True)
+def _wants(codes: Numbers, tags_code: int) -> bool:
+    """RocketMQ compares the low 32 bits."""
+    for code in codes:
+        if (code ^ tags_code) & 0xFFFFFFFF == 0:
+            return True
+    return False
+
+
+@njit(cache=True, nogil=True)
+def gather_records(
+    log: Bytes,
+    limit: int,
+    base: int,
+    units: Bytes,
+    first_offset: int,
+    queue_id: int,
+    topic: Bytes,
+    codes: Numbers,
+    filters: bool,
+    max_messages: int,
+    max_bytes: int,
+    progress: Numbers,
+    runs: Numbers,
+) -> tuple[int, int]:
+    """Find the records of units from `progress` on in one log file; returns the count of runs, and why it stopped.
+
+    A run is the begin and end of neighbouring records. The first unit stands at queue offset `first_offset`.
+    """
+    count = 0
+    index = progress[READ_UNITS]
+    status = ALL_UNITS
+    while index < units.size // UNIT_BYTES:
+        unit = index * UNIT_BYTES
+        place = load_i64(units, unit) - base
+        size = load_i32(units, unit + 8)
+        if (filters and not _wants(codes, load_i64(units, unit + 12))) or size == FILLER_SIZE:
+            index += 1
+            continue
+        if progress[READ_MESSAGES] >= max_messages:
+            status = ENOUGH
+            break
+        if progress[READ_MESSAGES] > 0 and progress[READ_BYTES] + size > max_bytes:
+            status = ENOUGH
+            break
+        if place < 0 or place >= limit or count == runs.shape[0]:
+            status = OTHER_FILE
+            break
+        if not _is_record_of(log, place, limit, base, size, queue_id, first_offset + index, topic):
+            status = BAD_UNIT
+            break
+        if count > 0 and runs[count - 1, 1] == place:
+            runs[count - 1, 1] = place + size
+        else:
+            runs[count, 0] = place
+            runs[count, 1] = place + size
+            count += 1
+        progress[READ_MESSAGES] += 1
+        progress[READ_BYTES] += size
+        index += 1
+    progress[READ_UNITS] = index
+    return count, status

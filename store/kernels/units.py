@@ -1,0 +1,394 @@
+"""From log bytes to consume-queue units and index keys: the one dispatch (design law 3), as one kernel.
+
+It walks records that have been checked when they were written or recovered, groups them by (topic, queue) and
+lays out the units of each group side by side, so that a queue takes one write however many records it got.
+
+A unit, 20 bytes, big-endian (store format 3.1):
+
+    0                8      12         20
+    | physicalOffset | size | tagsCode |
+"""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from store.kernels.memory import load_i32, load_i64, store_i32, store_i64
+from store.kernels.index import KEY_HASH, KEY_PHYSICAL_OFFSET, KEY_TIMESTAMP
+from store.kernels.java_hash import as_i32, hash_bytes, key_hash, plain_key_hash
+from store.kernels.walk import BAD_PARTS, BLANK, record_parts, record_size, store_timestamp_at
+from store.message.record import decode_record
+from store.message.tags import tags_code
+
+Bytes = NDArray[np.uint8]
+Numbers = NDArray[np.int64]
+
+UNIT_BYTES = 20
+FILLER_SIZE = 0x7FFFFFFF  # the size of a unit that only holds a place
+
+# Columns of a record's row.
+ROW_POSITION = 0
+ROW_SIZE = 1
+ROW_GROUP = 2  # -1: stands in no queue
+ROW_TAGS_CODE = 3
+ROW_FIELDS = 4
+
+# Columns of a group: the records of one queue.
+GROUP_HASH = 0
+GROUP_TOPIC = 1
+GROUP_TOPIC_LENGTH = 2
+GROUP_QUEUE_ID = 3
+GROUP_COUNT = 4
+GROUP_FIRST_QUEUE_OFFSET = 5
+GROUP_NEXT_QUEUE_OFFSET = 6
+GROUP_IN_ORDER = 7  # 1 while the queue offsets follow each other without a gap
+GROUP_FIRST_PHYSICAL_OFFSET = 8
+GROUP_END_PHYSICAL_OFFSET = 9
+GROUP_FIRST_UNIT = 10  # where its units start in the output, in units
+GROUP_KEY_SEED = 11  # the hash of "topic#", which each of its keys continues
+GROUP_IS_SCHEDULE = 12
+GROUP_BUCKET = 13
+GROUP_FIELDS = 14
+
+# Why the walk stopped.
+AT_END = 1  # everything is done, or the output is full: call again
+AT_BLANK = BLANK
+# below zero: a reason of the walk
+
+_UNQUEUED = 0x4  # prepared and rolled-back transactions
+_ROLLBACK = 0xC
+_KEYS = int.from_bytes(b"KEYS", "big")
+_TAGS = int.from_bytes(b"TAGS", "big")
+_DELA = int.from_bytes(b"DELA", "big")
+_UNIQ_KEY = int.from_bytes(b"UNIQ_KEY", "big")
+_SPACE = 0x20
+_HASH_SIGN = 0x23
+_KEYS_PER_RECORD_MAX = 16_384  # more do not fit into 32,767 bytes of properties
+_SCHEDULE_TOPIC = np.frombuffer(b"SCHEDULE_TOPIC_XXXX", dtype=np.uint8)
+
+
+@njit(cache=True, nogil=True)
+def find_properties(buffer: Bytes, start: int, end: int, found: Numbers) -> None:
+    """Where the values of TAGS, KEYS, UNIQ_KEY and DELAY stand: start and end of each in `found`, zeros if absent."""
+    found[0:8] = 0
+    name = start
+    while name < end:
+        separator = -1
+        stop = name
+        while stop < end and buffer[stop] != 2:
+            if buffer[stop] == 1 and separator < 0:
+                separator = stop
+            stop += 1
+        if name < separator < stop - 1:
+            which = _which(buffer, name, separator - name)
+            if which >= 0:  # the last of two equal names wins
+                found[2 * which] = separator + 1
+                found[2 * which + 1] = stop
+        name = stop + 1
+
+
+@njit(cache=True, nogil=True)
+def _which(buffer: Bytes, name: int, length: int) -> int:
+    if length == 4:
+        word = load_i32(buffer, name)
+        return 0 if word == _TAGS else 1 if word == _KEYS else -1
+    if length == 8:
+        return 2 if load_i64(buffer, name) == _UNIQ_KEY else -1
+    if length == 5 and load_i32(buffer, name) == _DELA:
+        return 3 if buffer[name + 4] == 0x59 else -1
+    return -1
+
+
+@njit(cache=True, nogil=True)
+def _same_topic(buffer: Bytes, first: int, second: int, length: int) -> bool:
+    position = 0
+    while position + 8 <= length:
+        if load_i64(buffer, first + position) != load_i64(buffer, second + position):
+            return False
+        position += 8
+    while position < length:
+        if buffer[first + position] != buffer[second + position]:
+            return False
+        position += 1
+    return True
+
+
+@njit(cache=True, nogil=True)
+def _topic_hash(buffer: Bytes, start: int, length: int, queue_id: int) -> int:
+    value = queue_id * 0x9E3779B1 + length
+    position = start
+    end = start + length
+    while position + 8 <= end:
+        value = (value ^ load_i64(buffer, position)) * 0x100000001B3
+        value ^= value >> 29
+        position += 8
+    while position < end:
+        value = (value ^ np.int64(buffer[position])) * 0x100000001B3
+        position += 1
+    return (value ^ value >> 32) & 0x7FFFFFFF
+
+
+@njit(cache=True, nogil=True)
+def _is_schedule_topic(buffer: Bytes, start: int, length: int) -> bool:
+    if length != _SCHEDULE_TOPIC.size:
+        return False
+    for index in range(length):
+        if buffer[start + index] != _SCHEDULE_TOPIC[index]:
+            return False
+    return True
+
+
+@njit(cache=True, nogil=True)
+def _group_of(
+    buffer: Bytes,
+    topic: int,
+    length: int,
+    queue_id: int,
+    groups: Numbers,
+    count: int,
+    buckets: NDArray[np.int32],
+) -> int:
+    """The number of the group of this queue; `count` if it is new (it is then made), -1 if there is no room."""
+    wanted = _topic_hash(buffer, topic, length, queue_id)
+    bucket = wanted & (buckets.size - 1)
+    while buckets[bucket] != 0:
+        group = buckets[bucket] - 1
+        if (
+            groups[group, GROUP_HASH] == wanted
+            and groups[group, GROUP_QUEUE_ID] == queue_id
+            and groups[group, GROUP_TOPIC_LENGTH] == length
+            and _same_topic(buffer, groups[group, GROUP_TOPIC], topic, length)
+        ):
+            return group
+        bucket = (bucket + 1) & (buckets.size - 1)
+    if count == groups.shape[0]:
+        return -1
+    buckets[bucket] = count + 1
+    groups[count, :] = 0
+    groups[count, GROUP_HASH] = wanted
+    groups[count, GROUP_TOPIC] = topic
+    groups[count, GROUP_TOPIC_LENGTH] = length
+    groups[count, GROUP_QUEUE_ID] = queue_id
+    groups[count, GROUP_FIRST_QUEUE_OFFSET] = -1
+    groups[count, GROUP_IN_ORDER] = 1
+    groups[count, GROUP_BUCKET] = bucket
+    groups[count, GROUP_IS_SCHEDULE] = _is_schedule_topic(buffer, topic, length)
+    seed = hash_bytes(buffer, topic, topic + length, 0)
+    groups[count, GROUP_KEY_SEED] = (seed * 31 + _HASH_SIGN) & 0xFFFFFFFF
+    return count
+
+
+@njit(cache=True, nogil=True)
+def _delivery_time(buffer: Bytes, start: int, end: int, timestamp: int, delays_ms: Numbers) -> int:
+    """When a scheduled record is due; 0 when its DELAY is no level above 0 (store format, section 2)."""
+    level = 0
+    for position in range(start, end):
+        digit = np.int64(buffer[position]) - 0x30
+        if digit < 0 or digit > 9 or level > 1_000_000:
+            return 0
+        level = level * 10 + digit
+    if level == 0:
+        return 0
+    level = min(level, delays_ms.size - 1)
+    return timestamp + (delays_ms[level] if delays_ms[level] > 0 else 1000)
+
+
+@njit(cache=True, nogil=True)
+def _add_keys(
+    buffer: Bytes, found: Numbers, seed: int, physical_offset: int, timestamp: int, keys: Numbers, count: int
+) -> int:
+    """Add UNIQ_KEY, then each of KEYS; returns the new count."""
+    if found[5] > 0:
+        keys[count, KEY_HASH] = key_hash(hash_bytes(buffer, found[4], found[5], seed))
+        keys[count, KEY_PHYSICAL_OFFSET] = physical_offset
+        keys[count, KEY_TIMESTAMP] = timestamp
+        count += 1
+    start = found[2]
+    end = found[3]
+    while start < end:
+        stop = start
+        while stop < end and buffer[stop] != _SPACE:
+            stop += 1
+        if stop > start:
+            keys[count, KEY_HASH] = key_hash(hash_bytes(buffer, start, stop, seed))
+            keys[count, KEY_PHYSICAL_OFFSET] = physical_offset
+            keys[count, KEY_TIMESTAMP] = timestamp
+            count += 1
+        start = stop + 1
+    return count
+
+
+@njit(cache=True, nogil=True)
+def _enter(groups: Numbers, group: int, queue_offset: int, physical_offset: int, size: int) -> None:
+    """Count a record into its group."""
+    if groups[group, GROUP_FIRST_QUEUE_OFFSET] < 0:
+        groups[group, GROUP_FIRST_QUEUE_OFFSET] = queue_offset
+        groups[group, GROUP_FIRST_PHYSICAL_OFFSET] = physical_offset
+    elif groups[group, GROUP_NEXT_QUEUE_OFFSET] != queue_offset:
+        groups[group, GROUP_IN_ORDER] = 0
+    groups[group, GROUP_NEXT_QUEUE_OFFSET] = queue_offset + 1
+    groups[group, GROUP_END_PHYSICAL_OFFSET] = physical_offset + size
+    groups[group, GROUP_COUNT] += 1
+
+
+@njit(cache=True, nogil=True)
+def _write_units(
+    rows: Numbers, count: int, groups: Numbers, group_count: int, base: int, units: Bytes
+) -> None:
+    first = 0
+    for group in range(group_count):
+        groups[group, GROUP_FIRST_UNIT] = first
+        first += groups[group, GROUP_COUNT]
+        groups[group, GROUP_HASH] = groups[group, GROUP_FIRST_UNIT]  # from here on: where its next unit goes
+    for row in range(count):
+        group = rows[row, ROW_GROUP]
+        if group < 0:
+            continue
+        unit = groups[group, GROUP_HASH] * UNIT_BYTES
+        groups[group, GROUP_HASH] += 1
+        store_i64(units, unit, base + rows[row, ROW_POSITION])
+        store_i32(units, unit + 8, rows[row, ROW_SIZE])
+        store_i64(units, unit + 12, rows[row, ROW_TAGS_CODE])
+
+
+@njit(cache=True, nogil=True)
+def dispatch_records(
+    buffer: Bytes,
+    start: int,
+    end: int,
+    base: int,
+    delays_ms: Numbers,
+    rows: Numbers,
+    groups: Numbers,
+    buckets: NDArray[np.int32],
+    units: Bytes,
+    keys: Numbers,
+) -> tuple[int, int, int, int, int, int]:
+    """Dispatch the records in [start, end) of a log file whose first byte is at offset `base`.
+
+    Returns (where it stopped, why, records, groups, keys, storeTimestamp of the last record). `rows`, `groups`,
+    `buckets` (a power of two, all zeros, left so), `units` and `keys` are work space and output.
+    """
+    found = np.zeros(8, dtype=np.int64)
+    position = start
+    status = AT_END
+    count = group_count = key_count = timestamp = 0
+    last_group = -1
+    while position < end and count < rows.shape[0] and key_count + _KEYS_PER_RECORD_MAX < keys.shape[0]:
+        size = record_size(buffer, position, end)
+        if size <= 0:
+            status = size
+            break
+        _, body_length, topic, topic_length, properties, properties_length = record_parts(
+            buffer, position, size
+        )
+        if body_length < 0:
+            status = BAD_PARTS
+            break
+        queue_id = load_i32(buffer, position + 12)
+        group = last_group
+        if (
+            group < 0
+            or groups[group, GROUP_QUEUE_ID] != queue_id
+            or groups[group, GROUP_TOPIC_LENGTH] != topic_length
+            or not _same_topic(buffer, groups[group, GROUP_TOPIC], topic, topic_length)
+        ):
+            group = _group_of(buffer, topic, topic_length, queue_id, groups, group_count, buckets)
+            if group < 0:
+                break
+            group_count = max(group_count, group + 1)
+            last_group = group
+        timestamp = store_timestamp_at(buffer, position)
+        find_properties(buffer, properties, properties + properties_length, found)
+        transaction = load_i32(buffer, position + 36) & _ROLLBACK
+        rows[count, ROW_POSITION] = position
+        rows[count, ROW_SIZE] = size
+        rows[count, ROW_GROUP] = -1 if transaction & _UNQUEUED else group
+        rows[count, ROW_TAGS_CODE] = _tags_code(
+            buffer, found, timestamp, delays_ms, groups[group, GROUP_IS_SCHEDULE]
+        )
+        if not transaction & _UNQUEUED:
+            _enter(groups, group, load_i64(buffer, position + 20), base + position, size)
+        if transaction != _ROLLBACK:
+            seed = groups[group, GROUP_KEY_SEED]
+            key_count = _add_keys(buffer, found, seed, base + position, timestamp, keys, key_count)
+        position += size
+        count += 1
+    _write_units(rows, count, groups, group_count, base, units)
+    for group in range(group_count):
+        buckets[groups[group, GROUP_BUCKET]] = 0
+    return position, status, count, group_count, key_count, timestamp
+
+
+@njit(cache=True, nogil=True)
+def _tags_code(buffer: Bytes, found: Numbers, timestamp: int, delays_ms: Numbers, is_schedule: int) -> int:
+    if is_schedule and found[7] > 0:
+        due = _delivery_time(buffer, found[6], found[7], timestamp, delays_ms)
+        if due > 0:
+            return due
+    return as_i32(hash_bytes(buffer, found[0], found[1], 0))
+
+
+@njit(cache=True, nogil=True)
+def sound_units(units: Bytes, count: int, previous_end: int, log_end: int) -> tuple[int, int]:
+    """How many of the first `count` units follow each other soundly, and the log offset where the last one's record ends.
+
+    Physical offsets rise from `previous_end`, sizes are above 0, records end at or before `log_end`; units that
+    only hold a place may stand anywhere.
+    """
+    end = previous_end
+    for index in range(count):
+        unit = index * UNIT_BYTES
+        physical = load_i64(units, unit)
+        size = load_i32(units, unit + 8)
+        if size == FILLER_SIZE and physical == 0:
+            continue
+        if size <= 0 or physical < end or physical + size > log_end:
+            return index, end
+        end = physical + size
+    return count, end
+
+
+class PlainUnit(NamedTuple):
+    """What the dispatch makes of one record, by the twin."""
+
+    topic: str
+    queue_id: int
+    queue_offset: int
+    unit: tuple[int, int, int] | None
+    keys: list[tuple[int, int, int]]
+
+
+def plain_dispatch(buffer: Any, start: int, end: int, base: int, delays_ms: list[int]) -> list[PlainUnit]:
+    """The twin of `dispatch_records`, over the record codec; stops at the first thing that is no record."""
+    made: list[PlainUnit] = []
+    position = start
+    while position < end and record_size(np.frombuffer(buffer, dtype=np.uint8), position, end) > 0:
+        message = decode_record(buffer, position, check_crc=False)
+        properties = message.properties
+        code = tags_code(properties.get("TAGS"))
+        level = min(int(properties.get("DELAY", "0")), len(delays_ms) - 1)
+        if message.topic == "SCHEDULE_TOPIC_XXXX" and level > 0:
+            code = message.store_timestamp + delays_ms[level]
+        names = [properties["UNIQ_KEY"]] if "UNIQ_KEY" in properties else []
+        names += [name for name in properties.get("KEYS", "").split(" ") if name]
+        physical = base + position
+        keys = [
+            (plain_key_hash(f"{message.topic}#{name}".encode()), physical, message.store_timestamp)
+            for name in names
+        ]
+        transaction = message.sys_flag & _ROLLBACK
+        unit = None if transaction & _UNQUEUED else (physical, message.store_size, code)
+        made.append(
+            PlainUnit(
+                message.topic,
+                message.queue_id,
+                message.queue_offset,
+                unit,
+                [] if transaction == _ROLLBACK else keys,
+            )
+        )
+        position += message.store_size
+    return made

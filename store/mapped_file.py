@@ -1,0 +1,113 @@
+"""One file of the log: its whole space is there before it is used, it is mapped, and never gets shorter (design law 5)."""
+
+import mmap
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from store.errors import StoreError
+from store.files import write_all, zero_data
+from store.message.buffers import Buffer
+
+HEAD_BYTES = 8  # size and magic of an append's first record
+# Below this a copy into the map is faster than a system call, above it the fault of each fresh page costs more than
+# the call (4 KiB: 7.9 µs mapped, 3.1 µs written; 300 B: 0.4 and 1.2; 1 MiB: 203 and 151).
+PWRITE_FROM_BYTES = 2048
+
+
+def file_name(base: int) -> str:
+    """RocketMQ's name of the file whose first byte is at `base`."""
+    return f"{base:020d}"
+
+
+def allocate_file(path: Path, size_bytes: int, scratch: Path) -> None:
+    """Make a file of zeros whose space is taken; it shows at `path` when it is whole.
+
+    It is made in `scratch`, a directory on the same file system, as nothing half-made may stand among the logs.
+    Raises OSError (a full disk among others).
+    """
+    temporary = scratch / f"{path.parent.name}-{path.name}.new"
+    descriptor = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o644)
+    try:
+        os.posix_fallocate(descriptor, 0, size_bytes)
+        os.fsync(descriptor)
+    except OSError:
+        temporary.unlink()
+        raise
+    finally:
+        os.close(descriptor)
+    temporary.rename(path)
+
+
+class MappedFile:
+    """A mapped file at offset `base` of its log. Slices of its view keep the map alive after `close` (law 10)."""
+
+    __slots__ = ("_descriptor", "array", "base", "path", "size_bytes", "view")
+
+    def __init__(self, path: Path, base: int, size_bytes: int, *, copy_on_write: bool = False) -> None:
+        """Map the file. With `copy_on_write` nothing that is written ever reaches the file (dump)."""
+        self.path = path
+        self.base = base
+        self.size_bytes = size_bytes
+        self._descriptor = os.open(path, os.O_RDONLY if copy_on_write else os.O_RDWR)
+        try:
+            found_bytes = os.fstat(self._descriptor).st_size
+            if found_bytes != size_bytes:
+                raise StoreError(f"a file of {found_bytes:,} bytes where all have {size_bytes:,}", path)
+            access = mmap.ACCESS_COPY if copy_on_write else mmap.ACCESS_WRITE
+            mapped = mmap.mmap(self._descriptor, size_bytes, access=access)
+        except BaseException:
+            os.close(self._descriptor)
+            raise
+        self.view = memoryview(mapped)
+        self.array: NDArray[np.uint8] = np.frombuffer(mapped, dtype=np.uint8)
+
+    @property
+    def end(self) -> int:
+        """The offset after the last byte."""
+        return self.base + self.size_bytes
+
+    @property
+    def descriptor(self) -> int:
+        """For fdatasync."""
+        return self._descriptor
+
+    def write_at(self, place: int, buffers: Sequence[Buffer]) -> None:
+        """Write `buffers` one after the other at byte `place`; their first 8 bytes last (law 6). Raises OSError."""
+        first = buffers[0]
+        if len(buffers) == 1 and len(first) < PWRITE_FROM_BYTES:
+            self.view[place + HEAD_BYTES : place + len(first)] = first[HEAD_BYTES:]
+        else:
+            after = place + len(first)
+            for buffer in buffers[1:]:
+                write_all(self._descriptor, buffer, after)
+                after += len(buffer)
+            write_all(self._descriptor, memoryview(first)[HEAD_BYTES:], place + HEAD_BYTES)
+        head = first[:HEAD_BYTES]
+        self.view[place : place + len(head)] = head
+
+    def zero_from(self, place: int) -> None:
+        """Write zeros over all data from byte `place` on, skipping what was never written. Raises OSError."""
+        zero_data(self._descriptor, place, self.size_bytes)
+
+    def data_end(self) -> int:
+        """Behind this byte the file holds nothing but what was never written."""
+        place, end = 0, 0
+        while place < self.size_bytes:
+            try:
+                place = os.lseek(self._descriptor, place, os.SEEK_DATA)
+            except OSError:  # ENXIO: no more data
+                break
+            place = end = os.lseek(self._descriptor, place, os.SEEK_HOLE)
+        return end
+
+    def close(self) -> None:
+        """Let go of the file; slices given out keep the map until they are gone."""
+        self.array = np.empty(0, dtype=np.uint8)
+        self.view = memoryview(b"")
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1

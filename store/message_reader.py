@@ -1,0 +1,154 @@
+"""Reading messages of a queue: units, filtered by tags code, checked against their records, as slices of the log."""
+
+from dataclasses import dataclass, field
+from enum import IntEnum
+
+import numpy as np
+import structlog
+from numpy.typing import NDArray
+
+from store.commit_log import CommitLog
+from store.consume_queue import UNIT_BYTES, ConsumeQueue
+from store.kernels import read as kernel
+
+_log = structlog.get_logger(__name__)
+
+# A filtered read looks at so many units at most (RocketMQ's maxFilterMessageSize: 16,000 bytes of units), or at 20
+# bytes for each message wanted where that is more.
+_FILTER_SCAN_UNITS = 800
+_TAGS_MAX = 4096
+
+
+class GetMessageStatus(IntEnum):
+    """What became of a read (RocketMQ GetMessageStatus)."""
+
+    FOUND = 0
+    NO_MATCHED_MESSAGE = 1
+    MESSAGE_WAS_REMOVING = 2
+    OFFSET_FOUND_NULL = 3
+    OFFSET_OVERFLOW_BADLY = 4
+    OFFSET_OVERFLOW_ONE = 5
+    OFFSET_TOO_SMALL = 6
+    NO_MATCHED_LOGIC_QUEUE = 7
+    NO_MESSAGE_IN_QUEUE = 8
+
+
+@dataclass(slots=True)
+class GetMessageResult:
+    """What was found; `slices` are runs of whole records, neighbours in the log joined."""
+
+    status: GetMessageStatus
+    next_begin_offset: int
+    min_offset: int
+    max_offset: int
+    slices: list[memoryview] = field(default_factory=list)
+    message_count: int = 0
+    size_bytes: int = 0
+
+
+def misplaced(queue: ConsumeQueue | None, offset: int) -> GetMessageResult | None:
+    """The answer to a read at an offset where the queue has nothing; None where it has (store format 3.8)."""
+    status = GetMessageStatus
+    if queue is None:
+        return GetMessageResult(status.NO_MATCHED_LOGIC_QUEUE, 0, 0, 0)
+    first, following = queue.min_offset, queue.next_offset
+    if first <= offset < following:
+        return None
+    if following == 0:
+        return GetMessageResult(status.NO_MESSAGE_IN_QUEUE, 0, first, following)
+    if offset < first:
+        return GetMessageResult(status.OFFSET_TOO_SMALL, first, first, following)
+    if offset == following:
+        return GetMessageResult(status.OFFSET_OVERFLOW_ONE, offset, first, following)
+    return GetMessageResult(status.OFFSET_OVERFLOW_BADLY, following, first, following)
+
+
+class MessageReader:
+    """Reads the queues of one store."""
+
+    def __init__(self, log: CommitLog) -> None:
+        self._log = log
+        self._progress = np.zeros(kernel.READ_FIELDS, dtype=np.int64)
+        self._runs = np.zeros((kernel.RUNS_MAX, 2), dtype=np.int64)
+        self.bad_units = 0
+
+    def read(
+        self,
+        queue: ConsumeQueue | None,
+        offset: int,
+        max_messages: int,
+        max_bytes: int,
+        tags_codes: frozenset[int] | None,
+    ) -> GetMessageResult:
+        """Up to `max_messages` records and `max_bytes` (one record at least); no further than one file of units.
+
+        Raises StoreError when the queue cannot be read.
+        """
+        nothing = misplaced(queue, offset)
+        if nothing is not None or queue is None:
+            assert nothing is not None
+            return nothing
+        result = GetMessageResult(GetMessageStatus.FOUND, offset, queue.min_offset, queue.next_offset)
+        wanted = max_messages if tags_codes is None else max(_FILTER_SCAN_UNITS, max_messages)
+        # No record is smaller than 91 bytes, so more units than this cannot be used.
+        units = queue.read_units(offset, min(wanted, max_bytes // 91 + 1 if tags_codes is None else wanted))
+        if not units:
+            result.status = GetMessageStatus.OFFSET_FOUND_NULL
+            result.next_begin_offset = offset - offset % queue.units_per_file + queue.units_per_file
+            return result
+        self._gather(queue, np.frombuffer(units, dtype=np.uint8), result, max_messages, max_bytes, tags_codes)
+        if not result.message_count:
+            gone = self._log.positions.min > 0 and queue.min_offset > offset
+            result.status = (
+                GetMessageStatus.MESSAGE_WAS_REMOVING if gone else GetMessageStatus.NO_MATCHED_MESSAGE
+            )
+        return result
+
+    def _gather(
+        self,
+        queue: ConsumeQueue,
+        units: NDArray[np.uint8],
+        result: GetMessageResult,
+        max_messages: int,
+        max_bytes: int,
+        tags_codes: frozenset[int] | None,
+    ) -> None:
+        progress = self._progress
+        progress[:] = 0
+        count = len(units) // UNIT_BYTES
+        codes = np.fromiter(tags_codes or (), dtype=np.int64)
+        topic = np.frombuffer(queue.topic.encode(), dtype=np.uint8)
+        first = result.next_begin_offset
+        while progress[kernel.READ_UNITS] < count:
+            unit = int(progress[kernel.READ_UNITS]) * UNIT_BYTES
+            physical_offset = int.from_bytes(units[unit : unit + 8].tobytes(), "big", signed=True)
+            if not self._log.positions.min <= physical_offset < self._log.positions.written:
+                self._skip_bad(queue, first + int(progress[kernel.READ_UNITS]), physical_offset)
+                continue
+            file = self._log.file_at(physical_offset)
+            limit = min(self._log.positions.written, file.end) - file.base
+            runs, status = kernel.gather_records(
+                file.array, limit, file.base, units, first, queue.queue_id, topic, codes,
+                tags_codes is not None, max_messages, max_bytes, progress, self._runs,
+            )  # fmt: skip
+            for start, end in self._runs[:runs].tolist():
+                result.slices.append(file.view[start:end])
+            if status == kernel.BAD_UNIT:
+                self._skip_bad(queue, first + int(progress[kernel.READ_UNITS]), physical_offset)
+            elif status == kernel.ENOUGH:
+                break
+        result.message_count = int(progress[kernel.READ_MESSAGES])
+        result.size_bytes = int(progress[kernel.READ_BYTES])
+        result.next_begin_offset = first + int(progress[kernel.READ_UNITS])
+
+    def _skip_bad(self, queue: ConsumeQueue, offset: int, physical_offset: int) -> None:
+        """A unit that does not lead to its record is passed over and told; the good ones after it are served."""
+        self._progress[kernel.READ_UNITS] += 1
+        self.bad_units += 1
+        _log.error(
+            "unit_without_record",
+            topic=queue.topic,
+            queue_id=queue.queue_id,
+            offset=offset,
+            position=physical_offset,
+        )

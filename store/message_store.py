@@ -1,0 +1,369 @@
+"""MessageStore: the whole of one broker's store, behind one face. One thread owns it (design law 4)."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import structlog
+
+from store.appender import Appender, AppendResult
+from store.clock import Clock
+from store.dispatch import Arrival
+from store.errors import StoreError
+from store.flush import FlushJob
+from store.identity import (
+    AbortFile,
+    StoreIdentity,
+    StoreLock,
+    StoreName,
+    WriterEpoch,
+    read_name,
+    refuse_foreign_kinds,
+    settle_name,
+    write_name,
+)
+from store.maintenance import Maintenance
+from store.message.buffers import Buffer
+from store.message.hosts import Host
+from store.message.record import RecordDraft
+from store.message_reader import GetMessageResult, GetMessageStatus, MessageReader
+from store.opening import StoreParts, open_parts, recover
+from store.positions import Callback, Positions
+from store.queries import FOREVER_MS, has_key, offset_by_timestamp, query_by_key
+from store.settings import StoreSettings
+
+_log = structlog.get_logger(__name__)
+
+_DISPATCH_RETRY_NS = 1_000_000_000
+
+
+class _Guards(NamedTuple):
+    """What keeps other writers out."""
+
+    lock: StoreLock
+    epoch: WriterEpoch
+    abort: AbortFile
+
+
+class MessageStore:
+    """Appends, dispatches, reads. Call `tick` once per turn of the owner's loop."""
+
+    def __init__(
+        self,
+        root: Path,
+        settings: StoreSettings,
+        name: StoreName,
+        clock: Clock,
+        guards: _Guards,
+        parts: StoreParts,
+    ) -> None:
+        """Use `open`."""
+        self.root = root
+        self.settings = settings
+        self.identity = name
+        self.positions: Positions = parts.positions
+        self._clock = clock
+        self._guards = guards
+        self._parts = parts
+        self._log = parts.log
+        self._queues = parts.queues
+        self._dispatcher = parts.dispatcher
+        self._appender = Appender(
+            parts.log,
+            parts.queues,
+            settings,
+            clock,
+            parts.tail.last_timestamp,
+            lambda: parts.dispatcher.next_offsets(parts.positions.dispatched, parts.positions.written),
+        )
+        self._reader = MessageReader(parts.log)
+        self._maintenance = Maintenance(root, settings, name.store_id, clock, parts)
+        self._log.make_file = self._maintenance.make_file
+        self._failure: StoreError | None = None
+        self._dispatch_fault: str | None = None
+        self._dispatch_again_ns = 0
+        self._flushing: FlushJob | None = None
+
+    @classmethod
+    def open(
+        cls,
+        root: Path,
+        settings: StoreSettings,
+        identity: StoreIdentity,
+        clock: Clock,
+        *,
+        adopt: bool = False,
+        store_host: Host | None = None,
+    ) -> "MessageStore":
+        """Lock, load, recover and dispatch what is lacking. Raises StoreError when it is another's, locked or unknown.
+
+        `store_host` is the address that records and message ids carry; it can be set later (`set_store_host`).
+        """
+        root.mkdir(parents=True, exist_ok=True)
+        lock = StoreLock(root)
+        lock.acquire(settings.lock_wait_ms)
+        guards = _Guards(lock, WriterEpoch(root), AbortFile(root))
+        try:
+            refuse_foreign_kinds(root)
+            is_ours = read_name(root) is not None
+            name = settle_name(root, identity, settings, adopt=adopt)
+            orderly_end = not guards.abort.exists
+            parts = open_parts(root, settings)
+            guards.epoch.raise_epoch()
+            guards.abort.create()
+            recover(root, settings, parts, name.store_id, orderly_end=orderly_end, is_ours=is_ours)
+            if not is_ours:
+                write_name(root, name)
+            store = cls(root, settings, name, clock, guards, parts)
+            store._maintenance.checkpoint_now()
+        except BaseException:
+            guards.epoch.close()
+            lock.release()
+            raise
+        if store_host is not None:
+            store.set_store_host(store_host)
+        return store
+
+    def set_store_host(self, host: Host) -> None:
+        """From now on records carry this address."""
+        self._appender.store_host = host.packed
+
+    # ---- append -----------------------------------------------------------------------------------------------
+
+    @property
+    def write_refusal(self) -> str | None:
+        """Why nothing can be appended; None when it can."""
+        return str(self._failure) if self._failure is not None else self._dispatch_fault
+
+    def append(self, draft: RecordDraft) -> AppendResult:
+        """Store one message. Raises StoreError when that is not possible, MessageIllegal when it is too large."""
+        if self._failure is not None or self._dispatch_fault is not None:
+            raise self._refusal()
+        return self._appender.append(draft)
+
+    def append_batch(self, draft: RecordDraft, batch: Buffer) -> AppendResult:
+        """Store the messages of a RocketMQ batch body, all or none; `draft` has what they share. Raises as `append`."""
+        if self.write_refusal is not None:
+            raise self._refusal()
+        return self._appender.append_batch(draft, batch)
+
+    def append_records(
+        self, topic: str, queue_id: int, records: bytearray | memoryview, born_host: bytes
+    ) -> AppendResult:
+        """Store records that a client has built, all or none; they are stamped in place. Raises as `append`."""
+        if self.write_refusal is not None:
+            raise self._refusal()
+        return self._appender.append_records(topic, queue_id, records, born_host)
+
+    def append_raw(self, offset: int, data: Buffer) -> None:
+        """Append bytes of another replica's log; `offset` must be `positions.written`. Raises StoreError."""
+        if self.write_refusal is not None:
+            raise self._refusal()
+        self._appender.append_raw(offset, data)
+
+    def _refusal(self) -> StoreError:
+        return self._failure or StoreError(self._dispatch_fault or "", self.root)
+
+    def truncate_to(self, offset: int) -> None:
+        """Drop the log from `offset` (a record's beginning) on, and all that was derived from it."""
+        self._maintenance.finish()
+        if not self.positions.min <= offset <= self.positions.written:
+            raise StoreError(
+                f"cannot truncate to {offset:,}: the log ends at {self.positions.written:,}", self.root
+            )
+        self._log.truncate_to(offset)
+        self.positions.cut_to(offset)
+        for queue in self._queues:
+            queue.truncate_after(offset)
+        if self._parts.index is not None:
+            self._parts.index.truncate_to(offset)
+        self._appender.forget_assigned()
+        self._maintenance.checkpoint_now()
+
+    # ---- tick -------------------------------------------------------------------------------------------------
+
+    @property
+    def has_more_to_dispatch(self) -> bool:
+        """Whether another `tick` has work left from this one."""
+        return self.positions.dispatched < self.positions.confirmed and self._dispatch_fault is None
+
+    def on_confirmed(self, offset: int, callback: Callback) -> None:
+        """Call back in a `tick` when `confirmed` has reached `offset`; at once, with the error, on a failed store."""
+        if self._failure is not None:
+            callback(self._failure)
+        else:
+            self.positions.on_confirmed(offset, callback)
+
+    def tick(self) -> Sequence[Arrival]:
+        """Dispatch a slice of what is confirmed, then call back those who waited; returns the queues that got something."""
+        positions = self.positions
+        arrivals: list[Arrival] = []
+        confirmed = positions.confirmed
+        if positions.dispatched < confirmed:
+            self._dispatch(confirmed, arrivals)
+        if positions.has_waiters and positions.first_waiting <= confirmed:
+            if self._guards.epoch.is_ours():
+                positions.run_callbacks()
+            else:
+                self._fail(
+                    StoreError("another writer has opened this store: this one writes no more", self.root)
+                )
+        self._maintenance.turn()
+        return arrivals
+
+    def _dispatch(self, confirmed: int, arrivals: list[Arrival]) -> None:
+        if self._dispatch_fault is not None and self._clock.monotonic_ns() < self._dispatch_again_ns:
+            return
+        try:
+            step = self._dispatcher.step(self.positions.dispatched, confirmed, arrivals)
+        except OSError as error:
+            # The log has it, so nothing is lost: tried again until there is space, and told to senders meanwhile.
+            self._dispatch_again_ns = self._clock.monotonic_ns() + _DISPATCH_RETRY_NS
+            if self._dispatch_fault is None:
+                _log.error("dispatch_failed", root=str(self.root), error=str(error))
+            self._dispatch_fault = f"consume queues or index cannot be written: {error}"
+            return
+        self._dispatch_fault = None
+        self.positions.dispatched = step.position
+        self._maintenance.note(step)
+
+    def _fail(self, error: StoreError) -> None:
+        """From now on this store is read only, for good."""
+        if self._failure is None:
+            _log.error("store_failed", root=str(self.root), error=str(error))
+            self._failure = error
+        self.positions.fail(error)
+
+    # ---- flush ------------------------------------------------------------------------------------------------
+
+    def flush_job(self) -> FlushJob | None:
+        """What is to be made durable now; None when nothing is, or when a job is under way."""
+        positions = self.positions
+        if self._flushing is not None or positions.written == positions.flushed or self._failure is not None:
+            return None
+        directories = [self._log.directory] if self._log.directory_is_dirty else []
+        self._log.directory_is_dirty = False
+        descriptors = self._log.descriptors(positions.flushed, positions.written)
+        self._flushing = FlushJob(positions.written, self._appender.last_timestamp, descriptors, directories)
+        return self._flushing
+
+    def flush_done(self, job: FlushJob) -> None:
+        """`job.run` has ended well."""
+        self._flushing = None
+        self.positions.flushed = max(self.positions.flushed, min(job.target, self.positions.written))
+        self._parts.checkpoint.physic_msg_timestamp = job.timestamp
+
+    def flush_failed(self, job: FlushJob, error: OSError) -> None:
+        """`job.run` has raised: this is final, the store is read only from now on (design law 7)."""
+        self._flushing = None
+        self._fail(StoreError(f"flushing to {job.target:,} failed, restart to recover: {error}", self.root))
+
+    def flush_now(self) -> None:
+        """Flush on this thread. Raises StoreError when that fails."""
+        job = self.flush_job()
+        if job is None:
+            return
+        try:
+            job.run()
+        except OSError as error:
+            self.flush_failed(job, error)
+            raise self._refusal() from error
+        self.flush_done(job)
+
+    # ---- read -------------------------------------------------------------------------------------------------
+
+    def get_message(
+        self,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        max_messages: int,
+        max_bytes: int,
+        tags_codes: frozenset[int] | None = None,
+    ) -> GetMessageResult:
+        """Messages of a queue from `offset` on; see `MessageReader.read`."""
+        queue = self._queues.find(topic, queue_id)
+        return self._reader.read(queue, offset, max_messages, max_bytes, tags_codes)
+
+    def record_at(self, physical_offset: int) -> memoryview:
+        """The record that stands at a physical offset. Raises StoreError when there is none, or a damaged one."""
+        if physical_offset >= self.positions.confirmed:
+            raise StoreError(
+                f"offset {physical_offset:,} is beyond the confirmed {self.positions.confirmed:,}"
+            )
+        return self._log.record_at(physical_offset)
+
+    def min_offset(self, topic: str, queue_id: int) -> int:
+        """The first offset of a queue that can be read."""
+        queue = self._queues.find(topic, queue_id)
+        return queue.min_offset if queue is not None else 0
+
+    def max_offset(self, topic: str, queue_id: int) -> int:
+        """The offset after the last message of a queue that can be read."""
+        queue = self._queues.find(topic, queue_id)
+        return queue.next_offset if queue is not None else 0
+
+    def offset_by_timestamp(self, topic: str, queue_id: int, timestamp_ms: int, upper: bool = False) -> int:
+        """The offset in a queue for a time: see `queries.offset_by_timestamp`. 0 for an unknown queue."""
+        queue = self._queues.find(topic, queue_id)
+        return offset_by_timestamp(self._log, queue, timestamp_ms, upper=upper) if queue is not None else 0
+
+    def query_by_key(
+        self, topic: str, key: str, max_messages: int = 64, begin_ms: int = 0, end_ms: int = FOREVER_MS
+    ) -> list[memoryview]:
+        """Records with this key (real keys are compared), the newest `max_messages`, in the order of the log."""
+        index = self._parts.index
+        return (
+            query_by_key(self._log, index, topic, key, max_messages, begin_ms, end_ms)
+            if index is not None
+            else []
+        )
+
+    def find_unique_key(self, topic: str, unique_key: str) -> memoryview | None:
+        """The first record of the topic with this UNIQ_KEY."""
+        records = [
+            record for record in self.query_by_key(topic, unique_key) if has_key(record, topic, unique_key)
+        ]
+        return records[0] if records else None
+
+    def queues(self) -> Iterator[tuple[str, int]]:
+        """All queues that have got messages, (topic, queue id)."""
+        return ((queue.topic, queue.queue_id) for queue in self._queues if queue.next_offset)
+
+    def delete_topic(self, topic: str) -> int:
+        """Remove the queues of a topic; its records stay in the log until that is cleaned. Returns their count."""
+        self._maintenance.finish()
+        removed = self._queues.remove_topic(topic)
+        self._maintenance.checkpoint_now()
+        return removed
+
+    # ---- close ------------------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Flush, dispatch everything, note it, and let go. `abort` stays when any of this fails."""
+        try:
+            if self._failure is None:
+                self._maintenance.finish()
+                self.flush_now()
+                while self.has_more_to_dispatch:
+                    self.tick()
+                self.positions.run_callbacks()
+                if self._dispatch_fault is None and self._guards.epoch.is_ours():
+                    self._maintenance.end_in_order()
+                    self._guards.abort.remove()
+        finally:
+            self.positions.fail(StoreError("the store has been closed", self.root))
+            self._maintenance.finish()
+            self._parts.close()
+            self._guards.epoch.close()
+            self._guards.lock.release()
+
+
+__all__ = [
+    "AppendResult",
+    "Arrival",
+    "Callable",
+    "GetMessageResult",
+    "GetMessageStatus",
+    "MessageStore",
+]

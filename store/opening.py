@@ -1,0 +1,120 @@
+"""Opening a store: everything is found, checked, cut to the log's end, and what is lacking is dispatched."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import structlog
+
+from store.checkpoint import StoreCheckpoint
+from store.commit_log import CommitLog
+from store.consume_queue_table import ConsumeQueueTable
+from store.dispatch import Dispatcher
+from store.files import Descriptors
+from store.index_service import IndexService
+from store.positions import Positions
+from store.recovery import Lack, Tail, dispatch_start, find_tail, scan_start
+from store.settings import StoreSettings
+from store.summary import read_summary
+
+_log = structlog.get_logger(__name__)
+
+COMMIT_LOG = "commitlog"
+CONSUME_QUEUE = "consumequeue"
+INDEX = "index"
+CHECKPOINT = "checkpoint"
+
+
+@dataclass
+class StoreParts:
+    """What a store is made of, once it has been recovered."""
+
+    positions: Positions
+    log: CommitLog
+    queues: ConsumeQueueTable
+    index: IndexService | None
+    dispatcher: Dispatcher
+    descriptors: Descriptors
+    checkpoint: StoreCheckpoint
+    tail: Tail
+    dispatched_from: int
+
+    def close(self) -> None:
+        """Let go of all files, writing nothing."""
+        self.log.close()
+        if self.index is not None:
+            self.index.close()
+        self.descriptors.close()
+
+
+def open_parts(root: Path, settings: StoreSettings) -> StoreParts:
+    """The store's files, checked for what can be told from their names and sizes; nothing is changed.
+
+    Raises StoreError for files that do not belong there or are those of other settings.
+    """
+    positions = Positions(settings.flush)
+    log = CommitLog(
+        root / COMMIT_LOG, settings.commit_log_file_bytes, positions, max_open_files=settings.max_open_files
+    )
+    descriptors = Descriptors(settings.max_open_files)
+    queues = ConsumeQueueTable(root / CONSUME_QUEUE, settings.consume_queue_file_bytes, descriptors)
+    queues.check_settings()
+    index = (
+        IndexService(root / INDEX, settings.index_slots, settings.index_entries) if settings.index else None
+    )
+    if index is not None:
+        index.check_settings()
+    dispatcher = Dispatcher(log, queues, index, settings.delay_levels_ms(), settings.dispatch_slice_bytes)
+    checkpoint = StoreCheckpoint.read(root / CHECKPOINT)
+    return StoreParts(
+        positions, log, queues, index, dispatcher, descriptors, checkpoint, Tail(0, -1, 0, 0, 0), 0
+    )
+
+
+def recover(
+    root: Path, settings: StoreSettings, parts: StoreParts, store_id: str, *, orderly_end: bool, is_ours: bool
+) -> None:
+    """Make the store at `root` whole. Raises StoreError, OSError.
+
+    `is_ours` tells that RayMQ has written it before: its log has no stale records behind its end.
+    """
+    for directory in (COMMIT_LOG, CONSUME_QUEUE, INDEX):
+        (root / directory).mkdir(parents=True, exist_ok=True)
+    log, queues, index = parts.log, parts.queues, parts.index
+    summary = read_summary(root, store_id)
+    log_min = log.bases[0] if log.bases else 0
+    start = scan_start(log, summary)
+    tail = find_tail(log, start, check_crc=settings.check_crc_on_recover, skip_damage=is_ours)
+    parts.tail = tail
+    if log.bases:
+        log.truncate_to(tail.position)
+    parts.positions.set_all(log_min, tail.position)
+    loaded = queues.load(tail.position)
+    for queue in loaded:
+        queues.discard_unsound(queue)
+    if index is not None:
+        if summary is not None and log.bases:
+            index.load(orderly_end=orderly_end, expected=summary.index_files)
+            index.truncate_to(tail.position)
+        else:
+            index.remove_all()
+    if not log.bases:
+        queues.remove_all()
+    lack = Lack(log_min, ["nothing is noted about the derived files"])
+    if summary is not None:
+        lack = dispatch_start(summary, log_min, tail.position, queues, loaded, index)
+    parts.dispatched_from = lack.position
+    parts.dispatcher.compares_units = summary is None
+    parts.positions.dispatched = parts.dispatcher.run(lack.position, tail.position)
+    parts.dispatcher.compares_units = False
+    for each in queues:
+        each.correct_min_offset(log_min)
+    _log.info(
+        "store_recovered",
+        root=str(root),
+        orderly_end=orderly_end,
+        scanned_from=start,
+        end=tail.position,
+        dispatched_from=lack.position,
+        lacking=lack.reasons[:10],
+        damaged_bytes=tail.damaged_bytes,
+    )

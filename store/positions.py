@@ -1,0 +1,99 @@
+"""How far the log is written, flushed, confirmed and dispatched: the one place that says so (design law 2).
+
+    min ≤ dispatched ≤ confirmed ≤ written, and flushed ≤ written
+
+All are physical offsets, the ends of what has been done. Acknowledgements are callbacks on `confirmed`.
+"""
+
+from bisect import insort
+from collections.abc import Callable
+from typing import Literal, NamedTuple
+
+from store.errors import StoreError
+
+Callback = Callable[[StoreError | None], None]
+
+
+class _Waiter(NamedTuple):
+    offset: int
+    order: int
+    callback: Callback
+
+
+class Positions:
+    """The positions of one log, and who waits for them.
+
+    What `confirmed` promises is decided by `confirm`: "sync" means flushed, "async" means written. Replication
+    narrows it by `limit_confirmed_to`, a function that gives the offset up to which the replicas agree.
+    """
+
+    __slots__ = ("_confirm", "_order", "_replicated", "_waiters", "dispatched", "flushed", "min", "written")
+
+    def __init__(self, confirm: Literal["sync", "async"] = "sync") -> None:
+        self.min = 0
+        self.written = 0
+        self.flushed = 0
+        self.dispatched = 0
+        self._confirm = confirm
+        self._replicated: Callable[[], int] | None = None
+        self._waiters: list[_Waiter] = []
+        self._order = 0
+
+    @property
+    def confirmed(self) -> int:
+        """Up to here the store keeps its promise."""
+        promised = self.flushed if self._confirm == "sync" else self.written
+        return promised if self._replicated is None else min(promised, self._replicated())
+
+    def limit_confirmed_to(self, replicated: Callable[[], int] | None) -> None:
+        """From now on `confirmed` does not pass what `replicated()` says."""
+        self._replicated = replicated
+
+    def set_all(self, min_offset: int, offset: int) -> None:
+        """After recovery: the log holds [min_offset, offset), all of it written, flushed and confirmed."""
+        self.min = min_offset
+        self.written = self.flushed = self.dispatched = offset
+
+    def cut_to(self, offset: int) -> None:
+        """After a truncation nothing reaches beyond `offset`."""
+        self.written = min(self.written, offset)
+        self.flushed = min(self.flushed, offset)
+        self.dispatched = min(self.dispatched, offset)
+
+    def on_confirmed(self, offset: int, callback: Callback) -> None:
+        """Call back, in a later `run_callbacks`, when `confirmed` has reached `offset`."""
+        self._order += 1
+        waiter = _Waiter(offset, self._order, callback)
+        if not self._waiters or self._waiters[-1].offset <= offset:
+            self._waiters.append(waiter)
+        else:
+            insort(self._waiters, waiter)
+
+    @property
+    def has_waiters(self) -> bool:
+        """Whether anyone waits to be called back."""
+        return bool(self._waiters)
+
+    @property
+    def first_waiting(self) -> int:
+        """The lowest offset that somebody waits for; call only if somebody does."""
+        return self._waiters[0].offset
+
+    def run_callbacks(self) -> None:
+        """Call those whose offset is confirmed, in the order of their offsets."""
+        confirmed = self.confirmed
+        waiters = self._waiters
+        count = 0
+        while count < len(waiters) and waiters[count].offset <= confirmed:
+            count += 1
+        if count == 0:
+            return
+        self._waiters = waiters[count:]
+        for waiter in waiters[:count]:
+            waiter.callback(None)
+
+    def fail(self, error: StoreError) -> None:
+        """Tell all who wait that their offset will not be confirmed."""
+        waiters, self._waiters = self._waiters, []
+        for waiter in waiters:
+            waiter.callback(error)

@@ -1,0 +1,70 @@
+"""Finding messages other than by queue offset: by key, and by the time they were stored."""
+
+from store.commit_log import CommitLog
+from store.consume_queue import ConsumeQueue
+from store.errors import StoreError
+from store.index_service import IndexService
+from store.kernels.java_hash import plain_key_hash
+from store.message.buffers import Buffer
+from store.message.record import decode_record
+
+FOREVER_MS = 0x7FFF_FFFF_FFFF_FFFF
+# Hash-equal candidates beyond the messages wanted: a file's chain may hold other keys of the same hash.
+_CANDIDATES_MAX = 65_536
+
+
+def has_key(record: Buffer, topic: str, key: str) -> bool:
+    """Whether a record is of this topic and has `key` as its UNIQ_KEY or among its KEYS."""
+    message = decode_record(record, check_crc=False)
+    properties = message.properties
+    return message.topic == topic and (
+        properties.get("UNIQ_KEY") == key or key in properties.get("KEYS", "").split(" ")
+    )
+
+
+def query_by_key(
+    log: CommitLog, index: IndexService, topic: str, key: str, max_messages: int, begin_ms: int, end_ms: int
+) -> list[memoryview]:
+    """The newest `max_messages` records with this key stored in [begin_ms, end_ms], in the order of the log."""
+    found: dict[int, memoryview] = {}
+    if not key:
+        return []
+    for offset in index.select(plain_key_hash(f"{topic}#{key}".encode()), begin_ms, end_ms, _CANDIDATES_MAX):
+        if offset in found:
+            continue
+        try:
+            record = log.record_at(offset)
+        except StoreError:  # deleted with its log file, or an index entry gone bad: the others still count
+            continue
+        if has_key(record, topic, key) and begin_ms <= _store_timestamp(record) <= end_ms:
+            found[offset] = record
+            if len(found) == max_messages:
+                break
+    return [found[offset] for offset in sorted(found)]
+
+
+def offset_by_timestamp(log: CommitLog, queue: ConsumeQueue, timestamp_ms: int, *, upper: bool) -> int:
+    """Lower: the first offset stored at or after the time, the queue's end if none. Upper: the last at or before it,
+    the queue's beginning if none. Raises StoreError.
+    """
+    low, high = queue.min_offset, queue.next_offset
+    while low < high:
+        middle = (low + high) // 2
+        stored_ms = _stored_at(log, queue, middle)
+        if stored_ms > timestamp_ms if upper else stored_ms >= timestamp_ms:
+            high = middle
+        else:
+            low = middle + 1
+    return max(low - 1, queue.min_offset) if upper else low
+
+
+def _stored_at(log: CommitLog, queue: ConsumeQueue, offset: int) -> int:
+    unit = queue.unit_at(offset)
+    if unit.is_filler:
+        return 0
+    return _store_timestamp(log.slice(unit.physical_offset, unit.size))
+
+
+def _store_timestamp(record: Buffer) -> int:
+    extra_bytes = 12 if record[39] & 0x10 else 0
+    return int.from_bytes(record[56 + extra_bytes : 64 + extra_bytes], "big", signed=True)

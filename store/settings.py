@@ -1,0 +1,66 @@
+"""What can be set about a store. RocketMQ's own keys are accepted, so that a broker.conf can be carried over."""
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+
+from store.consume_queue import UNIT_BYTES
+from store.index_file import index_file_bytes
+
+_LEVELS = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
+_UNIT_MS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+_FLUSH = {"SYNC_FLUSH": "sync", "ASYNC_FLUSH": "async"}
+
+
+class StoreSettings(BaseModel):
+    """One store's settings, with RocketMQ's meanings and (but for `flush`) defaults."""
+
+    model_config = ConfigDict(frozen=True, populate_by_name=True, extra="forbid")
+
+    commit_log_file_bytes: int = Field(1 << 30, ge=4096, alias="mappedFileSizeCommitLog")
+    consume_queue_file_bytes: int = Field(
+        300_000 * UNIT_BYTES, ge=UNIT_BYTES, alias="mappedFileSizeConsumeQueue"
+    )
+    index_slots: int = Field(5_000_000, ge=1, le=500_000_000, alias="maxHashSlotNum")
+    index_entries: int = Field(20_000_000, ge=2, le=100_000_000, alias="maxIndexNum")
+    index: bool = Field(default=True, alias="messageIndexEnable")
+    flush: Literal["sync", "async"] = Field("sync", alias="flushDiskType")
+    flush_interval_ms: int = Field(500, ge=1, alias="flushIntervalCommitLog")
+    checkpoint_interval_ms: int = Field(5_000, ge=1)
+    max_message_bytes: int = Field(4 << 20, ge=1, alias="maxMessageSize")
+    append_property_crc: bool = Field(default=False, alias="enabledAppendPropCRC")
+    check_crc_on_recover: bool = Field(default=True, alias="checkCRCOnRecover")
+    message_delay_level: str = Field(_LEVELS, alias="messageDelayLevel")
+    preallocate: bool = True
+    max_open_files: int = Field(512, ge=4)
+    lock_wait_ms: int = Field(10_000, ge=0)
+    dispatch_slice_bytes: int = Field(4 << 20, ge=4096)
+    file_reserved_time_h: int = Field(72, ge=0, alias="fileReservedTime")
+    delete_when_h: str = Field("04", alias="deleteWhen")
+    disk_max_used_percent: int = Field(75, ge=10, le=95, alias="diskMaxUsedSpaceRatio")
+    disk_force_clean_percent: int = Field(85, ge=30, le=99)
+    disk_refuse_writes_percent: int = Field(90, ge=35, le=99)
+
+    @field_validator("flush", mode="before")
+    @classmethod
+    def _flush_as_rocketmq_says_it(cls, value: Any) -> Any:
+        return _FLUSH.get(value, value) if isinstance(value, str) else value
+
+    @field_validator("consume_queue_file_bytes")
+    @classmethod
+    def _whole_units(cls, value: int) -> int:
+        return -(-value // UNIT_BYTES) * UNIT_BYTES
+
+    @property
+    def index_file_bytes(self) -> int:
+        """The exact size of an index file."""
+        return index_file_bytes(self.index_slots, self.index_entries)
+
+    def delay_levels_ms(self) -> list[int]:
+        """The delay of each level, by its number; level 0 is no level. Raises ValueError."""
+        delays = [0]
+        for level in self.message_delay_level.split():
+            if level[-1] not in _UNIT_MS or not level[:-1].isdigit():
+                raise ValueError(f"delay level {level!r} is not a number and one of s, m, h, d")
+            delays.append(int(level[:-1]) * _UNIT_MS[level[-1]])
+        return delays
