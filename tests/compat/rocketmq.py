@@ -107,10 +107,10 @@ class RocketMQ:
         self.start_broker()
 
     def stop(self) -> None:
-        """End the broker, then the nameserver, in order."""
+        """End both at once: an orderly end of the broker takes 10 s, and nobody opens this store again."""
         for program in (self.broker, self.nameserver):
             if program is not None and program.is_running:
-                program.terminate(60)
+                program.kill()
 
     def _run(self, main: str, conf: Path, log: str, *jvm: str) -> Program:
         home = self.root / "home"
