@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from store.message_store import GetMessageResult, GetMessageStatus, MessageStore
-
 from actors.broker.clients import Clients
 from actors.broker.groups import Groups
 from actors.broker.hold import HeldPull, HeldPulls
@@ -26,6 +24,7 @@ from actors.remoting.errors import Refused
 from actors.remoting.headers import PullRecordsHeader
 from actors.remoting.hot_headers import PullMessageHeader
 from store.clock import Clock
+from store.message_store import GetMessageResult, GetMessageStatus, MessageStore
 
 COMMIT_OFFSET = 0x1
 SUSPEND = 0x2
@@ -118,7 +117,7 @@ class Puller:
             max(min(header.max_msg_nums, settings.pull_max_messages), 1),
             settings.pull_max_bytes,
             tags_codes,
-            min(header.suspend_timeout_ms, settings.max_hold_ms) if may_wait else 0,
+            min(header.suspend_timeout_millis, settings.max_hold_ms) if may_wait else 0,
         )
         if header.sys_flag & COMMIT_OFFSET and header.commit_offset >= 0:
             self._offsets.commit(header.consumer_group, header.topic, header.queue_id, header.commit_offset)

@@ -8,8 +8,6 @@ from __future__ import annotations
 import random
 from typing import NamedTuple
 
-from store.message_store import AppendResult, MessageStore
-
 from actors.broker.acks import Acks, Answer
 from actors.broker.groups import Groups
 from actors.broker.settings import BrokerSettings
@@ -26,6 +24,7 @@ from store.message.properties import MessageConst
 from store.message.record import MAX_PROPERTIES_BYTES, RecordDraft
 from store.message.sys_flag import TRANSACTION_MASK
 from store.message.validate import DLQ_TOPIC_PREFIX, RETRY_TOPIC_PREFIX
+from store.message_store import AppendResult, MessageStore
 from store.metadata import TopicConfig
 
 _UNIQ_KEY = f"{MessageConst.UNIQ_KEY}\x01"
@@ -92,7 +91,7 @@ class Sender:
     def send(self, context: RequestContext) -> None:
         """SEND_MESSAGE and SEND_MESSAGE_V2."""
         header: SendMessageHeader = context.header
-        if header.is_batch:
+        if header.batch:
             self.send_batch(context)
             return
         topic = self._target(header)

@@ -14,8 +14,6 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 import structlog
-from store.kernels.warm import warm_up
-from store.message_store import MessageStore
 
 from actors.broker.acks import Acks
 from actors.broker.admin import AdminRequests
@@ -42,8 +40,10 @@ from actors.remoting.server import RemotingServer
 from actors.remoting.table import RequestTable
 from store.clock import Clock
 from store.identity import StoreIdentity
+from store.kernels.warm import warm_up
 from store.message.hosts import Host
 from store.message.message_id import UniqKeyGenerator
+from store.message_store import MessageStore
 
 _log = structlog.get_logger(__name__)
 
@@ -107,8 +107,7 @@ class BrokerService:
             "pid": os.getpid(),
             "flush": settings.store.flush,
             "store_root": str(settings.store_root.resolve()),
-            "store_id": store.name.store_id,
-            "epoch": store.epoch,
+            "store_id": store.identity.store_id,
             "min_position": positions.min,
             "written": positions.written,
             "flushed": positions.flushed,
@@ -154,7 +153,8 @@ class BrokerService:
                     raise OSError(
                         error.errno,
                         f"broker {settings.broker_name} could not get {settings.listen_host}:"
-                        f"{settings.listen_port} in start_timeout_ms {settings.start_timeout_ms}: {error.strerror} "
+                        f"{settings.listen_port} in start_timeout_ms {settings.start_timeout_ms}: "
+                        f"{error.strerror} "
                         "(set another listen_port, or end the process that has it)",
                     ) from error
             await asyncio.sleep(START_RETRY_MS / 1000)

@@ -141,7 +141,7 @@ class Topics:
             raise Refused(
                 ResponseCode.INVALID_PARAMETER,
                 f"topic {topic.topic_name!r}: {topic.read_queue_nums} read and {topic.write_queue_nums} write "
-                f"queues with permission {topic.perm}: queues count from 0, permissions go from 0 to 7",
+                f"queues with permission {topic.perm}: queues are 0 or more, permissions 0 to 7",
             )
         old = self.table.topics.get(topic.topic_name)
         if old is not None:

@@ -84,7 +84,7 @@ def test_a_deleted_topic_releases_all_of_its_pulls() -> None:
 def test_one_pull_too_many_is_refused_by_name_of_the_limit() -> None:
     held = HeldPulls(1)
     held.hold(a_pull())
-    with pytest.raises(Refused, match="max_held_pulls 1") as refused:
+    with pytest.raises(Refused, match="max_held_pulls is 1") as refused:
         held.hold(a_pull())
     assert refused.value.code == ResponseCode.SYSTEM_BUSY
 
