@@ -19,14 +19,13 @@ from pathlib import Path
 from typing import Protocol
 
 import orjson
+import structlog
 import uvloop
 
 from actors.broker.service import BrokerService
 from actors.broker.settings import BrokerSettings
 from actors.nameserver.service import NameserverService
 from actors.nameserver.settings import NameserverSettings
-from actors.rebalancer.service import RebalancerService
-from actors.rebalancer.settings import RebalancerSettings
 from store.clock import Clock, SystemClock
 from store.settings import StoreSettings
 
@@ -44,7 +43,7 @@ class StandaloneSettings:
     brokers: int = 1
     cluster_name: str = "DefaultCluster"
     auto_create_topics: bool = True
-    store: StoreSettings = field(default_factory=StoreSettings)
+    store: StoreSettings = field(default_factory=lambda: StoreSettings.model_validate({}))
     with_rebalancer: bool = True
 
 
@@ -86,11 +85,16 @@ class StandaloneCluster:
 
     async def _start_all(self) -> None:
         settings, clock = self.settings, self._clock
-        nameserver = NameserverService(NameserverSettings(listen_port=settings.nameserver_port), clock)
+        nameserver = NameserverService(
+            NameserverSettings.model_validate({"listen_port": settings.nameserver_port}), clock
+        )
         await nameserver.start()
         self._started.append(nameserver)
         self.nameserver_address = nameserver.address
         if settings.with_rebalancer:
+            from actors.rebalancer.service import RebalancerService
+            from actors.rebalancer.settings import RebalancerSettings
+
             rebalancer = RebalancerService(
                 RebalancerSettings(
                     listen_port=0,
@@ -130,9 +134,7 @@ def parse_arguments(arguments: Sequence[str]) -> tuple[StandaloneSettings, bool]
     )
     parser.add_argument("--store-root", type=Path, required=True, help="where the brokers keep their stores")
     parser.add_argument("--nameserver-port", type=int, default=9876, help="0: any that is free")
-    parser.add_argument(
-        "--broker-port", type=int, default=10911, help="of the first broker; 0: any that is free"
-    )
+    parser.add_argument("--broker-port", type=int, default=10911, help="of the first; 0: any that is free")
     parser.add_argument("--brokers", type=int, default=1, help="how many brokers (default 1)")
     parser.add_argument("--cluster", default="DefaultCluster", help="the cluster's name")
     parser.add_argument("--flush", choices=["sync", "async"], default="sync", help="default sync")
@@ -146,6 +148,12 @@ def parse_arguments(arguments: Sequence[str]) -> tuple[StandaloneSettings, bool]
         metavar="KEY=VALUE",
         help="any other setting of the store, as commit_log_file_bytes=67108864",
     )
+    parser.add_argument(
+        "--rebalancer",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="with a rebalancer (default yes)",
+    )
     parser.add_argument("--json", action="store_true", help="print all addresses as JSON before READY")
     given = parser.parse_args(arguments)
     store = dict(pair.partition("=")[::2] for pair in given.store)
@@ -157,6 +165,7 @@ def parse_arguments(arguments: Sequence[str]) -> tuple[StandaloneSettings, bool]
             brokers=given.brokers,
             cluster_name=given.cluster,
             auto_create_topics=given.auto_create_topics,
+            with_rebalancer=given.rebalancer,
             store=StoreSettings.model_validate({"flush": given.flush, **store}),
         ),
         given.json,
@@ -185,7 +194,8 @@ async def run(settings: StandaloneSettings, *, as_json: bool) -> None:
 
 
 def main() -> None:
-    """Run what the command line says."""
+    """Run what the command line says. Standard output is for addresses, standard error for the log."""
+    structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
     settings, as_json = parse_arguments(sys.argv[1:])
     uvloop.run(run(settings, as_json=as_json))
 

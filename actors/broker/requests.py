@@ -13,7 +13,9 @@ from actors.broker.send import Sender
 from actors.broker.send_back import SendBack
 from actors.remoting import headers, hot_headers
 from actors.remoting.codes import RayMQRequestCode, RequestCode
-from actors.remoting.table import Action, Cost, RequestTable, Resource
+from actors.remoting.table import Action, Cost, Handler, HeaderType, RequestTable, Resource
+
+Row = tuple[int, Handler, HeaderType | None, Resource, Action, Cost]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,10 +34,10 @@ class Handlers:
 def request_table(handlers: Handlers) -> RequestTable:
     """What clients, tools and rebalancers may ask of a broker."""
     table = RequestTable()
-    _add_sending(table, handlers)
-    _add_reading(table, handlers)
-    _add_groups(table, handlers)
-    _add_admin(table, handlers.admin)
+    rows = (*_sending(handlers), *_reading(handlers), *_groups(handlers), *_admin(handlers.admin))
+    for code, handler, header_type, resource, action, cost in rows:
+        table.add(code, handler, header_type, resource=resource, action=action, cost=cost)
+    add_group_changed(table, handlers.clients)
     return table
 
 
@@ -46,79 +48,84 @@ def add_group_changed(table: RequestTable, clients: ClientRequests) -> None:
     )
 
 
-def _add_sending(table: RequestTable, handlers: Handlers) -> None:
-    pub = {"resource": Resource.TOPIC, "action": Action.PUB, "cost": Cost.SEND}
-    short, long = hot_headers.SendMessageHeader, hot_headers.SendMessageHeaderV1
+def _sending(handlers: Handlers) -> tuple[Row, ...]:
+    code, topic, pub, cost = RequestCode, Resource.TOPIC, Action.PUB, Cost.SEND
     sender = handlers.sender
-    table.add(RequestCode.SEND_MESSAGE, sender.send, long, **pub)
-    table.add(RequestCode.SEND_MESSAGE_V2, sender.send, short, **pub)
-    table.add(RequestCode.SEND_BATCH_MESSAGE, sender.send_batch, short, **pub)
-    table.add(RayMQRequestCode.SEND_RECORDS, sender.send_records, headers.SendRecordsHeader, **pub)
-    table.add(
-        RequestCode.CONSUMER_SEND_MSG_BACK,
-        handlers.send_back.send_back,
-        headers.ConsumerSendMsgBackHeader,
-        resource=Resource.GROUP,
-        action=Action.SUB,
-        cost=Cost.SEND,
+    short, long = hot_headers.SendMessageHeader, hot_headers.SendMessageHeaderV1
+    back = headers.ConsumerSendMsgBackHeader
+    return (
+        (code.SEND_MESSAGE, sender.send, long, topic, pub, cost),
+        (code.SEND_MESSAGE_V2, sender.send, short, topic, pub, cost),
+        (code.SEND_BATCH_MESSAGE, sender.send_batch, short, topic, pub, cost),
+        (RayMQRequestCode.SEND_RECORDS, sender.send_records, headers.SendRecordsHeader, topic, pub, cost),
+        (code.CONSUMER_SEND_MSG_BACK, handlers.send_back.send_back, back, Resource.GROUP, Action.SUB, cost),
     )
 
 
-def _add_reading(table: RequestTable, handlers: Handlers) -> None:
-    sub = {"resource": Resource.TOPIC, "action": Action.SUB, "cost": Cost.PULL}
-    get = {"resource": Resource.TOPIC, "action": Action.GET, "cost": Cost.QUERY}
+def _reading(handlers: Handlers) -> tuple[Row, ...]:
+    code, topic, sub, get, query = RequestCode, Resource.TOPIC, Action.SUB, Action.GET, Cost.QUERY
     puller, queues = handlers.puller, handlers.queues
-    table.add(RequestCode.PULL_MESSAGE, puller.pull, hot_headers.PullMessageHeader, **sub)
-    table.add(RequestCode.LITE_PULL_MESSAGE, puller.pull, hot_headers.PullMessageHeader, **sub)
-    table.add(RayMQRequestCode.PULL_RECORDS, puller.pull_records, headers.PullRecordsHeader, **sub)
-    table.add(RequestCode.GET_MAX_OFFSET, queues.max_offset, headers.TopicQueueHeader, **get)
-    table.add(RequestCode.GET_MIN_OFFSET, queues.min_offset, headers.TopicQueueHeader, **get)
-    table.add(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, queues.search_offset, headers.SearchOffsetHeader, **get)
-    table.add(
-        RequestCode.GET_EARLIEST_MSG_STORETIME, queues.earliest_store_time, headers.TopicQueueHeader, **get
+    pull, queue = hot_headers.PullMessageHeader, headers.TopicQueueHeader
+    return (
+        (code.PULL_MESSAGE, puller.pull, pull, topic, sub, Cost.PULL),
+        (code.LITE_PULL_MESSAGE, puller.pull, pull, topic, sub, Cost.PULL),
+        (
+            RayMQRequestCode.PULL_RECORDS,
+            puller.pull_records,
+            headers.PullRecordsHeader,
+            topic,
+            sub,
+            Cost.PULL,
+        ),
+        (code.GET_MAX_OFFSET, queues.max_offset, queue, topic, get, query),
+        (code.GET_MIN_OFFSET, queues.min_offset, queue, topic, get, query),
+        (
+            code.SEARCH_OFFSET_BY_TIMESTAMP,
+            queues.search_offset,
+            headers.SearchOffsetHeader,
+            topic,
+            get,
+            query,
+        ),
+        (code.GET_EARLIEST_MSG_STORETIME, queues.earliest_store_time, queue, topic, get, query),
+        (code.VIEW_MESSAGE_BY_ID, queues.view_message, headers.ViewMessageHeader, topic, get, query),
+        (code.QUERY_MESSAGE, queues.query_message, headers.QueryMessageHeader, topic, get, query),
+        (RayMQRequestCode.DESCRIBE_SPLITS, queues.describe_splits, headers.TopicHeader, topic, get, query),
     )
-    table.add(RequestCode.VIEW_MESSAGE_BY_ID, queues.view_message, headers.ViewMessageHeader, **get)
-    table.add(RequestCode.QUERY_MESSAGE, queues.query_message, headers.QueryMessageHeader, **get)
-    table.add(RayMQRequestCode.DESCRIBE_SPLITS, queues.describe_splits, headers.TopicHeader, **get)
 
 
-def _add_groups(table: RequestTable, handlers: Handlers) -> None:
-    sub = {"resource": Resource.GROUP, "action": Action.SUB, "cost": Cost.CLIENT}
+def _groups(handlers: Handlers) -> tuple[Row, ...]:
+    code, group, sub, client = RequestCode, Resource.GROUP, Action.SUB, Cost.CLIENT
     offsets, clients = handlers.offsets, handlers.clients
-    table.add(RequestCode.QUERY_CONSUMER_OFFSET, offsets.query, headers.QueryConsumerOffsetHeader, **sub)
-    table.add(RequestCode.UPDATE_CONSUMER_OFFSET, offsets.update, headers.UpdateConsumerOffsetHeader, **sub)
-    table.add(RayMQRequestCode.COMMIT_OFFSETS, offsets.commit_all, None, **sub)
-    table.add(RayMQRequestCode.SYNC_GROUP, clients.sync_group, None, **sub)
-    table.add(RequestCode.GET_CONSUMER_LIST_BY_GROUP, clients.members, headers.ConsumerGroupHeader, **sub)
-    table.add(RequestCode.HEART_BEAT, clients.heartbeat, cost=Cost.HEARTBEAT)
-    table.add(
-        RequestCode.UNREGISTER_CLIENT, clients.unregister, headers.UnregisterClientHeader, cost=Cost.CLIENT
+    query, update = headers.QueryConsumerOffsetHeader, headers.UpdateConsumerOffsetHeader
+    none = Resource.NONE
+    return (
+        (code.QUERY_CONSUMER_OFFSET, offsets.query, query, group, sub, client),
+        (code.UPDATE_CONSUMER_OFFSET, offsets.update, update, group, sub, client),
+        (RayMQRequestCode.COMMIT_OFFSETS, offsets.commit_all, None, group, sub, client),
+        (RayMQRequestCode.SYNC_GROUP, clients.sync_group, None, group, sub, client),
+        (code.GET_CONSUMER_LIST_BY_GROUP, clients.members, headers.ConsumerGroupHeader, group, sub, client),
+        (code.HEART_BEAT, clients.heartbeat, None, none, Action.NONE, Cost.HEARTBEAT),
+        (
+            code.UNREGISTER_CLIENT,
+            clients.unregister,
+            headers.UnregisterClientHeader,
+            none,
+            Action.NONE,
+            client,
+        ),
     )
-    add_group_changed(table, clients)
 
 
-def _add_admin(table: RequestTable, admin: AdminRequests) -> None:
-    topic, group = {"resource": Resource.TOPIC}, {"resource": Resource.GROUP}
-    table.add(
-        RequestCode.UPDATE_AND_CREATE_TOPIC,
-        admin.update_topic,
-        headers.CreateTopicHeader,
-        action=Action.UPDATE,
-        **topic,
+def _admin(admin: AdminRequests) -> tuple[Row, ...]:
+    code, topic, group, cost = RequestCode, Resource.TOPIC, Resource.GROUP, Cost.ADMIN
+    create, delete = headers.CreateTopicHeader, headers.DeleteTopicHeader
+    return (
+        (code.UPDATE_AND_CREATE_TOPIC, admin.update_topic, create, topic, Action.UPDATE, cost),
+        (code.DELETE_TOPIC_IN_BROKER, admin.delete_topic, delete, topic, Action.DELETE, cost),
+        (code.GET_TOPIC_CONFIG, admin.topic_config, headers.TopicHeader, topic, Action.GET, cost),
+        (code.GET_ALL_TOPIC_CONFIG, admin.all_topics, None, topic, Action.LIST, cost),
+        (code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, admin.update_group, None, group, Action.UPDATE, cost),
+        (code.DELETE_SUBSCRIPTIONGROUP, admin.delete_group, None, group, Action.DELETE, cost),
+        (code.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, admin.all_groups, None, group, Action.LIST, cost),
     )
-    table.add(
-        RequestCode.DELETE_TOPIC_IN_BROKER,
-        admin.delete_topic,
-        headers.DeleteTopicHeader,
-        action=Action.DELETE,
-        **topic,
-    )
-    table.add(
-        RequestCode.GET_TOPIC_CONFIG, admin.topic_config, headers.TopicHeader, action=Action.GET, **topic
-    )
-    table.add(RequestCode.GET_ALL_TOPIC_CONFIG, admin.all_topics, action=Action.LIST, **topic)
-    table.add(
-        RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, admin.update_group, action=Action.UPDATE, **group
-    )
-    table.add(RequestCode.DELETE_SUBSCRIPTIONGROUP, admin.delete_group, action=Action.DELETE, **group)
-    table.add(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, admin.all_groups, action=Action.LIST, **group)

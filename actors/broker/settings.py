@@ -31,65 +31,73 @@ class BrokerSettings(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
 
-    cluster_name: str = Field("DefaultCluster", validation_alias=_alias("cluster_name", "brokerClusterName"))
-    broker_name: str = Field("broker-a", validation_alias=_alias("broker_name", "brokerName"))
-    broker_id: int = Field(0, ge=0, validation_alias=_alias("broker_id", "brokerId"))
-    replica: int = Field(0, ge=0)
+    cluster_name: str = Field(
+        default="DefaultCluster", validation_alias=_alias("cluster_name", "brokerClusterName")
+    )
+    broker_name: str = Field(default="broker-a", validation_alias=_alias("broker_name", "brokerName"))
+    broker_id: int = Field(default=0, ge=0, validation_alias=_alias("broker_id", "brokerId"))
+    replica: int = Field(default=0, ge=0)
 
     listen_host: str = "127.0.0.1"
-    listen_port: int = Field(10911, ge=0, le=65535, validation_alias=_alias("listen_port", "listenPort"))
-    advertised_host: str | None = Field(None, validation_alias=_alias("advertised_host", "brokerIP1"))
+    listen_port: int = Field(
+        default=10911, ge=0, le=65535, validation_alias=_alias("listen_port", "listenPort")
+    )
+    advertised_host: str | None = Field(default=None, validation_alias=_alias("advertised_host", "brokerIP1"))
     advertised_port: int | None = None
     nameservers: Addresses = Field(
         default_factory=list, validation_alias=_alias("nameservers", "namesrvAddr")
     )
     rebalancers: Addresses = Field(default_factory=list)
 
-    store_root: Path = Field(Path("store"), validation_alias=_alias("store_root", "storePathRootDir"))
+    store_root: Path = Field(default=Path("store"), validation_alias=_alias("store_root", "storePathRootDir"))
     adopt_store: bool = False
-    store: StoreSettings = Field(default_factory=StoreSettings)
+    store: StoreSettings = Field(default_factory=lambda: StoreSettings.model_validate({}))
 
     auto_create_topics: bool = Field(
-        True, validation_alias=_alias("auto_create_topics", "autoCreateTopicEnable")
+        default=True, validation_alias=_alias("auto_create_topics", "autoCreateTopicEnable")
     )
     auto_create_groups: bool = Field(
-        True, validation_alias=_alias("auto_create_groups", "autoCreateSubscriptionGroup")
+        default=True, validation_alias=_alias("auto_create_groups", "autoCreateSubscriptionGroup")
     )
     default_topic_queues: int = Field(
-        8, ge=1, le=65535, validation_alias=_alias("default_topic_queues", "defaultTopicQueueNums")
+        default=8, ge=1, le=65535, validation_alias=_alias("default_topic_queues", "defaultTopicQueueNums")
     )
-    permission: int = Field(6, ge=0, le=7, validation_alias=_alias("permission", "brokerPermission"))
-    region_id: str = Field("DefaultRegion", validation_alias=_alias("region_id", "regionId"))
-    trace_on: bool = Field(True, validation_alias=_alias("trace_on", "traceOn"))
+    permission: int = Field(default=6, ge=0, le=7, validation_alias=_alias("permission", "brokerPermission"))
+    region_id: str = Field(default="DefaultRegion", validation_alias=_alias("region_id", "regionId"))
+    trace_on: bool = Field(default=True, validation_alias=_alias("trace_on", "traceOn"))
     young_topics_are_read_from_start: bool = True
     """RocketMQ's rule for a group without an offset on a queue whose first message is still there: it begins
     at 0.
     """
 
-    long_polling: bool = Field(True, validation_alias=_alias("long_polling", "longPollingEnable"))
-    max_held_pulls: int = Field(100_000, ge=1)
-    max_hold_ms: int = Field(20_000, ge=0)
+    long_polling: bool = Field(default=True, validation_alias=_alias("long_polling", "longPollingEnable"))
+    max_held_pulls: int = Field(default=100_000, ge=1)
+    max_hold_ms: int = Field(default=20_000, ge=0)
     pull_max_messages: int = Field(
-        32, ge=1, validation_alias=_alias("pull_max_messages", "maxTransferCountOnMessageInMemory")
+        default=32, ge=1, validation_alias=_alias("pull_max_messages", "maxTransferCountOnMessageInMemory")
     )
     pull_max_bytes: int = Field(
-        256 * 1024, ge=1, validation_alias=_alias("pull_max_bytes", "maxTransferBytesOnMessageInMemory")
+        default=256 * 1024,
+        ge=1,
+        validation_alias=_alias("pull_max_bytes", "maxTransferBytesOnMessageInMemory"),
     )
     sync_flush_timeout_ms: int = Field(
-        5000, ge=1, validation_alias=_alias("sync_flush_timeout_ms", "syncFlushTimeout")
+        default=5000, ge=1, validation_alias=_alias("sync_flush_timeout_ms", "syncFlushTimeout")
     )
 
     register_interval_ms: int = Field(
-        30_000, ge=1, validation_alias=_alias("register_interval_ms", "registerNameServerPeriod")
+        default=30_000, ge=1, validation_alias=_alias("register_interval_ms", "registerNameServerPeriod")
     )
     persist_offsets_interval_ms: int = Field(
-        5000, ge=1, validation_alias=_alias("persist_offsets_interval_ms", "flushConsumerOffsetInterval")
+        default=5000,
+        ge=1,
+        validation_alias=_alias("persist_offsets_interval_ms", "flushConsumerOffsetInterval"),
     )
     client_expiry_ms: int = Field(
-        120_000, ge=1, validation_alias=_alias("client_expiry_ms", "channelExpiredTimeout")
+        default=120_000, ge=1, validation_alias=_alias("client_expiry_ms", "channelExpiredTimeout")
     )
-    rebalancer_timeout_ms: int = Field(3000, ge=1)
-    start_timeout_ms: int = Field(10_000, ge=0)
+    rebalancer_timeout_ms: int = Field(default=3000, ge=1)
+    start_timeout_ms: int = Field(default=10_000, ge=0)
     """How long a start goes on trying for a port or a store that another process still holds."""
 
     @property

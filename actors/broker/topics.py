@@ -140,7 +140,7 @@ class Topics:
         if topic.read_queue_nums < 0 or topic.write_queue_nums < 0 or not 0 <= topic.perm <= 7:
             raise Refused(
                 ResponseCode.INVALID_PARAMETER,
-                f"topic {topic.topic_name!r}: {topic.read_queue_nums} read and {topic.write_queue_nums} write "
+                f"topic {topic.topic_name!r}: {topic.read_queue_nums} read, {topic.write_queue_nums} write "
                 f"queues with permission {topic.perm}: queues are 0 or more, permissions 0 to 7",
             )
         old = self.table.topics.get(topic.topic_name)
