@@ -8,6 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
+
+# Examples have no deadline: the machine is shared, and the first call of a kernel may compile it.
+settings.register_profile("raymq", deadline=None)
+settings.load_profile("raymq")
 
 FIXTURES = Path(__file__).parent / "fixtures"
 

@@ -6,12 +6,11 @@ from typing import Any
 
 from store.clock import Clock
 from store.errors import StoreError
-from store.metadata.data_version import DataVersion
+from store.metadata.data_version import DATA_VERSION, DataVersion
 from store.metadata.fields import entries, typed
 
 COMMITS_A_VERSION = 500  # RocketMQ's consumerOffsetUpdateVersionStep
 
-_DATA_VERSION = "dataVersion"
 _TABLE = "offsetTable"
 _DERIVED = "groupTopicMap"  # RocketMQ writes it and does not read it
 
@@ -34,10 +33,10 @@ class ConsumerOffsetTable:
                 key: {int(queue_id): typed(offset, int, key) for queue_id, offset in queues.items()}
                 for key, queues in entries(content, _TABLE).items()
             }
-            version = DataVersion.from_json(content.get(_DATA_VERSION) or {})
-        except (ValueError, AttributeError) as error:
+            version = DataVersion.of_table(content)
+        except ValueError as error:
             raise StoreError(f"consumerOffset.json: {error}") from error
-        known = (_DATA_VERSION, _TABLE, _DERIVED)
+        known = (DATA_VERSION, _TABLE, _DERIVED)
         return cls(
             clock, offsets, version, {name: value for name, value in content.items() if name not in known}
         )
@@ -48,7 +47,7 @@ class ConsumerOffsetTable:
             key: {str(queue_id): offset for queue_id, offset in queues.items()}
             for key, queues in self.offsets.items()
         }
-        return {**self.unknown, _DATA_VERSION: self.data_version.to_json(), _TABLE: table}
+        return {**self.unknown, DATA_VERSION: self.data_version.to_json(), _TABLE: table}
 
     def commit(self, group: str, topic: str, queue_id: int, offset: int) -> None:
         """`group` will read `offset` next; a lower one than before is taken too, as a reset does that."""

@@ -4,8 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from store.metadata.fields import Field, read_fields
+from store.metadata.fields import Field, read_fields, typed
 
+DATA_VERSION = "dataVersion"
 _FIELDS = (
     Field("counter", "counter", int),
     Field("stateVersion", "state_version", int),
@@ -25,6 +26,12 @@ class DataVersion:
     def from_json(cls, content: Mapping[str, Any]) -> "DataVersion":
         """Raises ValueError."""
         return cls(**read_fields(content, _FIELDS)[0])
+
+    @classmethod
+    def of_table(cls, content: Mapping[str, Any]) -> "DataVersion":
+        """The version in a table's object, the first one where it has none. Raises ValueError."""
+        version = content.get(DATA_VERSION)
+        return cls() if version is None else cls.from_json(typed(version, dict, DATA_VERSION))
 
     def to_json(self) -> dict[str, Any]:
         """RocketMQ's object."""

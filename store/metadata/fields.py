@@ -41,5 +41,7 @@ def typed(value: Any, kind: type, name: str) -> Any:
 
 def entries(content: Mapping[str, Any], name: str) -> dict[str, dict[str, Any]]:
     """The table of objects in a field; empty where it is absent. Raises ValueError."""
-    table = typed(content.get(name) or {}, dict, name)
-    return {key: typed(value, dict, f"{name}.{key}") for key, value in table.items()}
+    table = content.get(name)
+    if table is None:
+        return {}
+    return {key: typed(value, dict, f"{name}.{key}") for key, value in typed(table, dict, name).items()}

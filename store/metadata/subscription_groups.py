@@ -6,10 +6,9 @@ from typing import Any
 
 from store.clock import Clock
 from store.errors import StoreError
-from store.metadata.data_version import DataVersion
+from store.metadata.data_version import DATA_VERSION, DataVersion
 from store.metadata.fields import Field, entries, read_fields, write_fields
 
-_DATA_VERSION = "dataVersion"
 _TABLE = "subscriptionGroupTable"
 _FORBIDDEN = "forbiddenTable"
 _FIELDS = (
@@ -87,10 +86,10 @@ class SubscriptionGroupTable:
                 for name, group in entries(content, _TABLE).items()
             }
             forbidden = entries(content, _FORBIDDEN)
-            version = DataVersion.from_json(content.get(_DATA_VERSION) or {})
-        except (ValueError, AttributeError) as error:
+            version = DataVersion.of_table(content)
+        except ValueError as error:
             raise StoreError(f"subscriptionGroup.json: {error}") from error
-        known = (_DATA_VERSION, _TABLE, _FORBIDDEN)
+        known = (DATA_VERSION, _TABLE, _FORBIDDEN)
         unknown = {name: value for name, value in content.items() if name not in known}
         return cls(clock, groups, version, forbidden, unknown)
 
@@ -98,7 +97,7 @@ class SubscriptionGroupTable:
         """RocketMQ's object, a copy of the present state."""
         return {
             **self.unknown,
-            _DATA_VERSION: self.data_version.to_json(),
+            DATA_VERSION: self.data_version.to_json(),
             _FORBIDDEN: {group: dict(topics) for group, topics in self.forbidden.items()},
             _TABLE: {name: group.to_json() for name, group in self.groups.items()},
         }

@@ -6,10 +6,9 @@ from typing import Any
 
 from store.clock import Clock
 from store.errors import StoreError
-from store.metadata.data_version import DataVersion
+from store.metadata.data_version import DATA_VERSION, DataVersion
 from store.metadata.fields import Field, entries, read_fields, write_fields
 
-_DATA_VERSION = "dataVersion"
 _TABLE = "topicConfigTable"
 _FIELDS = (
     Field("topicName", "topic_name", str),
@@ -67,16 +66,16 @@ class TopicConfigTable:
                 name: TopicConfig.from_json({"topicName": name, **topic})
                 for name, topic in entries(content, _TABLE).items()
             }
-            version = DataVersion.from_json(content.get(_DATA_VERSION) or {})
-        except (ValueError, AttributeError) as error:
+            version = DataVersion.of_table(content)
+        except ValueError as error:
             raise StoreError(f"topics.json: {error}") from error
-        unknown = {name: value for name, value in content.items() if name not in (_DATA_VERSION, _TABLE)}
+        unknown = {name: value for name, value in content.items() if name not in (DATA_VERSION, _TABLE)}
         return cls(clock, topics, version, unknown)
 
     def to_json(self) -> dict[str, Any]:
         """RocketMQ's object, a copy of the present state."""
         table = {name: topic.to_json() for name, topic in self.topics.items()}
-        return {**self.unknown, _DATA_VERSION: self.data_version.to_json(), _TABLE: table}
+        return {**self.unknown, DATA_VERSION: self.data_version.to_json(), _TABLE: table}
 
     def put(self, topic: TopicConfig) -> None:
         """Create the topic or replace its settings."""

@@ -1,0 +1,25 @@
+"""Compiling ahead: no kernel may be compiled while messages wait (design law 4)."""
+
+from importlib import import_module
+
+from store.kernels.cache import remove_unused
+
+FAMILIES = (
+    "batches",
+    "columns_to_records",
+    "crc32",
+    "encode",
+    "index",
+    "java_hash",
+    "records_to_columns",
+    "stamp",
+    "units",
+    "walk",
+)
+
+
+def warm_up() -> None:
+    """Compile all kernels (seconds), or load them from the cache (about half a second)."""
+    for family in FAMILIES:
+        import_module(f"store.kernels.{family}")
+    remove_unused()

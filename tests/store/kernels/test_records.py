@@ -1,0 +1,282 @@
+"""Kernels that make and stamp records, each against its plain twin."""
+
+from __future__ import annotations
+
+import random
+import zlib
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from store.errors import MessageIllegal
+from store.kernels.columns_to_records import (
+    RowBatch,
+    TextColumn,
+    encode_rows,
+    encode_rows_plain,
+    queues_of_keys,
+    queues_of_keys_plain,
+)
+from store.kernels.crc32 import crc32_kernel
+from store.kernels.encode import encode_batch_records, encode_batch_records_plain, measure_batch
+from store.kernels.memory import find_byte
+from store.kernels.stamp import Stamp, stamp_records, stamp_records_plain
+from store.message.batch import encode_batch
+from store.message.hosts import Host
+from store.message.message import Message
+from store.message.message_id import UniqKeyBlock
+from store.message.properties import encode_properties
+from store.message.record import RecordDraft, RecordVerdict, check_record, decode_records, encode_record
+from store.message.sys_flag import TRANSACTION_PREPARED
+
+V4 = Host("10.0.0.1", 1234).packed
+V6 = Host("fd00::2", 65535).packed
+LONG_TOPIC = "%RETRY%" + "g" * 140
+
+packed_hosts = st.sampled_from([V4, V6])
+topics = st.sampled_from(["T", LONG_TOPIC])
+texts = st.text(
+    st.characters(exclude_categories=["Cs"], exclude_characters="\x01\x02"), min_size=1, max_size=12
+)
+property_maps = st.dictionaries(texts, texts, max_size=3)
+
+
+@given(st.binary(max_size=100), st.integers(0, 20))
+def test_crc_is_zlibs(data: bytes, start: int) -> None:
+    buffer = np.frombuffer(bytes(start) + data + b"after", np.uint8)
+
+    assert crc32_kernel(buffer, start, start + len(data)) == zlib.crc32(data) & 0x7FFFFFFF
+
+
+@pytest.mark.parametrize("size", [127, 128, 129, 1000, 4096, 70_001])
+def test_crc_of_larger_bodies_is_zlibs(size: int) -> None:
+    data = random.Random(size).randbytes(size)
+
+    assert crc32_kernel(np.frombuffer(data, np.uint8), 0, size) == zlib.crc32(data) & 0x7FFFFFFF
+
+
+@given(st.binary(max_size=40), st.integers(0, 40), st.integers(0, 40), st.sampled_from([0, 1, 2, 255]))
+def test_byte_is_found_where_python_finds_it(data: bytes, start: int, end: int, byte: int) -> None:
+    start, end = sorted((min(start, len(data)), min(end, len(data))))
+    expected = data.find(bytes([byte]), start, end)
+
+    assert find_byte(np.frombuffer(data, np.uint8), start, end, byte) == (end if expected < 0 else expected)
+
+
+@given(
+    bodies=st.lists(st.tuples(st.binary(max_size=40), property_maps, st.integers(-9, 9)), max_size=5),
+    topic=topics,
+    born_host=packed_hosts,
+    store_host=packed_hosts,
+    append_crc=st.booleans(),
+)
+def test_batch_becomes_the_records_that_its_twin_makes(
+    bodies: list[tuple[bytes, dict[str, str], int]],
+    topic: str,
+    born_host: bytes,
+    store_host: bytes,
+    append_crc: bool,
+) -> None:
+    batch = encode_batch(Message(topic, body, properties=own, flag=flag) for body, own, flag in bodies)
+    draft = RecordDraft(topic, 3, b"", born_timestamp=5, born_host=born_host, reconsume_times=2)
+
+    made = encode_batch_records(batch, draft, 70, 1 << 40, 999, store_host, append_crc=append_crc)
+    plain = encode_batch_records_plain(batch, draft, 70, 1 << 40, 999, store_host, append_crc=append_crc)
+
+    assert made.records == plain.records
+    assert made.positions.tolist() == plain.positions.tolist()
+    assert measure_batch(batch, draft, len(store_host), append_crc=append_crc) == (
+        len(bodies),
+        len(plain.records),
+    )
+    for position in made.positions.tolist():
+        assert (
+            check_record(made.records, position, force_crc_property=append_crc).verdict
+            is RecordVerdict.RECORD
+        )
+
+
+def test_batch_whose_properties_lack_their_last_separator_gets_one_before_the_crc() -> None:
+    element = bytearray(encode_batch([Message("T", b"x", properties={"k": "v"})]))
+    element[3] -= 1
+    element[-5] -= 1  # the properties' length
+    batch = bytes(element[:-1])
+    draft = RecordDraft("T", 0, b"")
+
+    made = encode_batch_records(batch, draft, 0, 0, 0, V4, append_crc=True)
+
+    assert made.records == encode_batch_records_plain(batch, draft, 0, 0, 0, V4, append_crc=True).records
+    assert decode_records(made.records)[0].properties.keys() == {"k", "__CRC32#"}
+
+
+@given(data=st.data())
+def test_broken_batch_is_refused_by_kernel_and_twin_alike(data: st.DataObject) -> None:
+    batch = bytearray(encode_batch([Message("T", b"body", properties={"k": "v"})] * 2))
+    batch[data.draw(st.integers(0, len(batch) - 1))] = data.draw(st.integers(0, 255))
+    cut = bytes(batch[: data.draw(st.integers(0, len(batch)))])
+    draft = RecordDraft("T", 0, b"")
+    try:
+        expected = encode_batch_records_plain(cut, draft, 0, 0, 0, V4).records
+    except MessageIllegal:
+        with pytest.raises(MessageIllegal, match="do not add up"):
+            encode_batch_records(cut, draft, 0, 0, 0, V4)
+    else:
+        assert encode_batch_records(cut, draft, 0, 0, 0, V4).records == expected
+
+
+def column(values: list[bytes]) -> TextColumn:
+    offsets = np.zeros(len(values) + 1, np.int64)
+    np.cumsum([len(value) for value in values], out=offsets[1:])
+    return TextColumn(offsets, np.frombuffer(b"".join(values), np.uint8))
+
+
+def rows_of(rows: list[tuple[bytes, str, str, int]], topic: str = "T", born_host: bytes = V4) -> RowBatch:
+    """Rows of body, keys, tags and queue, over four queues."""
+    return RowBatch(
+        draft=RecordDraft(topic, 0, b"", b"WAIT\x01true\x02", born_timestamp=77, born_host=born_host),
+        bodies=column([row[0] for row in rows]),
+        keys=column([row[1].encode() for row in rows]),
+        tags=column([row[2].encode() for row in rows]),
+        queue_ids=np.array([row[3] for row in rows], np.int32),
+        queue_count=4,
+        uniq_keys=UniqKeyBlock("0A000001", 0xFFFF_FFFA),
+        max_body_bytes=50,
+    )
+
+
+@given(
+    rows=st.lists(
+        st.tuples(st.binary(max_size=40), texts | st.just(""), texts | st.just(""), st.integers(0, 3))
+    ),
+    topic=topics,
+    born_host=packed_hosts,
+)
+def test_rows_become_the_records_that_their_twin_makes(
+    rows: list[tuple[bytes, str, str, int]], topic: str, born_host: bytes
+) -> None:
+    batch = rows_of(rows, topic, born_host)
+
+    made = encode_rows(batch)
+
+    assert made == encode_rows_plain(batch)
+    messages = [message for queue in made for message in decode_records(queue.records, check_crc=False)]
+    assert {message.uniq_key for message in messages} == {
+        batch.uniq_keys.key(row) for row in range(len(rows))
+    }
+
+
+@pytest.mark.parametrize(
+    ("row", "remark"),
+    [
+        ((b"x", "", "", 4), "queue 4 is not one of the topic's 4"),
+        ((b"x", "", "", -1), "queue -1"),
+        ((b"x" * 51, "", "", 0), "51 bytes is over max_message_bytes 50"),
+        ((b"x", "a\x02b", "", 0), "separator"),
+        ((b"x", "", "\x01", 0), "separator"),
+        ((b"x", "k" * 32_768, "", 0), "over the limit of 32,767"),
+    ],
+)
+def test_bad_row_is_named_and_refused(row: tuple[bytes, str, str, int], remark: str) -> None:
+    batch = rows_of([(b"good", "k", "t", 1), row])
+
+    for encode in (encode_rows, encode_rows_plain):
+        with pytest.raises(MessageIllegal, match=f"row 1: .*{remark}"):
+            encode(batch)
+
+
+@given(st.lists(st.text(st.characters(exclude_categories=["Cs"]), max_size=12)), st.integers(1, 9))
+def test_queue_of_a_key_is_the_one_rocketmqs_selector_picks(keys: list[str], queue_count: int) -> None:
+    keys_column = column([key.encode() for key in keys])
+
+    assert (
+        queues_of_keys(keys_column, queue_count).tolist()
+        == queues_of_keys_plain(keys_column, queue_count).tolist()
+    )
+
+
+STAMP = Stamp(
+    topic="T",
+    queue_id=3,
+    queue_offset=40,
+    physical_offset=1 << 33,
+    store_timestamp=1234,
+    born_host=Host("1.2.3.4", 5).packed,
+    store_host=Host("9.8.7.6", 10911).packed,
+    max_body_bytes=100,
+)
+
+
+def client_records(*drafts: RecordDraft, store_host: bytes = V4) -> bytearray:
+    return bytearray(b"".join(encode_record(draft, 0, 0, 0, bytes(len(store_host))) for draft in drafts))
+
+
+def built(body: bytes = b"body", **changes: object) -> RecordDraft:
+    draft = RecordDraft("T", 3, body, encode_properties({"KEYS": "k"}), born_host=V4)
+    return replace(draft, **changes)  # type: ignore[arg-type]
+
+
+@given(
+    bodies=st.lists(st.binary(max_size=100)), topic=topics, born_host=packed_hosts, store_host=packed_hosts
+)
+def test_records_are_stamped_as_the_twin_stamps_them(
+    bodies: list[bytes], topic: str, born_host: bytes, store_host: bytes
+) -> None:
+    stamp = STAMP._replace(topic=topic, born_host=born_host, store_host=store_host)
+    drafts = [built(body, topic=topic, born_host=bytes(len(born_host))) for body in bodies]
+    stamped, plain = (
+        client_records(*drafts, store_host=store_host),
+        client_records(*drafts, store_host=store_host),
+    )
+
+    assert stamp_records(stamped, stamp) == len(bodies) == stamp_records_plain(plain, stamp)
+
+    assert stamped == plain
+    messages = decode_records(stamped)
+    assert [message.queue_offset for message in messages] == [40 + index for index in range(len(bodies))]
+    position = stamp.physical_offset
+    for message in messages:
+        assert (message.commit_log_offset, message.store_timestamp) == (position, 1234)
+        assert (message.born_host.packed, message.store_host.packed) == (born_host, store_host)
+        position += message.store_size
+
+
+@pytest.mark.parametrize(
+    ("bad", "remark"),
+    [
+        (built(topic="U"), "not of the topic 'T'"),
+        (built(topic="TT"), "not of the topic 'T'"),
+        (built(topic=LONG_TOPIC), "not of the topic 'T'"),
+        (built(queue_id=4), "not of queue 3"),
+        (built(sys_flag=TRANSACTION_PREPARED), "sysFlag"),
+        (built(sys_flag=0x80), "sysFlag"),
+        (built(born_host=V6), "hosts of another width"),
+        (built(b"x" * 101), "over max_message_bytes 100"),
+    ],
+)
+def test_record_that_is_not_what_it_should_be_is_refused(bad: RecordDraft, remark: str) -> None:
+    for stamp in (stamp_records, stamp_records_plain):
+        records = client_records(built(), bad)
+        with pytest.raises(MessageIllegal, match=f"at byte {len(client_records(built()))} .*{remark}"):
+            stamp(records, STAMP)
+
+
+@given(data=st.data())
+def test_broken_records_are_refused_by_kernel_and_twin_alike(data: st.DataObject) -> None:
+    records = client_records(built(b"x"), built(b"yz"))
+    records[data.draw(st.integers(0, len(records) - 1))] = data.draw(st.integers(0, 255))
+    records = records[: data.draw(st.integers(0, len(records)))]
+    other = bytearray(records)
+
+    assert outcome(stamp_records, records) == outcome(stamp_records_plain, other)
+
+
+def outcome(stamp: Callable[[bytearray, Stamp], int], records: bytearray) -> tuple[int, bytes] | str:
+    """The count and the stamped bytes, or why they are refused."""
+    try:
+        return stamp(records, STAMP), bytes(records)
+    except MessageIllegal as refusal:
+        return refusal.remark

@@ -1,0 +1,168 @@
+"""`config/*.json`: RocketMQ's files read, ours written so that a crash at any point leaves a sound one."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from store.errors import StoreError
+from store.metadata import (
+    ConsumerOffsetTable,
+    DataVersion,
+    JsonConfigFile,
+    SubscriptionGroupConfig,
+    SubscriptionGroupTable,
+    TopicConfig,
+    TopicConfigTable,
+)
+from store.metadata.json_file import parse_rocketmq_json
+from tests.conftest import ClockAtRest
+
+TABLES = {
+    "topics.json": TopicConfigTable,
+    "subscriptionGroup.json": SubscriptionGroupTable,
+    "consumerOffset.json": ConsumerOffsetTable,
+}
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> JsonConfigFile:
+    return JsonConfigFile(tmp_path / "config" / "topics.json")
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (b'{"offsetTable":{2:1,3:-1\n\t}}', {"offsetTable": {"2": 1, "3": -1}}),
+        (b'{"a":{ -5 : [1,2,{7:8}]}}', {"a": {"-5": [1, 2, {"7": 8}]}}),
+        (b'{1:"{2:3,4:5}\\",6:7"}', {"1": '{2:3,4:5}",6:7'}),
+        (b"{}", {}),
+    ],
+)
+def test_names_may_be_unquoted_numbers(text: bytes, expected: dict[str, Any]) -> None:
+    assert parse_rocketmq_json(text) == expected
+
+
+@pytest.mark.parametrize("text", [b"", b"[1]", b"{1:", b"{a:1}", b"null"])
+def test_what_is_no_object_is_refused(text: bytes) -> None:
+    with pytest.raises(ValueError, match=r".+"):
+        parse_rocketmq_json(text)
+
+
+@pytest.mark.parametrize("name", TABLES)
+@pytest.mark.parametrize("ending", ["clean_store", "crashed_store"])
+def test_rocketmqs_own_tables_lose_nothing(
+    name: str, ending: str, clock: ClockAtRest, request: pytest.FixtureRequest
+) -> None:
+    unpack: Callable[[], Any] = request.getfixturevalue(ending)
+    file = JsonConfigFile(unpack().root / "config" / name)
+    content = file.load()
+    assert content is not None
+
+    file.save(TABLES[name].from_json(content, clock).to_json())
+
+    content.pop("groupTopicMap", None)  # derived from the rest; RocketMQ does not read it
+    assert file.load() == content == json.loads(file.path.read_bytes())
+
+
+def test_unknown_fields_survive(clock: ClockAtRest) -> None:
+    topic = {**TopicConfig("T").to_json(), "newerField": [1]}
+    group = {**SubscriptionGroupConfig("g").to_json(), "newerField": {"a": 1}}
+    topics = {"dataVersion": DataVersion().to_json(), "topicConfigTable": {"T": topic}, "newer": True}
+    groups = {
+        "dataVersion": DataVersion().to_json(),
+        "forbiddenTable": {"g": {"T": 3}},
+        "subscriptionGroupTable": {"g": group},
+        "newer": 1,
+    }
+
+    assert TopicConfigTable.from_json(topics, clock).to_json() == topics
+    assert SubscriptionGroupTable.from_json(groups, clock).to_json() == groups
+
+
+@pytest.mark.parametrize(
+    ("table", "content"),
+    [
+        (TopicConfigTable, {"topicConfigTable": []}),
+        (TopicConfigTable, {"topicConfigTable": {"T": {"perm": "6"}}}),
+        (TopicConfigTable, {"topicConfigTable": {"T": {"readQueueNums": True}}}),
+        (TopicConfigTable, {"dataVersion": {"counter": "x"}}),
+        (SubscriptionGroupTable, {"subscriptionGroupTable": {"g": {"consumeEnable": 1}}}),
+        (ConsumerOffsetTable, {"offsetTable": {"T@g": {"zero": 1}}}),
+        (ConsumerOffsetTable, {"offsetTable": {"T@g": {"0": None}}}),
+    ],
+)
+def test_mistyped_tables_are_refused_by_name(table: Any, content: dict[str, Any], clock: ClockAtRest) -> None:
+    with pytest.raises(StoreError, match=r"\.json: "):
+        table.from_json(content, clock)
+
+
+def test_every_change_moves_the_version(clock: ClockAtRest) -> None:
+    table = TopicConfigTable(clock)
+    table.put(TopicConfig("T", perm=4))
+    clock.advance(5)
+
+    assert table.remove("T")
+    assert not table.remove("T")
+    assert table.data_version == DataVersion(counter=2, timestamp_ms=clock.wall_ms())
+
+
+def test_every_500th_commit_moves_the_version(clock: ClockAtRest) -> None:
+    table = ConsumerOffsetTable(clock)
+    for offset in range(1001):
+        table.commit("g", "T", 3, offset)
+
+    assert table.data_version.counter == 2
+    assert table.to_json()["offsetTable"] == {"T@g": {"3": 1000}}
+
+
+def test_first_load_finds_nothing(config: JsonConfigFile) -> None:
+    assert config.load() is None
+
+
+def test_save_keeps_the_former_content_as_backup_and_nothing_else(config: JsonConfigFile) -> None:
+    config.save({"a": 1})
+    config.save({"a": 2})
+
+    assert config.load() == {"a": 2}
+    assert JsonConfigFile(config.backup).load() == {"a": 1}
+    assert sorted(path.name for path in config.path.parent.parent.rglob("*.*")) == [
+        "topics.json",
+        "topics.json.bak",
+    ]
+
+
+@pytest.mark.parametrize("damage", [b"", b'{"a": ', None])
+def test_backup_is_taken_where_the_file_is_missing_or_damaged(
+    config: JsonConfigFile, damage: bytes | None
+) -> None:
+    config.save({"a": 1})
+    config.save({"a": 2})
+    config.path.unlink() if damage is None else config.path.write_bytes(damage)
+
+    assert JsonConfigFile(config.path).load() == {"a": 1}
+
+
+def test_damaged_file_never_takes_the_place_of_the_sound_backup(config: JsonConfigFile) -> None:
+    config.save({"a": 1})
+    config.save({"a": 2})
+    config.path.write_bytes(b"{")
+    again = JsonConfigFile(config.path)
+    again.load()
+    again.save({"a": 3})
+
+    assert again.load() == {"a": 3}
+    assert JsonConfigFile(config.backup).load() == {"a": 1}
+    assert config.path.with_name("topics.json.damaged").read_bytes() == b"{"
+
+
+def test_damaged_file_without_a_sound_backup_is_an_error_with_its_path(config: JsonConfigFile) -> None:
+    config.save({"a": 1})
+    config.path.write_bytes(b"{")
+
+    with pytest.raises(StoreError, match=f"{config.path}: damaged"):
+        config.load()
