@@ -1,0 +1,352 @@
+"""Group: who is in a consumer group and which of them has which queue. Pure: no sockets, no clock, no disk.
+
+    free ── granted to its target, under a new generation ──→ owned
+      ↑                                                         │ other target: the owner is to let go
+      └── the owner no longer names it, or its lease is over ───┘
+
+Fault model: requests and answers are lost, late, doubled and overtaken; members stop, stall and come back;
+this process is killed at any point and starts with nothing but the generations on disk. Clocks run at the
+same speed. Under all of that a queue never has two owners whose leases run. What makes it so:
+
+- A queue changes hands only after its owner has left it out of a request, or has not asked for as long as
+  its lease.
+- Leaving out counts only where the request shows that its sender had seen the grant (`generation`): an
+  older request that comes late says nothing of queues granted since.
+- The lease is counted here from when a request comes, by the member from when it asked: the member's ends
+  first.
+- After a restart, what members report under a running lease is theirs; nothing else is granted until the
+  longest lease of before is over.
+- A queue whose lease is over may be taken up again by its last owner, as long as nobody else has had it.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from actors.rebalancer.strategies import AllocateMessageQueueStrategy, share_out
+from actors.remoting.codes import ResponseCode
+from actors.remoting.errors import Refused
+from actors.remoting.groups import GrantedQueue, GroupMembers, SyncGroupReply, SyncGroupRequest
+from store.message.message_queue import MessageQueue
+
+NS_PER_MS: Final = 1_000_000
+
+# Gives the next generation, under which leases of so many milliseconds are given; raises OSError.
+NextGeneration = Callable[[int], int]
+
+
+@dataclass(slots=True)
+class _Member:
+    """One member that the rebalancer assigns queues to."""
+
+    subscriptions: dict[str, str] = field(default_factory=dict)
+    expires_ns: int = 0
+    is_leaving: bool = False
+
+
+@dataclass(slots=True)
+class _Ownership:
+    """Who has a queue, since which generation, and until when without further news."""
+
+    client_id: str
+    generation: int
+    expires_ns: int
+    is_reported: bool = False  # after a restart, by its owner
+
+
+class Group:
+    """The state of one group; times are monotonic nanoseconds given by the caller."""
+
+    def __init__(
+        self,
+        name: str,
+        strategy: AllocateMessageQueueStrategy,
+        generation: int,
+        next_generation: NextGeneration,
+        recovering_until_ns: int = 0,
+    ) -> None:
+        self.name = name
+        self.strategy = strategy
+        self.generation = generation
+        self._next_generation = next_generation
+        self._recovering_until_ns = recovering_until_ns
+        self._members: dict[str, _Member] = {}
+        self._self_assigning: dict[str, dict[str, int]] = {}  # client → broker → heard
+        self._self_subscriptions: dict[str, str] = {}
+        self._queues: dict[str, frozenset[MessageQueue]] = {}
+        self._owners: dict[MessageQueue, _Ownership] = {}
+        self._last: dict[MessageQueue, tuple[str, int]] = {}
+        self._target: dict[MessageQueue, str] | None = None
+        self._has_changed = False
+
+    # ---- what others ask ---------------------------------------------------------------------------
+
+    @property
+    def topics(self) -> frozenset[str]:
+        """What its members subscribe to."""
+        return frozenset(topic for member in self._members.values() for topic in member.subscriptions)
+
+    @property
+    def is_self_assigning(self) -> bool:
+        """Whether any member assigns queues to itself, so that all must."""
+        return bool(self._self_assigning)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing to remember."""
+        return not self._members and not self._owners and not self._self_assigning
+
+    def members(self) -> GroupMembers:
+        """The member list, identical for everyone."""
+        return GroupMembers(tuple(sorted({*self._members, *self._self_assigning})), self.is_self_assigning)
+
+    def owners(self) -> Mapping[MessageQueue, tuple[str, int]]:
+        """Who has which queue, under which generation."""
+        return {queue: (owner.client_id, owner.generation) for queue, owner in self._owners.items()}
+
+    def take_change(self) -> bool:
+        """Whether members should be told to ask, since this was last called."""
+        had, self._has_changed = self._has_changed, False
+        return had
+
+    def is_recovering(self, now_ns: int) -> bool:
+        """Whether leases of before a restart may still run."""
+        return now_ns < self._recovering_until_ns
+
+    # ---- what happens ------------------------------------------------------------------------------
+
+    def set_queues(self, topic: str, queues: Iterable[MessageQueue]) -> None:
+        """The queues that a topic has now."""
+        wanted = frozenset(queues)
+        if self._queues.get(topic, frozenset()) != wanted:
+            self._queues[topic] = wanted
+            self._change()
+
+    def sync(
+        self, request: SyncGroupRequest, lease_ms: int, now_ns: int, allow_change: bool = False
+    ) -> SyncGroupReply:
+        """A member tells what it has, and learns what it may have.
+
+        Raises Refused where it subscribes to something else than the others, OSError where no generation
+        can be had.
+        """
+        client_id = request.client_id
+        self.expire(now_ns)
+        self._check_subscription(request, allow_change)
+        expires_ns = now_ns + lease_ms * NS_PER_MS
+        self._note_member(request, expires_ns)
+        if self.is_self_assigning:
+            return SyncGroupReply(self.generation, [], [], list(self.members().members), True, lease_ms)
+        self._release_unnamed(request)
+        refused = self._take_reports(request, expires_ns, now_ns)
+        self._grant(client_id, lease_ms, expires_ns, now_ns)
+        return self._reply(client_id, refused, lease_ms, self.is_recovering(now_ns))
+
+    def heartbeat(self, client_id: str, broker: str, subscriptions: Mapping[str, str], now_ns: int) -> bool:
+        """A member that assigns itself is alive; False where it changed what the group subscribes to."""
+        if client_id not in self._self_assigning:
+            self._self_assigning[client_id] = {}
+            self._members.pop(client_id, None)
+            self._owners.clear()  # from now on nobody here knows who has what
+            self._last.clear()
+            self._change()
+        self._self_assigning[client_id][broker] = now_ns
+        is_same = not self._self_subscriptions or self._self_subscriptions == dict(subscriptions)
+        self._self_subscriptions = dict(subscriptions)  # RocketMQ's rule: the last heartbeat wins
+        return is_same
+
+    def unregister(
+        self, client_id: str, broker: str, connection_closed: bool, lease_ms: int, now_ns: int
+    ) -> None:
+        """A member says that it goes, or a broker lost its connection.
+
+        What it owns stays its own until it lets go or its lease is over: a lost connection proves nothing.
+        """
+        brokers = self._self_assigning.get(client_id)
+        if brokers is not None:
+            brokers.pop(broker, None)
+            if not brokers or not connection_closed:
+                self._forget_self_assigning(client_id, lease_ms, now_ns)
+        elif not connection_closed and self._members.pop(client_id, None) is not None:
+            self._change()
+
+    def expire(self, now_ns: int) -> None:
+        """End the leases that are over."""
+        gone = [client for client, member in self._members.items() if member.expires_ns <= now_ns]
+        for client_id in gone:
+            del self._members[client_id]
+        over = [queue for queue, owner in self._owners.items() if owner.expires_ns <= now_ns]
+        for queue in over:
+            del self._owners[queue]
+        if gone or over:
+            self._change()
+        if self._recovering_until_ns and not self.is_recovering(now_ns):
+            self._recovering_until_ns = 0
+            self._change()
+
+    def expire_heartbeats(self, heard_before_ns: int, lease_ms: int, now_ns: int) -> None:
+        """Forget the members that assign themselves and have not been heard of since that moment."""
+        for client_id, brokers in list(self._self_assigning.items()):
+            for broker in [broker for broker, heard_ns in brokers.items() if heard_ns < heard_before_ns]:
+                del brokers[broker]
+            if not brokers:
+                self._forget_self_assigning(client_id, lease_ms, now_ns)
+
+    # ---- the steps of a sync -----------------------------------------------------------------------
+
+    def _check_subscription(self, request: SyncGroupRequest, allow_change: bool) -> None:
+        if allow_change or request.allow_subscription_change or request.is_leaving:
+            return
+        for client_id, member in self._members.items():
+            if client_id == request.client_id or member.is_leaving:
+                continue
+            if member.subscriptions != request.subscriptions:
+                raise Refused(
+                    ResponseCode.SUBSCRIPTION_DIFFERS,
+                    f"group {self.name!r}: {request.client_id} subscribes to {_shown(request.subscriptions)}, "
+                    f"member {client_id} to {_shown(member.subscriptions)}; all members of a group subscribe "
+                    f"to the same (or set allow_subscription_change)",
+                )
+
+    def _note_member(self, request: SyncGroupRequest, expires_ns: int) -> None:
+        client_id = request.client_id
+        if client_id in self._self_assigning:
+            return
+        member = self._members.get(client_id)
+        if member is None:
+            if request.is_leaving:
+                return
+            member = self._members[client_id] = _Member()
+            self._change()
+        if member.subscriptions != request.subscriptions or member.is_leaving != request.is_leaving:
+            member.subscriptions = dict(request.subscriptions)
+            member.is_leaving = request.is_leaving
+            self._change()
+        member.expires_ns = max(member.expires_ns, expires_ns)
+        if member.is_leaving and not request.owned:
+            del self._members[client_id]
+            self._change()
+
+    def _release_unnamed(self, request: SyncGroupRequest) -> None:
+        named = {item.queue for item in request.owned}
+        for queue, owner in list(self._owners.items()):
+            if (
+                owner.client_id == request.client_id
+                and queue not in named
+                and owner.generation <= request.generation
+            ):
+                del self._owners[queue]
+                self._note_free(queue)
+
+    def _take_reports(self, request: SyncGroupRequest, expires_ns: int, now_ns: int) -> list[GrantedQueue]:
+        """Renew what the member owns, take up what it may report; returns what is not its own."""
+        refused = []
+        for held in self._owners.values():
+            if held.client_id == request.client_id:
+                held.expires_ns = max(held.expires_ns, expires_ns)
+        for item in request.owned:
+            owner = self._owners.get(item.queue)
+            if owner is not None and owner.client_id == request.client_id:
+                continue
+            if self._may_report(request, item, owner, now_ns):
+                is_reported = self.is_recovering(now_ns)
+                self._owners[item.queue] = _Ownership(
+                    request.client_id, item.generation, expires_ns, is_reported
+                )
+                self._last[item.queue] = (request.client_id, item.generation)
+            else:
+                refused.append(item)
+        return refused
+
+    def _may_report(
+        self, request: SyncGroupRequest, item: GrantedQueue, owner: _Ownership | None, now_ns: int
+    ) -> bool:
+        if item.generation > self.generation:
+            return False
+        if owner is None and self._last.get(item.queue) == (request.client_id, item.generation):
+            return True
+        if not self.is_recovering(now_ns) or (item.queue in self._last and owner is None):
+            return False
+        if request.lease_left_ms is not None and request.lease_left_ms <= 0:
+            return False
+        # Two reports of one queue: one of the two did not know that its lease was over. The later grant
+        # counts.
+        return owner is None or (owner.is_reported and item.generation > owner.generation)
+
+    def _grant(self, client_id: str, lease_ms: int, expires_ns: int, now_ns: int) -> None:
+        if self.is_recovering(now_ns) or client_id not in self._members:
+            return
+        wanted = [
+            queue
+            for queue, target in self._targets().items()
+            if target == client_id and queue not in self._owners
+        ]
+        if not wanted:
+            return
+        generation = self._next_generation(lease_ms)
+        assert generation > self.generation
+        self.generation = generation
+        for queue in wanted:
+            self._owners[queue] = _Ownership(client_id, generation, expires_ns)
+            self._last[queue] = (client_id, generation)
+
+    def _reply(
+        self, client_id: str, refused: list[GrantedQueue], lease_ms: int, is_recovering: bool
+    ) -> SyncGroupReply:
+        member = self._members.get(client_id)
+        is_staying = member is not None and not member.is_leaving
+        granted: list[GrantedQueue] = []
+        revoked = refused
+        for queue in sorted(self._owners):
+            owner = self._owners[queue]
+            if owner.client_id == client_id:
+                item = GrantedQueue(queue, owner.generation)
+                # While members still report, targets shift with each of them: nobody is made to let go of
+                # anything.
+                keeps = is_staying and (is_recovering or self._is_for(client_id, queue))
+                (granted if keeps else revoked).append(item)
+        return SyncGroupReply(
+            self.generation, granted, revoked, list(self.members().members), False, lease_ms
+        )
+
+    def _is_for(self, client_id: str, queue: MessageQueue) -> bool:
+        if queue.topic not in self._queues:
+            return True  # no route of the topic has come yet: nothing speaks against its owner
+        return self._targets().get(queue) == client_id
+
+    # ---- its own -----------------------------------------------------------------------------------
+
+    def _targets(self) -> Mapping[MessageQueue, str]:
+        if self._target is None:
+            self._target = {}
+            for topic, queues in self._queues.items():
+                clients = [
+                    client_id
+                    for client_id, member in self._members.items()
+                    if topic in member.subscriptions and not member.is_leaving
+                ]
+                self._target.update(share_out(self.strategy, queues, clients))
+        return self._target
+
+    def _note_free(self, queue: MessageQueue) -> None:
+        if queue in self._targets():
+            self._has_changed = True
+
+    def _change(self) -> None:
+        self._target = None
+        self._has_changed = True
+
+    def _forget_self_assigning(self, client_id: str, lease_ms: int, now_ns: int) -> None:
+        del self._self_assigning[client_id]
+        if not self._self_assigning:
+            # Our own members have been assigning themselves too: as after a restart, they report first.
+            self._recovering_until_ns = max(self._recovering_until_ns, now_ns + lease_ms * NS_PER_MS)
+            self._self_subscriptions = {}
+        self._change()
+
+
+def _shown(subscriptions: Mapping[str, str]) -> str:
+    return (
+        ", ".join(f"{topic} [{expression}]" for topic, expression in sorted(subscriptions.items()))
+        or "nothing"
+    )

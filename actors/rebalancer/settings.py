@@ -1,0 +1,56 @@
+"""The rebalancer's settings."""
+
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator
+
+from actors.rebalancer.strategies import make_strategy
+
+
+def _split_addresses(value: object) -> object:
+    """Accept RocketMQ's `a:9876;b:9876` where a list is meant."""
+    if isinstance(value, str):
+        return [address.strip() for address in value.split(";") if address.strip()]
+    return value
+
+
+class RebalancerSettings(BaseModel):
+    """Everything one rebalancer process is told at its start."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    listen_host: str = "127.0.0.1"
+    listen_port: int = Field(0, ge=0, le=65535)
+    nameservers: Annotated[list[str], BeforeValidator(_split_addresses)] = Field(default_factory=list)
+    data_dir: Path
+    lease_ms: int = Field(15_000, ge=1, description="where a member does not ask for another")
+    min_lease_ms: int = Field(500, ge=1)
+    max_lease_ms: int = Field(120_000, ge=1)
+    heartbeat_expiry_ms: int = Field(
+        120_000, ge=1, description="after which a member that assigns itself, and is not heard of, is gone"
+    )
+    strategy: str = "averagely"
+    strategies: dict[str, str] = Field(
+        default_factory=dict, description="by group, before what members ask for"
+    )
+    allow_subscription_change: bool = False
+    route_interval_ms: int = Field(5_000, ge=1)
+    route_timeout_ms: int = Field(1_000, ge=1)
+    route_grace_ms: int = Field(
+        60_000, ge=0, description="how long queues that have left the routes stay with their owners"
+    )
+    expire_interval_ms: int = Field(500, ge=1)
+
+    @field_validator("strategy")
+    @classmethod
+    def _strategy_exists(cls, value: str) -> str:
+        make_strategy(value)
+        return value
+
+    @field_validator("strategies")
+    @classmethod
+    def _strategies_exist(cls, value: dict[str, str]) -> dict[str, str]:
+        for text in value.values():
+            make_strategy(text)
+        return value
