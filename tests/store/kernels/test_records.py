@@ -21,7 +21,7 @@ from store.kernels.columns_to_records import (
     queues_of_keys,
     queues_of_keys_plain,
 )
-from store.kernels.crc32 import crc32_kernel
+from store.kernels.crc32 import crc32_kernel, crc32_sliced
 from store.kernels.encode import encode_batch_records, encode_batch_records_plain, measure_batch
 from store.kernels.memory import find_byte
 from store.kernels.stamp import Stamp, stamp_records, stamp_records_plain
@@ -52,11 +52,13 @@ def test_crc_is_zlibs(data: bytes, start: int) -> None:
     assert crc32_kernel(buffer, start, start + len(data)) == zlib.crc32(data) & 0x7FFFFFFF
 
 
-@pytest.mark.parametrize("size", [127, 128, 129, 1000, 4096, 70_001])
-def test_crc_of_larger_bodies_is_zlibs(size: int) -> None:
+@pytest.mark.parametrize("size", [*range(60, 145), 1000, 4096, 70_001])
+def test_crc_of_larger_bodies_is_zlibs_by_folding_and_by_slicing(size: int) -> None:
     data = random.Random(size).randbytes(size)
+    buffer = np.frombuffer(data, np.uint8)
 
-    assert crc32_kernel(np.frombuffer(data, np.uint8), 0, size) == zlib.crc32(data) & 0x7FFFFFFF
+    assert crc32_kernel(buffer, 0, size) == zlib.crc32(data) & 0x7FFFFFFF
+    assert crc32_sliced(buffer, 0, size, np.uint64(0xFFFFFFFF)) ^ np.uint64(0xFFFFFFFF) == zlib.crc32(data)
 
 
 @given(st.binary(max_size=40), st.integers(0, 40), st.integers(0, 40), st.sampled_from([0, 1, 2, 255]))
