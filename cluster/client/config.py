@@ -10,7 +10,9 @@ from typing import Literal
 from cluster.client.errors import ConfigInvalid
 
 Nameservers = str | Sequence[str] | Callable[[], Sequence[str]]
-"""`"host:port;host:port"`, a list of such, or a function that gives the list (asked again at each refresh)."""
+"""`"host:port;host:port"`, a list of such, or a function that gives the list (asked again at each
+refresh).
+"""
 
 DEFAULT_NAMESERVERS = "127.0.0.1:9876"
 NAMESERVERS_ENV = "RAYMQ_NAMESERVERS"
@@ -62,7 +64,9 @@ class ProducerConfig(ClientConfig):
 
     def __post_init__(self) -> None:
         """Refuse what cannot work."""
-        require_positive(self, "send_timeout_ms", "delivery_timeout_ms", "table_batch_bytes", "table_buffer_bytes")
+        require_positive(
+            self, "send_timeout_ms", "delivery_timeout_ms", "table_batch_bytes", "table_buffer_bytes"
+        )
 
 
 AutoOffset = Literal["earliest", "latest"]
@@ -73,8 +77,8 @@ class ConsumerConfig(ClientConfig):
     """Settings of both consumers.
 
     `consume_from`: where a group without a committed offset begins. `lease_ms`: after how long without a word
-    from this member its queues may be given to another. `max_poll_interval_ms`: how long a polled batch may be
-    worked on before its queue is given away.
+    from this member its queues may be given to another. `max_poll_interval_ms`: how long a polled batch may
+    be worked on before its queue is given away.
     """
 
     group: str = "DEFAULT_CONSUMER"
@@ -94,7 +98,9 @@ class ConsumerConfig(ClientConfig):
 
     def __post_init__(self) -> None:
         """Refuse what cannot work."""
-        require_positive(self, "commit_interval_ms", "lease_ms", "sync_interval_ms", "fetch_bytes", "prefetch_bytes")
+        require_positive(
+            self, "commit_interval_ms", "lease_ms", "sync_interval_ms", "fetch_bytes", "prefetch_bytes"
+        )
         if self.consume_from not in ("earliest", "latest"):
             raise ConfigInvalid(f"consume_from is {self.consume_from!r}: give 'earliest' or 'latest'")
         if self.sync_interval_ms * 2 > self.lease_ms:
@@ -106,7 +112,9 @@ class ConsumerConfig(ClientConfig):
 
 @dataclass(frozen=True, slots=True)
 class PushConfig(ConsumerConfig):
-    """Settings of a push consumer; `consume_threads` listeners run at once, each with ≤ `consume_batch` messages."""
+    """Settings of a push consumer; `consume_threads` listeners run at once, each with ≤ `consume_batch`
+    messages.
+    """
 
     consume_threads: int = 20
     consume_batch: int = 1

@@ -1,18 +1,18 @@
 """What can go wrong in a client, as types.
 
-    ClientError                      .retriable says whether the same call may succeed later
-    ├── ConfigInvalid                the call or a setting cannot work as written
-    ├── ClientClosed                 used before start or after close
-    ├── NameserverUnreachable        no nameserver answered
-    ├── BrokerUnreachable            no connection to the broker, or it broke before the answer
-    ├── DeadlineExceeded             no answer within the deadline: the outcome is unknown
-    ├── BrokerRefused                the broker answered with an error: .code, .remark
-    │   ├── TopicNotFound, PermissionDenied, MessageRejected, BrokerBusy, NotSupported,
-    │   └── InvalidRequest, OffsetNotFound, GroupNotFound, CommitFenced
-    ├── SendFailed                   all attempts of a send failed: .attempts
-    ├── TableSendFailed              some rows of a table are not acknowledged: .acknowledged_rows
-    ├── QueueNotAssigned             a call named a queue that this consumer does not hold
-    └── DataDamaged                  a broker's answer holds bytes that are no records
+ClientError                      .retriable says whether the same call may succeed later
+├── ConfigInvalid                the call or a setting cannot work as written
+├── ClientClosed                 used before start or after close
+├── NameserverUnreachable        no nameserver answered
+├── BrokerUnreachable            no connection to the broker, or it broke before the answer
+├── DeadlineExceeded             no answer within the deadline: the outcome is unknown
+├── BrokerRefused                the broker answered with an error: .code, .remark
+│   ├── TopicNotFound, PermissionDenied, MessageRejected, BrokerBusy, NotSupported,
+│   └── InvalidRequest, OffsetNotFound, GroupNotFound, CommitFenced, SubscriptionDiffers
+├── SendFailed                   all attempts of a send failed: .attempts
+├── TableSendFailed              some rows of a table are not acknowledged: .acknowledged_rows
+├── QueueNotAssigned             a call named a queue that this consumer does not hold
+└── DataDamaged                  a broker's answer holds bytes that are no records
 """
 
 from __future__ import annotations
@@ -62,13 +62,17 @@ class BrokerRefused(ClientError):
     `code` is RocketMQ's response code, `remark` its own words, `address` who said it.
     """
 
-    def __init__(self, code: int, remark: str, address: str = "", *, retriable: bool | None = None) -> None:
-        super().__init__(f"{remark or 'no remark'} (response code {code}{' from ' + address if address else ''})")
+    def __init__(self, code: int, remark: str, address: str = "", retriable: bool | None = None) -> None:
+        super().__init__(code, remark, address, retriable)  # all of them: errors cross processes pickled
         self.code = code
         self.remark = remark
         self.address = address
         if retriable is not None:
             self.retriable = retriable
+
+    def __str__(self) -> str:
+        told_by = f" from {self.address}" if self.address else ""
+        return f"{self.remark or 'no remark'} (response code {self.code}{told_by})"
 
 
 class TopicNotFound(BrokerRefused):
@@ -109,15 +113,22 @@ class CommitFenced(BrokerRefused):
     """The commit was made under an older generation: the queue belongs to another member now."""
 
 
+class SubscriptionDiffers(BrokerRefused):
+    """The group's other members subscribe to something else (see `allow_subscription_change`)."""
+
+
 class SendFailed(ClientError):
     """All attempts of one send failed. `attempts`: what happened, in order; the last is also the cause."""
 
-    def __init__(self, topic: str, attempts: Sequence[ClientError], *, retriable: bool) -> None:
-        told = "; ".join(f"{number}. {error}" for number, error in enumerate(attempts, 1))
-        super().__init__(f"send to topic {topic!r} failed after {len(attempts)} attempt(s): {told}")
+    def __init__(self, topic: str, attempts: Sequence[ClientError], retriable: bool) -> None:
+        super().__init__(topic, attempts, retriable)
         self.topic = topic
         self.attempts = tuple(attempts)
         self.retriable = retriable
+
+    def __str__(self) -> str:
+        told = "; ".join(f"{number}. {error}" for number, error in enumerate(self.attempts, 1))
+        return f"send to topic {self.topic!r} failed after {len(self.attempts)} attempt(s): {told}"
 
 
 class TableSendFailed(ClientError):
@@ -130,13 +141,17 @@ class TableSendFailed(ClientError):
     def __init__(
         self, topic: str, rows: int, acknowledged_rows: int, failures: dict[MessageQueue, ClientError]
     ) -> None:
-        reasons = "; ".join(f"{queue}: {error}" for queue, error in failures.items())
-        super().__init__(f"{acknowledged_rows:,} of {rows:,} rows sent to {topic!r} are acknowledged: {reasons}")
+        super().__init__(topic, rows, acknowledged_rows, failures)
         self.topic = topic
         self.rows = rows
         self.acknowledged_rows = acknowledged_rows
         self.failures = failures
         self.retriable = all(error.retriable for error in failures.values())
+
+    def __str__(self) -> str:
+        reasons = "; ".join(f"{queue}: {error}" for queue, error in self.failures.items())
+        counts = f"{self.acknowledged_rows:,} of {self.rows:,} rows"
+        return f"{counts} sent to {self.topic!r} are acknowledged: {reasons}"
 
 
 class QueueNotAssigned(ClientError):
@@ -162,10 +177,12 @@ _CLASS_OF_CODE: dict[int, type[BrokerRefused]] = {
     29: InvalidRequest,
     206: GroupNotFound,
     215: BrokerBusy,
+    7001: CommitFenced,
+    7002: SubscriptionDiffers,
 }
 
 
 def refused(code: int, remark: str | None, address: str = "") -> BrokerRefused:
     """The typed error of a response code."""
     kind = _CLASS_OF_CODE.get(code, BrokerRefused)
-    return kind(code, remark or "", address, retriable=code in RETRIABLE_CODES)
+    return kind(code, remark or "", address, code in RETRIABLE_CODES)

@@ -38,7 +38,8 @@ class SendResult:
 
 @dataclass(frozen=True, slots=True)
 class QueueReceipt:
-    """The rows of one table that went to one queue: offsets `first_offset` to `last_offset`, if sent without a break.
+    """The rows of one table that went to one queue: offsets `first_offset` to `last_offset`, if sent without
+    a break.
 
     `rows` counts each row once. `resent_rows` may be in the queue twice, with the same UNIQ_KEY: their first
     result was unknown.
@@ -62,7 +63,9 @@ class TableReceipt:
 
 
 class ConsumeStatus(Enum):
-    """What a listener says of the messages it got. `None` and `True` mean success, `False` and an exception later."""
+    """What a listener says of the messages it got. `None` and `True` mean success, `False` and an exception
+    later.
+    """
 
     CONSUME_SUCCESS = "success"
     RECONSUME_LATER = "later"

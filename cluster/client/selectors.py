@@ -12,7 +12,9 @@ from store.message.tags import java_hash
 
 
 class MessageQueueSelector(Protocol):
-    """Chooses one of `queues` (never empty, in a stable order) for `message`; `argument` is the caller's own."""
+    """Chooses one of `queues` (never empty, in a stable order) for `message`; `argument` is the caller's
+    own.
+    """
 
     def __call__(self, queues: Sequence[MessageQueue], message: Message, argument: object) -> MessageQueue:
         """Give one of `queues`."""
@@ -24,8 +26,7 @@ def queue_index(key: str, count: int) -> int:
 
     RocketMQ SelectMessageQueueByHash: `abs(hashCode % count)`.
     """
-    remainder = abs(java_hash(key)) % count  # Java truncates towards zero, so |h % n| = |h| % n
-    return remainder
+    return abs(java_hash(key)) % count  # Java truncates towards zero, so |h % n| = |h| % n
 
 
 def select_by_hash(queues: Sequence[MessageQueue], message: Message, argument: object) -> MessageQueue:
@@ -37,7 +38,7 @@ class SelectByRandom:
     """Any queue, by a seeded generator. RocketMQ SelectMessageQueueByRandom."""
 
     def __init__(self, seed: int | None = None) -> None:
-        self._random = random.Random(seed)  # noqa: S311 -- spreads load, guards nothing
+        self._random = random.Random(seed)
 
     def __call__(self, queues: Sequence[MessageQueue], message: Message, argument: object) -> MessageQueue:
         """Give a random one of `queues`."""

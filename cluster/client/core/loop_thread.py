@@ -56,7 +56,7 @@ class LoopThread:
 
     def __init__(self, name: str = "raymq-client") -> None:
         self.loop: asyncio.AbstractEventLoop = uvloop.new_event_loop()
-        self._pid = os.getpid()
+        self.pid = os.getpid()
         self._posted: deque[tuple[Callable[..., object], tuple[object, ...]]] = deque()
         self._is_rung = False
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
@@ -66,7 +66,7 @@ class LoopThread:
     def shared(cls) -> LoopThread:
         """The process's own loop thread, started at first use."""
         with cls._shared_lock:
-            if cls._shared is None or cls._shared._pid != os.getpid():
+            if cls._shared is None or cls._shared.pid != os.getpid():
                 cls._shared = LoopThread()
             return cls._shared
 
@@ -96,6 +96,14 @@ class LoopThread:
             if posted:  # a call raised: the loop reports it, the others must still run
                 self._ring()
 
+    def call(self, function: Callable[[], T]) -> T:
+        """Run `function()` on the loop and wait for its result."""
+
+        async def called() -> T:
+            return function()
+
+        return self.run(called())
+
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Run `work` on the loop and wait for its result; an interrupt of the waiting thread cancels it.
 
@@ -103,7 +111,9 @@ class LoopThread:
         """
         if threading.current_thread() is self._thread:
             work.close()
-            raise ClientError("a blocking call inside a callback of the client's own loop would wait for ever")
+            raise ClientError(
+                "a blocking call inside a callback of the client's own loop would wait for ever"
+            )
         future = asyncio.run_coroutine_threadsafe(work, self.loop)
         try:
             return future.result()

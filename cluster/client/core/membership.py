@@ -3,8 +3,9 @@
     granted ─→ held ─ revoke ─→ leaving ─ released() ─→ gone
                  └── lease over: suspended until the next answer ──┘
 
-A member asks with the queues it holds; the answer names what is granted to it and what it must let go. It lets go by
-stopping, finishing, committing, and then no longer naming the queue. Only after that may another member get it.
+A member asks with the queues it holds; the answer names what is granted to it and what it must let go. It
+lets go by stopping, finishing, committing, and then no longer naming the queue. Only after that may another
+member get it.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import Enum
 
+from actors.remoting.groups import GrantedQueue, SyncGroupReply
 from store.message.message_queue import MessageQueue
 
 
@@ -24,29 +26,10 @@ class Holding(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Granted:
-    """A queue and the generation under which it was given."""
-
-    queue: MessageQueue
-    generation: int
-
-
-@dataclass(frozen=True, slots=True)
-class SyncReply:
-    """The answer to a SYNC_GROUP request."""
-
-    generation: int
-    granted: tuple[Granted, ...] = ()
-    revoke: tuple[MessageQueue, ...] = ()
-    members: tuple[str, ...] = ()
-    is_self_assigning: bool = False
-
-
-@dataclass(frozen=True, slots=True)
 class Changes:
     """What the consumer must do now: begin on `started`, let go of `leaving` (then call `released`)."""
 
-    started: tuple[Granted, ...] = ()
+    started: tuple[GrantedQueue, ...] = ()
     leaving: tuple[MessageQueue, ...] = ()
 
     def __bool__(self) -> bool:
@@ -69,9 +52,9 @@ class Membership:
     _queues: dict[MessageQueue, _Held] = field(default_factory=dict)
     _heard_at_ms: int | None = None
 
-    def owned(self) -> list[Granted]:
+    def owned(self) -> list[GrantedQueue]:
         """What the next request must name: everything held, and what is being let go but not released."""
-        return [Granted(queue, held.generation) for queue, held in sorted(self._queues.items())]
+        return [GrantedQueue(queue, held.generation) for queue, held in sorted(self._queues.items())]
 
     def held(self) -> list[MessageQueue]:
         """The queues to consume from."""
@@ -82,15 +65,17 @@ class Membership:
         held = self._queues.get(queue)
         return None if held is None else held.generation
 
-    def apply(self, reply: SyncReply, asked_at_ms: int) -> Changes:
-        """Take an answer to the request made at `asked_at_ms`. An answer older than what we know changes nothing.
+    def apply(self, reply: SyncGroupReply, asked_at_ms: int) -> Changes:
+        """Take an answer to the request made at `asked_at_ms`. An answer older than what we know changes
+        nothing.
 
         The lease runs from when we asked: the rebalancer counts it from later, so ours ends first.
         """
         if reply.generation < self.generation:
             return Changes()
         self.generation = reply.generation
-        self.members = reply.members
+        self.members = tuple(reply.members)
+        self.lease_ms = reply.lease_ms or self.lease_ms  # the rebalancer may bound what was asked for
         self._heard_at_ms = asked_at_ms if self._heard_at_ms is None else max(asked_at_ms, self._heard_at_ms)
         granted = {grant.queue: grant for grant in reply.granted}
         started = []
@@ -101,8 +86,9 @@ class Membership:
                 started.append(grant)
             elif held.holding is Holding.HELD:
                 held.generation = max(held.generation, grant.generation)
+        revoked = {revoke.queue for revoke in reply.revoke}
         leaving = self._leave(
-            queue for queue in list(self._queues) if queue not in granted or queue in reply.revoke
+            queue for queue in list(self._queues) if queue not in granted or queue in revoked
         )
         return Changes(tuple(started), leaving)
 
@@ -134,6 +120,8 @@ class Membership:
         return self._heard_at_ms + self.lease_ms - now_ms
 
     def keep(self, now_ms: int) -> None:
-        """A broker said that the rebalancer is down: nobody can give our queues away, so the lease goes on."""
+        """A broker said that the rebalancer is down: nobody can give our queues away, so the lease goes
+        on.
+        """
         if self._heard_at_ms is not None:
             self._heard_at_ms = max(self._heard_at_ms, now_ms)

@@ -1,7 +1,7 @@
 """What a push consumer has taken from one queue and not finished: which offset may be committed. Pure.
 
-    committed ≤ … | finished | in work | finished | in work | … next_offset
-                  ^ commit_offset: everything before it is finished
+committed ≤ … | finished | in work | finished | in work | … next_offset
+              ^ commit_offset: everything before it is finished
 """
 
 from __future__ import annotations
@@ -58,7 +58,9 @@ class ProcessQueue:
             self.finish(self.take(self.next_offset, offset, 0, 0))
 
     def finish(self, portion: Portion) -> None:
-        """Note that `portion` is consumed; moves `commit_offset` past everything that is finished at the head."""
+        """Note that `portion` is consumed; moves `commit_offset` past everything that is finished at the
+        head.
+        """
         if portion.is_finished:
             return
         portion.is_finished = True

@@ -1,8 +1,8 @@
 """Routes of a topic, as a client uses them: where to send, what to consume, whom to dial. Pure.
 
-A broker that is restarting leaves the nameserver's answer for some seconds. Keyed sends must not notice: with fewer
-queues, the hash would put a key's next message in another queue than its last. So `follow` remembers the queues
-of a broker that has left, for a while; an order topic names its queues for good.
+A broker that is restarting leaves the nameserver's answer for some seconds. Keyed sends must not notice:
+with fewer queues, the hash would put a key's next message in another queue than its last. So `follow`
+remembers the queues of a broker that has left, for a while; an order topic names its queues for good.
 """
 
 from __future__ import annotations
@@ -10,16 +10,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from actors.remoting.routes import MASTER_ID, PERM_READ, PERM_WRITE, TopicRouteData
 from store.message.message_queue import MessageQueue
-
-PERM_WRITE = 2
-PERM_READ = 4
-MASTER_ID = 0
 
 
 @dataclass(frozen=True, slots=True)
 class QueueShare:
-    """What one broker has of a topic. `left_at_ms`: when it vanished from the routes (monotonic), None while present."""
+    """What one broker has of a topic. `left_at_ms`: when it vanished from the routes (monotonic), None while
+    present.
+    """
 
     broker_name: str
     read_queues: int
@@ -69,25 +68,17 @@ class TopicRoute:
         return sorted(share.broker_name for share in self.shares)
 
 
-def parse_route(topic: str, body: Mapping[str, object]) -> TopicRoute:
-    """A route from the JSON object TopicRouteData; fields that are unknown are ignored."""
-    shares = []
-    for data in _objects(body.get("queueDatas")):
-        shares.append(
-            QueueShare(
-                str(data["brokerName"]),
-                int(str(data.get("readQueueNums", 0))),
-                int(str(data.get("writeQueueNums", 0))),
-                int(str(data.get("perm", 0))),
-            )
-        )
-    addresses = {
-        str(data["brokerName"]): {int(key): str(value) for key, value in _map(data.get("brokerAddrs")).items()}
-        for data in _objects(body.get("brokerDatas"))
-    }
-    order_conf = str(body.get("orderTopicConf") or "")
-    shares.sort(key=lambda share: share.broker_name)
-    return TopicRoute(topic, tuple(shares), addresses, order_conf)
+def route_of(topic: str, data: TopicRouteData) -> TopicRoute:
+    """The route that a nameserver's answer describes."""
+    shares = sorted(
+        (
+            QueueShare(queues.broker_name, queues.read_queue_nums, queues.write_queue_nums, queues.perm)
+            for queues in data.queue_datas
+        ),
+        key=lambda share: share.broker_name,
+    )
+    addresses = {broker.broker_name: broker.broker_addrs for broker in data.broker_datas}
+    return TopicRoute(topic, tuple(shares), addresses, data.order_topic_conf or "")
 
 
 def follow(before: TopicRoute | None, now: TopicRoute, now_ms: int, sticky_ms: int) -> TopicRoute:
@@ -129,17 +120,9 @@ def _interleaved(queues: Sequence[MessageQueue]) -> tuple[MessageQueue, ...]:
 
 def _of_order_conf(topic: str, order_conf: str) -> tuple[MessageQueue, ...]:
     """The queues that an order topic's `broker-a:4;broker-b:4` names."""
-    queues = []
+    queues: list[MessageQueue] = []
     for part in filter(None, order_conf.split(";")):
         broker_name, _, count = part.rpartition(":")
         if broker_name and count.isdigit():
             queues.extend(MessageQueue(topic, broker_name, queue_id) for queue_id in range(int(count)))
     return tuple(queues)
-
-
-def _objects(value: object) -> list[Mapping[str, object]]:
-    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
-
-
-def _map(value: object) -> Mapping[object, object]:
-    return value if isinstance(value, dict) else {}

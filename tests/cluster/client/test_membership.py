@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from cluster.client.core.membership import Granted, Membership, SyncReply
+from actors.remoting.groups import GrantedQueue, SyncGroupReply
+from cluster.client.core.membership import Membership
 from store.message.message_queue import MessageQueue
 
 A0, A1, B0 = MessageQueue("T", "a", 0), MessageQueue("T", "a", 1), MessageQueue("T", "b", 0)
 
 
-def granted(generation: int, *queues: MessageQueue, revoke: tuple[MessageQueue, ...] = ()) -> SyncReply:
-    return SyncReply(generation, tuple(Granted(queue, generation) for queue in queues), revoke)
+def granted(generation: int, *queues: MessageQueue, revoke: tuple[MessageQueue, ...] = ()) -> SyncGroupReply:
+    grants = [GrantedQueue(queue, generation) for queue in queues]
+    return SyncGroupReply(generation, grants, [GrantedQueue(queue, generation) for queue in revoke])
 
 
 def test_granted_queues_are_started_once() -> None:
     member = Membership(lease_ms=15_000)
-    assert member.apply(granted(1, A0, A1), 0).started == (Granted(A0, 1), Granted(A1, 1))
+    assert member.apply(granted(1, A0, A1), 0).started == (GrantedQueue(A0, 1), GrantedQueue(A1, 1))
     assert not member.apply(granted(1, A0, A1), 10)
     assert member.held() == [A0, A1]
 
@@ -43,7 +45,7 @@ def test_a_queue_comes_back_only_after_it_was_released_and_under_a_new_generatio
     member.apply(granted(2), 10)
     assert not member.apply(granted(3, A0), 20).started
     member.released(A0)
-    assert member.apply(granted(4, A0), 30).started == (Granted(A0, 4),)
+    assert member.apply(granted(4, A0), 30).started == (GrantedQueue(A0, 4),)
     assert member.generation_of(A0) == 4
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import orjson
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cluster.client.core.routes import TopicRoute, follow, parse_route
+from actors.remoting.routes import TopicRouteData
+from cluster.client.core.routes import TopicRoute, follow, route_of
 from cluster.client.selectors import RoundRobin, queue_index
 from store.message.message_queue import MessageQueue
 
@@ -18,30 +20,34 @@ def queues(name: str, count: int, perm: int = 6) -> dict[str, object]:
     return {"brokerName": name, "perm": perm, "readQueueNums": count, "writeQueueNums": count}
 
 
+def route(topic: str, body: dict[str, object]) -> TopicRoute:
+    return route_of(topic, TopicRouteData.decode(orjson.dumps(body)))
+
+
 def two_brokers() -> TopicRoute:
     body = {
         "brokerDatas": [broker("b", "127.0.0.1:2"), broker("a", "127.0.0.1:1")],
         "queueDatas": [queues("b", 2), queues("a", 2)],
     }
-    return parse_route("T", body)
+    return route("T", body)
 
 
 def only_broker_b() -> TopicRoute:
-    return parse_route("T", {"brokerDatas": [broker("b", "127.0.0.1:2")], "queueDatas": [queues("b", 2)]})
+    return route("T", {"brokerDatas": [broker("b", "127.0.0.1:2")], "queueDatas": [queues("b", 2)]})
 
 
 def test_unkeyed_sends_alternate_between_brokers_and_keyed_ones_see_a_sorted_list() -> None:
-    route = two_brokers()
-    assert [queue.broker_name for queue in route.writable] == ["a", "b", "a", "b"]
-    assert [queue[1:] for queue in route.keyed] == [("a", 0), ("a", 1), ("b", 0), ("b", 1)]
-    assert route.master("b") == "127.0.0.1:2"
+    both = two_brokers()
+    assert [queue.broker_name for queue in both.writable] == ["a", "b", "a", "b"]
+    assert [queue[1:] for queue in both.keyed] == [("a", 0), ("a", 1), ("b", 0), ("b", 1)]
+    assert both.master("b") == "127.0.0.1:2"
 
 
 def test_a_restarting_broker_keeps_its_place_in_the_hash_but_gets_no_unkeyed_sends() -> None:
-    route = follow(two_brokers(), only_broker_b(), now_ms=1_000, sticky_ms=120_000)
-    assert route.keyed == two_brokers().keyed
-    assert {queue.broker_name for queue in route.writable} == {"b"}
-    assert route.master("a") == "127.0.0.1:1"
+    now = follow(two_brokers(), only_broker_b(), now_ms=1_000, sticky_ms=120_000)
+    assert now.keyed == two_brokers().keyed
+    assert {queue.broker_name for queue in now.writable} == {"b"}
+    assert now.master("a") == "127.0.0.1:1"
 
 
 def test_a_broker_that_stays_away_leaves_the_hash_in_the_end() -> None:
@@ -58,7 +64,7 @@ def test_a_broker_that_comes_back_at_another_port_is_dialled_there() -> None:
         "brokerDatas": [broker("b", "127.0.0.1:2"), broker("a", "127.0.0.1:9")],
         "queueDatas": [queues("a", 2), queues("b", 2)],
     }
-    back = follow(left, parse_route("T", body), now_ms=5_000, sticky_ms=120_000)
+    back = follow(left, route("T", body), now_ms=5_000, sticky_ms=120_000)
     assert back.master("a") == "127.0.0.1:9"
     assert back.keyed == two_brokers().keyed
     assert all(share.left_at_ms is None for share in back.shares)
@@ -70,7 +76,7 @@ def test_an_order_topic_names_its_queues_whoever_is_there() -> None:
         "queueDatas": [queues("b", 2)],
         "orderTopicConf": "a:1;b:2",
     }
-    assert [queue[1:] for queue in parse_route("T", body).keyed] == [("a", 0), ("b", 0), ("b", 1)]
+    assert [queue[1:] for queue in route("T", body).keyed] == [("a", 0), ("b", 0), ("b", 1)]
 
 
 def test_permissions_decide_who_may_do_what() -> None:
@@ -78,9 +84,9 @@ def test_permissions_decide_who_may_do_what() -> None:
         "brokerDatas": [broker("a", "x:1"), broker("b", "x:2")],
         "queueDatas": [queues("a", 1, perm=4), queues("b", 1, perm=2)],
     }
-    route = parse_route("T", body)
-    assert [queue.broker_name for queue in route.writable] == ["b"]
-    assert [queue.broker_name for queue in route.readable] == ["a"]
+    now = route("T", body)
+    assert [queue.broker_name for queue in now.writable] == ["b"]
+    assert [queue.broker_name for queue in now.readable] == ["a"]
 
 
 def test_a_retry_goes_to_another_broker_where_there_is_one() -> None:

@@ -1,0 +1,41 @@
+"""The client of RayMQ, blocking face; `cluster.client.aio` has the same classes for asyncio.
+
+from cluster.client import Producer, PullConsumer, PushConsumer, Admin
+
+with Producer("127.0.0.1:9876", group="orders") as producer:
+    producer.send("orders", b"4 apples", keys="order-1", sharding_key="customer-7")
+
+with PullConsumer("127.0.0.1:9876", group="billing") as consumer:
+    consumer.subscribe("orders")
+    for message in consumer:
+        print(message.body)
+"""
+
+from cluster.client.admin import Admin
+from cluster.client.config import ClientConfig, ConsumerConfig, ProducerConfig, PushConfig
+from cluster.client.errors import ClientError
+from cluster.client.producer import Producer
+from cluster.client.pull_consumer import PullConsumer
+from cluster.client.push_consumer import PushConsumer
+from cluster.client.results import ConsumeStatus, SendResult, SendStatus, TableReceipt
+from store.message.message import Message, MessageExt
+from store.message.message_queue import MessageQueue
+
+__all__ = [
+    "Admin",
+    "ClientConfig",
+    "ClientError",
+    "ConsumeStatus",
+    "ConsumerConfig",
+    "Message",
+    "MessageExt",
+    "MessageQueue",
+    "Producer",
+    "ProducerConfig",
+    "PullConsumer",
+    "PushConfig",
+    "PushConsumer",
+    "SendResult",
+    "SendStatus",
+    "TableReceipt",
+]

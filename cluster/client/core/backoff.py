@@ -1,0 +1,27 @@
+"""How long to wait before the next attempt."""
+
+from __future__ import annotations
+
+import random
+
+
+class Backoff:
+    """Delays that double from `first_ms` to `last_ms`, each with up to a fifth taken off, so that clients
+    spread.
+    """
+
+    def __init__(self, first_ms: int = 50, last_ms: int = 1_000, seed: int | None = None) -> None:
+        self._first_ms = first_ms
+        self._last_ms = last_ms
+        self._next_ms = first_ms
+        self._random = random.Random(seed)
+
+    def next_ms(self) -> float:
+        """The next delay."""
+        delay_ms = self._next_ms
+        self._next_ms = min(2 * delay_ms, self._last_ms)
+        return delay_ms * (1 - 0.2 * self._random.random())
+
+    def reset(self) -> None:
+        """Begin again: an attempt succeeded."""
+        self._next_ms = self._first_ms

@@ -1,0 +1,301 @@
+"""A member's standing conversation with its group's rebalancer, through any broker.
+
+It asks every `sync_interval_ms`, at once when a broker says that the group has changed, and after each
+release. What the answers mean is decided by `Membership`; what to do about it by the consumer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from typing import Protocol
+
+import structlog
+
+from actors.rebalancer.strategies import AllocateMessageQueueAveragely
+from actors.remoting.chain import RequestContext
+from actors.remoting.codes import RayMQRequestCode, RequestCode, ResponseCode
+from actors.remoting.command import RemotingCommand
+from actors.remoting.groups import (
+    ConsumerData,
+    GrantedQueue,
+    GroupMembers,
+    HeartbeatData,
+    SubscriptionData,
+    SyncGroupReply,
+    SyncGroupRequest,
+)
+from actors.remoting.headers import ConsumerGroupHeader, UnregisterClientHeader
+from actors.remoting.table import RequestTable
+from cluster.client.config import ConsumerConfig
+from cluster.client.core.instance import ClientInstance
+from cluster.client.core.membership import Changes, Membership
+from cluster.client.errors import BrokerRefused, BrokerUnreachable, ClientError, SubscriptionDiffers
+from store.message.message_queue import MessageQueue
+
+log = structlog.get_logger(__name__)
+
+# By this a broker says that the group's rebalancer does not answer.
+REBALANCER_AWAY = ResponseCode.SERVICE_NOT_AVAILABLE
+
+
+class GroupListener(Protocol):
+    """The consumer. Called on the loop."""
+
+    def granted(self, granted: GrantedQueue) -> None:
+        """Begin to consume this queue, under this generation."""
+
+    def revoked(self, queue: MessageQueue) -> None:
+        """Stop, finish, commit; then call `released`."""
+
+    def failed(self, error: ClientError) -> None:
+        """The group does not want this member as it is."""
+
+    def suspended(self, *, is_suspended: bool) -> None:
+        """Fetch nothing until told otherwise: the lease is over, others may have the queues."""
+
+
+class GroupSession:
+    """One member of one group. Lives on its instance's loop."""
+
+    def __init__(self, instance: ClientInstance, config: ConsumerConfig, listener: GroupListener) -> None:
+        self.membership = Membership(config.lease_ms)
+        self.subscriptions: dict[str, str] = {}
+        self._instance = instance
+        self._config = config
+        self._listener = listener
+        self._wake = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self._is_suspended = False
+        self._is_leaving = False
+        self._away_since_ms: int | None = None
+        self._broker = ""
+        self._failure: ClientError | None = None
+
+    def subscribe(self, topic: str, expression: str) -> None:
+        """Consume `topic` too (again: with another expression)."""
+        self.subscriptions[topic] = expression
+        if self._task is None:
+            self._task = self._instance.spawn(self._run(), f"group {self._config.group}")
+            self._instance.start_heartbeats(self._heartbeat, lambda: list(self.subscriptions))
+        self.wake()
+
+    def wake(self) -> None:
+        """Ask at once."""
+        self._wake.set()
+
+    def released(self, queue: MessageQueue) -> None:
+        """`queue` is finished and committed."""
+        self.membership.released(queue)
+        self.wake()
+
+    def begin_to_leave(self) -> None:
+        """Take nothing more, and let go of everything: each queue is revoked now and named until it is
+        released.
+        """
+        self._is_leaving = True
+        for queue in self.membership.leave_all():
+            self._listener.revoked(queue)
+        self.wake()
+
+    async def leave(self) -> None:
+        """Tell the group that this member is gone; what is not released is free when its lease is over."""
+        if self._task is None:
+            return
+        self._is_leaving = True
+        self._task.cancel()
+        try:
+            await self._exchange()
+        except ClientError as error:
+            log.info("group_leave_unheard", group=self._config.group, error=str(error))
+        header = UnregisterClientHeader(self._instance.client_id, consumer_group=self._config.group)
+        for address in self._brokers():
+            try:
+                await self._instance.invoke(
+                    address, RemotingCommand(RequestCode.UNREGISTER_CLIENT, header.to_ext())
+                )
+            except ClientError as error:
+                log.info("unregister_unheard", broker=address, error=str(error))
+
+    async def _run(self) -> None:
+        await self._find_routes()
+        await self._instance.send_heartbeats(self._heartbeat(), list(self.subscriptions))
+        while True:
+            self._wake.clear()
+            await self._find_routes()
+            await self._sync()
+            try:
+                async with asyncio.timeout(self._config.sync_interval_ms / 1000):
+                    await self._wake.wait()
+            except TimeoutError:
+                continue
+
+    async def _find_routes(self) -> None:
+        """Look up topics that have no route yet: they may be created any time."""
+        for topic in list(self.subscriptions):
+            if self._instance.routes.peek(topic) is None:
+                try:
+                    await self._instance.routes.refresh(topic)
+                except ClientError as error:
+                    log.info("topic_without_route", topic=topic, error=str(error))
+
+    async def _sync(self) -> None:
+        asked_at_ms = self._instance.now_ms()
+        try:
+            reply = await self._exchange()
+        except ClientError as error:
+            await self._unanswered(error)
+        else:
+            self._failure = None
+            self._away_since_ms = None
+            if reply.is_self_assigning:
+                reply = self._own_share(reply.members, reply.generation)
+            self._apply(reply, asked_at_ms)
+        self._suspend(is_suspended=self.membership.lease_left_ms(self._instance.now_ms()) <= 0)
+
+    def _apply(self, reply: SyncGroupReply, asked_at_ms: int) -> None:
+        if self._is_leaving:
+            reply.granted = [
+                item for item in reply.granted if self.membership.generation_of(item.queue) is not None
+            ]
+        changes: Changes = self.membership.apply(reply, asked_at_ms)
+        if changes:
+            log.info(
+                "assignment_changed",
+                group=self._config.group,
+                generation=self.membership.generation,
+                granted=len(changes.started),
+                revoked=len(changes.leaving),
+                held=len(self.membership.held()),
+            )
+        for queue in changes.leaving:
+            self._listener.revoked(queue)
+        for granted in changes.started:
+            self._listener.granted(granted)
+
+    async def _exchange(self) -> SyncGroupReply:
+        """One SYNC_GROUP through the first broker that answers. Raises what the last one said when none
+        does.
+        """
+        config = self._config
+        body = SyncGroupRequest(
+            config.group,
+            self._instance.client_id,
+            self.membership.generation,
+            dict(self.subscriptions),
+            self.membership.owned(),
+            config.strategy,
+            config.lease_ms,
+            self.membership.lease_left_ms(self._instance.now_ms()),
+            self._is_leaving,
+            config.allow_subscription_change,
+        ).encode()
+        topics = ", ".join(sorted(self.subscriptions))
+        failure: ClientError = BrokerUnreachable(f"no broker is known for topics {topics}")
+        for address in sorted(self._brokers(), key=lambda address: address != self._broker):
+            try:
+                answer = await self._instance.invoke(
+                    address, RemotingCommand(RayMQRequestCode.SYNC_GROUP, body=body)
+                )
+            except SubscriptionDiffers:
+                raise
+            except ClientError as error:
+                # What a broker says of the rebalancer tells more than that another broker is silent.
+                failure = failure if isinstance(failure, BrokerRefused) else error
+                continue
+            self._broker = address
+            return SyncGroupReply.decode(answer.body)
+        raise failure
+
+    def _brokers(self) -> list[str]:
+        addresses: set[str] = set()
+        for topic in self.subscriptions:
+            route = self._instance.routes.peek(topic)
+            if route is not None:
+                addresses.update(filter(None, map(route.master, route.brokers())))
+        return sorted(addresses)
+
+    async def _unanswered(self, error: ClientError) -> None:
+        if self._failure is None or str(self._failure) != str(error):
+            log.warning("group_sync_failed", group=self._config.group, error=str(error))
+        self._failure = error
+        if isinstance(error, SubscriptionDiffers):
+            self._listener.failed(error)
+        if not isinstance(error, BrokerRefused) or error.code != REBALANCER_AWAY:
+            return
+        now_ms = self._instance.now_ms()
+        self.membership.keep(now_ms)
+        if self._away_since_ms is None:
+            self._away_since_ms = now_ms
+        elif now_ms - self._away_since_ms >= self._config.self_assign_after_ms:
+            members = await self._members()
+            if self._instance.client_id in members:
+                self._apply(self._own_share(members, self.membership.generation), now_ms)
+
+    async def _members(self) -> list[str]:
+        """The group's members as the first broker that answers knows them."""
+        header = ConsumerGroupHeader(self._config.group)
+        for address in self._brokers():
+            try:
+                answer = await self._instance.invoke(
+                    address, RemotingCommand(RequestCode.GET_CONSUMER_LIST_BY_GROUP, header.to_ext())
+                )
+            except ClientError:
+                continue
+            return list(GroupMembers.decode(answer.body).members)
+        return []
+
+    def _own_share(self, members: Iterable[str], generation: int) -> SyncGroupReply:
+        """What RocketMQ's client-side averaging gives this member, topic by topic; without a generation of
+        its own.
+        """
+        ordered = sorted(members)
+        mine: list[MessageQueue] = []
+        for topic in self.subscriptions:
+            route = self._instance.routes.peek(topic)
+            if route is not None:
+                mine.extend(
+                    AllocateMessageQueueAveragely().allocate(
+                        self._instance.client_id, sorted(route.readable), ordered
+                    )
+                )
+        return SyncGroupReply(generation, [GrantedQueue(queue, 0) for queue in mine], members=ordered)
+
+    def _suspend(self, *, is_suspended: bool) -> None:
+        if is_suspended != self._is_suspended:
+            self._is_suspended = is_suspended
+            self._listener.suspended(is_suspended=is_suspended)
+
+    def _heartbeat(self) -> HeartbeatData:
+        config = self._config
+        where = (
+            "CONSUME_FROM_FIRST_OFFSET" if config.consume_from == "earliest" else "CONSUME_FROM_LAST_OFFSET"
+        )
+        subscriptions = [
+            SubscriptionData(topic, expression, tags_of(expression))
+            for topic, expression in self.subscriptions.items()
+        ]
+        data = ConsumerData(config.group, consume_from_where=where, subscriptions=subscriptions)
+        return HeartbeatData(self._instance.client_id, [data])
+
+
+def tags_of(expression: str) -> list[str]:
+    """The tags of `a || b`; none for `*`."""
+    tags = [tag for part in expression.split("||") if (tag := part.strip())]
+    return [] if "*" in tags else tags
+
+
+def notified_by(table: RequestTable, wake: Notified) -> None:
+    """Have `wake` called when a broker says that a group has changed (NOTIFY_CONSUMER_IDS_CHANGED)."""
+
+    def handle(_context: RequestContext) -> None:
+        wake()
+
+    table.add(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, handle)
+
+
+class Notified(Protocol):
+    """What a broker's notice sets off."""
+
+    def __call__(self) -> None:
+        """Act."""

@@ -1,0 +1,135 @@
+"""Offsets on the brokers: where a queue begins and ends, and how far a group has come."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from actors.broker.wire import CommitOffsetsBody, CommitOffsetsReply, OffsetCommit
+from actors.remoting.codes import RayMQRequestCode, RequestCode
+from actors.remoting.command import RemotingCommand
+from actors.remoting.header import Header
+from actors.remoting.headers import (
+    OffsetResponse,
+    QueryConsumerOffsetHeader,
+    SearchOffsetHeader,
+    TopicQueueHeader,
+)
+from cluster.client.config import AutoOffset
+from cluster.client.core.backoff import Backoff
+from cluster.client.core.instance import ClientInstance
+from cluster.client.errors import ClientError, OffsetNotFound
+from store.message.message_queue import MessageQueue
+
+
+class Commit(NamedTuple):
+    """An offset – the next to consume – and the generation under which the queue is held (0: none)."""
+
+    offset: int
+    generation: int
+
+
+class OffsetClient:
+    """Asks and tells brokers about offsets, for one group."""
+
+    def __init__(self, instance: ClientInstance, group: str) -> None:
+        self._instance = instance
+        self._group = group
+
+    async def beginning(self, queue: MessageQueue) -> int:
+        """The offset of the oldest message there is."""
+        header = TopicQueueHeader(queue.topic, queue.queue_id)
+        return await self._ask(queue, RequestCode.GET_MIN_OFFSET, header)
+
+    async def end(self, queue: MessageQueue) -> int:
+        """The offset that the next message will get."""
+        header = TopicQueueHeader(queue.topic, queue.queue_id)
+        return await self._ask(queue, RequestCode.GET_MAX_OFFSET, header)
+
+    async def at_time(self, queue: MessageQueue, timestamp_ms: int) -> int:
+        """The offset of the first message stored at `timestamp_ms` (since the epoch) or later."""
+        header = SearchOffsetHeader(queue.topic, queue.queue_id, timestamp_ms)
+        return await self._ask(queue, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, header)
+
+    async def committed(self, queue: MessageQueue, generation: int = 0) -> int | None:
+        """How far the group has come, None when it has committed nothing.
+
+        A new owner names its `generation`: from then on a former owner's commits are refused.
+        """
+        header = QueryConsumerOffsetHeader(
+            self._group, queue.topic, queue.queue_id, set_zero_if_not_found=False
+        )
+        try:
+            return await self._ask(queue, RequestCode.QUERY_CONSUMER_OFFSET, header, generation)
+        except OffsetNotFound:
+            return None
+
+    async def starting(self, queue: MessageQueue, consume_from: AutoOffset, generation: int = 0) -> int:
+        """Where to begin: what is committed, else the beginning or the end. Waits for a broker that is
+        away.
+        """
+        backoff = Backoff()
+        while True:
+            try:
+                committed = await self.committed(queue, generation)
+                if committed is not None:
+                    return committed
+                return await (self.beginning(queue) if consume_from == "earliest" else self.end(queue))
+            except ClientError as error:
+                if not error.retriable:
+                    raise
+            await asyncio.sleep(backoff.next_ms() / 1000)
+            await self._refresh(queue.topic)
+
+    async def commit(self, offsets: Mapping[MessageQueue, Commit]) -> list[MessageQueue]:
+        """Commit, a request a broker; gives the queues whose commit was refused: others hold them now.
+
+        Raises what the first broker that could not be asked was asked for; the others are committed all the
+        same.
+        """
+        by_broker: dict[tuple[str, str], list[tuple[MessageQueue, Commit]]] = defaultdict(list)
+        for queue, commit in offsets.items():
+            address = self._instance.master_of(queue.topic, queue.broker_name)
+            by_broker[queue.broker_name, address].append((queue, commit))
+        results = await asyncio.gather(
+            *(self._commit(address, commits) for (_, address), commits in by_broker.items()),
+            return_exceptions=True,
+        )
+        refused: list[MessageQueue] = []
+        for result in results:
+            if isinstance(result, BaseException):
+                raise result
+            refused.extend(result)
+        return refused
+
+    async def _commit(
+        self, address: str, commits: Iterable[tuple[MessageQueue, Commit]]
+    ) -> list[MessageQueue]:
+        by_id = {(queue.topic, queue.queue_id): queue for queue, _ in commits}
+        rows = [
+            OffsetCommit(queue.topic, queue.queue_id, commit.offset, commit.generation)
+            for queue, commit in commits
+        ]
+        body = CommitOffsetsBody(self._group, self._instance.client_id, rows).encode()
+        command = RemotingCommand(RayMQRequestCode.COMMIT_OFFSETS, body=body)
+        answer = await self._instance.invoke(address, command)
+        if not answer.body:
+            return []
+        return [by_id[each.topic, each.queue_id] for each in CommitOffsetsReply.decode(answer.body).refused]
+
+    async def _ask(self, queue: MessageQueue, code: int, header: Header, generation: int = 0) -> int:
+        await self._instance.routes.get(queue.topic)
+        address = self._instance.master_of(queue.topic, queue.broker_name)
+        ext = header.to_ext()
+        if generation:
+            ext["generation"] = str(generation)
+        answer = await self._instance.invoke(address, RemotingCommand(code, ext))
+        return OffsetResponse.from_ext(answer.ext).offset
+
+    async def _refresh(self, topic: str) -> None:
+        try:
+            await self._instance.routes.refresh(topic)
+        except ClientError:
+            return  # the old route still stands

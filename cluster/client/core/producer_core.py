@@ -1,0 +1,144 @@
+"""What both faces of the producer share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import structlog
+
+from actors.remoting.command import RemotingCommand
+from actors.remoting.groups import HeartbeatData
+from cluster.client.config import Nameservers, ProducerConfig
+from cluster.client.core.instance import ClientInstance
+from cluster.client.core.lanes import Lanes
+from cluster.client.core.outbound import Outbound, OutboundFactory
+from cluster.client.core.routes import TopicRoute
+from cluster.client.core.sender import Choose, Sender, command_for
+from cluster.client.errors import ClientError, ConfigInvalid
+from cluster.client.selectors import MessageQueueSelector, RoundRobin, queue_index
+from store.clock import Clock, SystemClock
+from store.message.message import Message
+from store.message.message_queue import MessageQueue
+
+log = structlog.get_logger(__name__)
+
+
+def producer_config(
+    nameservers: Nameservers | None, group: str | None, config: ProducerConfig | None
+) -> ProducerConfig:
+    """`config` with what was given beside it; raises ConfigInvalid early, before anything is opened."""
+    config = config or ProducerConfig()
+    if nameservers is not None:
+        config = replace(config, nameservers=nameservers)
+    if group is not None:
+        config = replace(config, group=group)
+    config.addresses()
+    return config
+
+
+class ProducerCore:
+    """Routes, sender and lanes of one producer. `open` and `close` run on the loop; `factory` is for any
+    thread.
+    """
+
+    def __init__(self, config: ProducerConfig, clock: Clock | None = None) -> None:
+        self.config = config
+        self.clock: Clock = clock or SystemClock()
+        self.factory = OutboundFactory(config, self.clock)
+        self.instance: ClientInstance
+        self.sender: Sender
+        self.lanes: Lanes
+        self._topics: set[str] = set()
+
+    def open(self) -> None:
+        """Make the connections' home on the running loop; nothing is dialled yet."""
+        config = self.config
+        self.instance = ClientInstance(
+            config,
+            clock=self.clock,
+            auto_create_queues=config.default_topic_queue_nums,
+            on_route=self._on_route,
+        )
+        self.sender = Sender(self.instance, config, RoundRobin())
+        self.lanes = Lanes(self.instance, config)
+        self.instance.start_route_refresh()
+        self.instance.start_heartbeats(self._heartbeat, lambda: list(self._topics))
+
+    async def close(self) -> None:
+        """Wait for what is under way – every send has its deadline –, then end the connections."""
+        await self.sender.flush()
+        await self.instance.close()
+
+    def _on_route(self, route: TopicRoute) -> None:
+        self._topics.add(route.topic)
+
+    def _heartbeat(self) -> HeartbeatData:
+        return HeartbeatData(self.instance.client_id, producer_groups=[self.config.group])
+
+    async def oneway(self, outbound: Outbound, choose: Choose | None) -> None:
+        """Send without wanting an answer."""
+        instance = self.instance
+        route = await instance.routes.get(outbound.topic)
+        queue = choose(route) if choose is not None else self.sender.in_turn(route)
+        address = instance.master_of(queue.topic, queue.broker_name)
+        command: RemotingCommand = command_for(outbound, queue)
+        instance.remoting.oneway(address, command)
+
+    async def queues_of(self, topic: str) -> Sequence[MessageQueue]:
+        """The queues that keyed sends to `topic` are spread over, in the order of the hash."""
+        return (await self.instance.routes.get(topic)).keyed
+
+
+def as_message(
+    message: Message | str,
+    body: bytes | str | None,
+    tags: str | None,
+    keys: str | Sequence[str] | None,
+    properties: dict[str, str] | None,
+) -> Message:
+    """The message that a call describes: a Message alone, or a topic and a body with the rest."""
+    if isinstance(message, Message):
+        if body is not None or tags is not None or keys is not None or properties is not None:
+            raise ConfigInvalid("give a Message alone, or a topic with body, tags, keys and properties")
+        return message
+    if body is None:
+        raise ConfigInvalid(f"send to {message!r} without a body: give bytes or text")
+    data = body.encode() if isinstance(body, str) else body
+    return Message(message, data, tags, keys, properties)
+
+
+def chooser(
+    message: Message,
+    sharding_key: str | None,
+    queue: MessageQueue | None,
+    selector: MessageQueueSelector | None,
+    argument: object,
+) -> Choose | None:
+    """How the queue is chosen; None: any in turn. Raises ConfigInvalid when more than one way is given."""
+    if (sharding_key is not None) + (queue is not None) + (selector is not None) > 1:
+        raise ConfigInvalid("give one of sharding_key, queue and selector")
+    if queue is not None:
+        if queue.topic != message.topic:
+            raise ConfigInvalid(f"a message of topic {message.topic!r} cannot go to {queue}")
+        return lambda _route: queue
+    if sharding_key is not None:
+        return lambda route: _keyed(route)[queue_index(sharding_key, len(route.keyed))]
+    if selector is not None:
+        return _selected(selector, message, argument)
+    return None
+
+
+def _keyed(route: TopicRoute) -> Sequence[MessageQueue]:
+    if not route.keyed:
+        raise ClientError(f"topic {route.topic!r} has no writable queue")
+    return route.keyed
+
+
+def _selected(
+    selector: MessageQueueSelector, message: Message, argument: object
+) -> Callable[[TopicRoute], MessageQueue]:
+    def choose(route: TopicRoute) -> MessageQueue:
+        return selector(_keyed(route), message, argument)
+
+    return choose

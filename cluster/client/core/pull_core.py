@@ -1,0 +1,288 @@
+"""What both faces of the pull consumer share: which queues it holds, and how they come and go."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import TypeVar
+
+import structlog
+
+from actors.remoting.groups import GrantedQueue
+from actors.remoting.table import RequestTable
+from cluster.client.config import ConsumerConfig, Nameservers
+from cluster.client.core.deliveries import NOWHERE, Deliveries, QueueState
+from cluster.client.core.fetcher import Chunk, Fetcher
+from cluster.client.core.group_session import GroupSession, notified_by, tags_of
+from cluster.client.core.instance import ClientInstance
+from cluster.client.core.offsets import Commit, OffsetClient
+from cluster.client.errors import ClientError, CommitFenced, ConfigInvalid, QueueNotAssigned
+from store.clock import Clock, SystemClock
+from store.errors import MessageIllegal
+from store.message.message_queue import MessageQueue
+from store.message.validate import check_group
+
+log = structlog.get_logger(__name__)
+
+MIN_SHARE_BYTES = 64 * 1024
+ALL = "*"
+GENERATION_FENCED = 7001
+
+
+ConfigT = TypeVar("ConfigT", bound=ConsumerConfig)
+
+
+def consumer_config(nameservers: Nameservers | None, group: str | None, config: ConfigT) -> ConfigT:
+    """`config` with what was given beside it; raises ConfigInvalid early, before anything is opened."""
+    if nameservers is not None:
+        config = replace(config, nameservers=nameservers)
+    if group is not None:
+        config = replace(config, group=group)
+    config.addresses()
+    try:
+        check_group(config.group)
+    except MessageIllegal as error:
+        raise ConfigInvalid(f"consumer group: {error}") from error
+    return config
+
+
+class PullCore:
+    """One pull consumer. Lives on its loop; `deliveries` has the part that another thread may use."""
+
+    def __init__(self, config: ConsumerConfig, clock: Clock | None = None) -> None:
+        self.config = config
+        self.clock: Clock = clock or SystemClock()
+        self.deliveries = Deliveries(self._made_room)
+        self.instance: ClientInstance
+        self.session: GroupSession
+        self.offsets: OffsetClient
+        self._loop: asyncio.AbstractEventLoop
+        self._expressions: dict[str, str] = {}
+        self._is_assigned = False
+        self._releases: set[asyncio.Task[None]] = set()
+
+    def open(self) -> None:
+        """Make the connections' home on the running loop; nothing is dialled yet."""
+        table = RequestTable()
+        self._loop = asyncio.get_running_loop()
+        self.instance = ClientInstance(self.config, clock=self.clock, table=table)
+        self.offsets = OffsetClient(self.instance, self.config.group)
+        self.session = GroupSession(self.instance, self.config, self)
+        notified_by(table, self.session.wake)
+        self.instance.start_route_refresh()
+        if self.config.auto_commit:
+            self.instance.spawn(self._commit_now_and_then(), "auto-commit")
+
+    # ---- what to consume
+    # ---------------------------------------------------------------------------------------
+
+    def subscribe(self, topics: Iterable[str], expression: str) -> None:
+        """Share the topics' queues with the group's other members."""
+        if self._is_assigned:
+            raise ConfigInvalid("this consumer has assigned queues: it cannot subscribe as well")
+        for topic in topics:
+            self._expressions[topic] = expression
+            self.session.subscribe(topic, expression)
+
+    async def assign(self, queues: Iterable[MessageQueue], expression: str) -> None:
+        """Take exactly these queues, without a group's say; returns when each knows where it begins."""
+        if self.session.subscriptions:
+            raise ConfigInvalid("this consumer has subscribed: it cannot be assigned queues as well")
+        self._is_assigned = True
+        wanted = set(queues)
+        states = self.deliveries.states
+        dropped = [state for queue, state in states.items() if queue not in wanted]
+        with self.deliveries.lock:
+            for state in dropped:
+                self.deliveries.drop(state)
+        if self.config.auto_commit:
+            await self.commit_states(dropped)
+        self._expressions.update({queue.topic: expression for queue in wanted})
+        await asyncio.gather(
+            *(self.instance.routes.get(topic) for topic in {queue.topic for queue in wanted})
+        )
+        begun = [self._add(queue, 0) for queue in sorted(wanted - states.keys())]
+        await asyncio.gather(*map(self._begin, begun))
+
+    def granted(self, granted: GrantedQueue) -> None:
+        """The group gives a queue."""
+        state = self._add(granted.queue, granted.generation)
+        self.instance.spawn(self._begin(state), f"begin {granted.queue}")
+
+    def _add(self, queue: MessageQueue, generation: int) -> QueueState:
+        tags = tags_of(self._expressions.get(queue.topic, ALL))
+        state = QueueState(queue, generation, frozenset(tags) if tags else None)
+        self.deliveries.states[queue] = state
+        return state
+
+    async def _begin(self, state: QueueState) -> None:
+        offset = await self.offsets.starting(state.queue, self.config.consume_from, state.generation)
+        if self.deliveries.states.get(state.queue) is state and not state.is_leaving:
+            state.committed = offset
+            self._fetch_from(state, offset)
+
+    def _fetch_from(self, state: QueueState, offset: int) -> None:
+        fetcher = Fetcher(
+            self.instance,
+            state.queue,
+            offset,
+            self._expressions.get(state.queue.topic, ALL),
+            self.config,
+            self._share_bytes,
+            self,
+        )
+        with self.deliveries.lock:
+            self.deliveries.restart(state, fetcher, offset)
+        fetcher.pause(paused=state.is_paused or self.deliveries.is_held_back)
+        fetcher.start()
+
+    def arrived(self, chunk: Chunk) -> None:
+        """A fetcher brings something."""
+        self.deliveries.arrived(chunk)
+
+    def _share_bytes(self) -> int:
+        share_bytes = self.config.prefetch_bytes // max(len(self.deliveries.states), 1)
+        return max(share_bytes, MIN_SHARE_BYTES)
+
+    def _made_room(self, fetcher: Fetcher, size_bytes: int) -> None:
+        self._loop.call_soon_threadsafe(fetcher.consumed, size_bytes)
+
+    # ---- giving queues back
+    # ------------------------------------------------------------------------------------
+
+    def revoked(self, queue: MessageQueue) -> None:
+        """The group takes a queue back: at once when nothing of it is in work, else after the next poll."""
+        state = self.deliveries.states.get(queue)
+        if state is None:
+            self.session.released(queue)
+            return
+        with self.deliveries.lock:
+            state.is_leaving = True
+            is_in_work = state.is_in_work
+        if state.fetcher is not None:
+            state.fetcher.stop()
+        if is_in_work:
+            self._loop.call_later(self.config.max_poll_interval_ms / 1000, self._release_overdue, state)
+        else:
+            self.release([state])
+
+    def _release_overdue(self, state: QueueState) -> None:
+        if self.deliveries.states.get(state.queue) is state:
+            log.warning(
+                "released_unfinished", queue=str(state.queue), consumed=state.consumed, to=state.position
+            )
+            self.release([state])
+
+    def release(self, states: Iterable[QueueState]) -> None:
+        """Commit what is consumed of these queues, and let them go."""
+        for state in states:
+            if self.deliveries.states.get(state.queue) is state:
+                with self.deliveries.lock:
+                    self.deliveries.drop(state)
+                task = self.instance.spawn(self._commit_and_release(state), f"release {state.queue}")
+                self._releases.add(task)
+                task.add_done_callback(self._releases.discard)
+
+    async def _commit_and_release(self, state: QueueState) -> None:
+        if self.config.auto_commit:
+            await self._commit_logged([state])
+        self.session.released(state.queue)
+
+    def suspended(self, *, is_suspended: bool) -> None:
+        """The lease is over, or runs again."""
+        log.info("consumer_suspended" if is_suspended else "consumer_goes_on", group=self.config.group)
+        self.deliveries.is_held_back = is_suspended
+        for state in self.deliveries.states.values():
+            if state.fetcher is not None:
+                state.fetcher.pause(paused=is_suspended or state.is_paused)
+        self.deliveries.wake()
+
+    def failed(self, error: ClientError) -> None:
+        """The group refuses this member: the next poll says so."""
+        self.deliveries.failure = error
+        self.deliveries.wake()
+
+    # ---- moving about
+    # ------------------------------------------------------------------------------------------
+
+    def state_of(self, queue: MessageQueue) -> QueueState:
+        """The state of a queue that is held and has begun. Raises QueueNotAssigned."""
+        state = self.deliveries.states.get(queue)
+        if state is None or state.is_leaving or state.position == NOWHERE:
+            raise QueueNotAssigned(f"{queue} is not among the queues of this consumer now (see assignment())")
+        return state
+
+    def seek(self, queue: MessageQueue, offset: int) -> None:
+        """Go on at `offset`. Raises QueueNotAssigned."""
+        self._fetch_from(self.state_of(queue), offset)
+
+    def pause(self, queues: Iterable[MessageQueue], *, paused: bool) -> None:
+        """Hand out nothing of these queues for a while, or go on. Raises QueueNotAssigned."""
+        for state in list(map(self.state_of, queues)):
+            with self.deliveries.lock:
+                state.is_paused = paused
+                if not paused:
+                    self.deliveries.resumed()
+            if state.fetcher is not None:
+                state.fetcher.pause(paused=paused or self.deliveries.is_held_back)
+        self.deliveries.wake()
+
+    # ---- committing
+    # --------------------------------------------------------------------------------------------
+
+    async def commit(self, offsets: Mapping[MessageQueue, int] | None) -> None:
+        """Commit `offsets`, or all that has been handed out. Raises CommitFenced for queues that others hold
+        now.
+        """
+        if offsets is None:
+            self.release(self.deliveries.acknowledge())
+            await self.commit_states(list(self.deliveries.states.values()))
+            return
+        commits = {
+            queue: Commit(offset, self.state_of(queue).generation) for queue, offset in offsets.items()
+        }
+        self._fence(await self.offsets.commit(commits), raising=True)
+
+    async def commit_states(self, states: Iterable[QueueState], *, raising: bool = True) -> None:
+        """Commit what is consumed and not committed yet of these queues."""
+        moved = [state for state in states if NOWHERE != state.consumed != state.committed]
+        commits = {state.queue: Commit(state.consumed, state.generation) for state in moved}
+        refused = await self.offsets.commit(commits)
+        for state in moved:
+            if state.queue not in refused:
+                state.committed = commits[state.queue].offset
+        self._fence(refused, raising=raising)
+
+    def _fence(self, refused: list[MessageQueue], *, raising: bool) -> None:
+        for queue in refused:
+            log.warning("commit_fenced", group=self.config.group, queue=str(queue))
+            state = self.deliveries.states.get(queue)
+            self.session.membership.fenced(queue)
+            if state is not None:
+                with self.deliveries.lock:
+                    self.deliveries.drop(state)
+        if refused and raising:
+            names = ", ".join(map(str, refused))
+            raise CommitFenced(GENERATION_FENCED, f"others hold these queues now: {names}")
+
+    async def _commit_logged(self, states: Iterable[QueueState]) -> None:
+        try:
+            await self.commit_states(states, raising=False)
+        except ClientError as error:
+            log.warning("commit_failed", group=self.config.group, error=str(error))
+
+    async def _commit_now_and_then(self) -> None:
+        while True:
+            await asyncio.sleep(self.config.commit_interval_ms / 1000)
+            await self._commit_logged(list(self.deliveries.states.values()))
+
+    async def close(self, *, committing: bool) -> None:
+        """Give everything back: stop, commit (all handed out when `committing`), release, leave the group."""
+        if committing:
+            self.deliveries.acknowledge()
+        self.session.begin_to_leave()
+        self.release(list(self.deliveries.states.values()))
+        await asyncio.gather(*self._releases)
+        await self.session.leave()
+        await self.instance.close()

@@ -1,0 +1,229 @@
+"""Sending columns: rows become records in a thread of the caller's, and leave through the lanes of the loop.
+
+table ─ slices ─→ queue of each row ─→ records by queue ─→ pieces ─→ lanes (one batch of a queue unresolved)
+                                             ↑ waits while more than `table_buffer_bytes` are on their way
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from cluster.client.config import ProducerConfig
+from cluster.client.core.lanes import LaneBatch, Stored
+from cluster.client.core.outbound import rejected
+from cluster.client.core.producer_core import ProducerCore
+from cluster.client.errors import ClientClosed, ClientError, PermissionDenied, TableSendFailed
+from cluster.client.results import QueueReceipt, TableReceipt
+from store.errors import MessageIllegal
+from store.message.message_queue import MessageQueue
+from store.message.record import RecordDraft
+
+if TYPE_CHECKING:
+    from cluster.client.core.table_columns import TableColumns
+    from store.kernels.batches import Piece
+    from store.kernels.columns_to_records import QueueRecords
+
+T = TypeVar("T")
+
+V4_BYTES = 8
+V6_BYTES = 20
+
+
+class BufferBudget:
+    """How many bytes of records may be on their way. Encoders wait here; the loop gives back."""
+
+    def __init__(self, limit_bytes: int) -> None:
+        self._limit_bytes = limit_bytes
+        self._used_bytes = 0
+        self._changed = threading.Condition()
+
+    def acquire(self, size_bytes: int) -> None:
+        """Wait until `size_bytes` fit; what is larger than the limit fits when nothing else is there."""
+        with self._changed:
+            while self._used_bytes and self._used_bytes + size_bytes > self._limit_bytes:
+                self._changed.wait()
+            self._used_bytes += size_bytes
+
+    def release(self, size_bytes: int) -> None:
+        """Give back."""
+        with self._changed:
+            self._used_bytes -= size_bytes
+            self._changed.notify_all()
+
+
+@dataclass(slots=True)
+class _Tally:
+    """What became of one queue's rows."""
+
+    rows: int = 0
+    resent_rows: int = 0
+    first_offset: int = -1
+    last_offset: int = -1
+
+
+@dataclass(eq=False)
+class TableJob:
+    """One table on its way: counts what is acknowledged, keeps the first failure of each queue."""
+
+    topic: str
+    budget: BufferBudget
+    batches: int = 0
+    failures: dict[MessageQueue, ClientError] = field(default_factory=dict)
+    _tallies: dict[MessageQueue, _Tally] = field(default_factory=dict)
+    _open: int = 1  # the encoder itself
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _ended: threading.Event = field(default_factory=threading.Event)
+
+    def offered(self) -> None:
+        """One more batch is on its way."""
+        with self._lock:
+            self._open += 1
+            self.batches += 1
+
+    def settled(self, queue: MessageQueue, rows: int, size_bytes: int, outcome: Stored | ClientError) -> None:
+        """A batch has ended, on the loop."""
+        if isinstance(outcome, ClientError):
+            self.failures.setdefault(queue, outcome)
+        else:
+            tally = self._tallies.setdefault(queue, _Tally(first_offset=outcome.first_offset))
+            tally.rows += rows
+            tally.resent_rows += rows if outcome.resent else 0
+            tally.last_offset = outcome.first_offset + rows - 1
+        self.budget.release(size_bytes)
+        self._leave()
+
+    def wait(self) -> None:
+        """Wait until every batch that was offered has ended; nothing may be offered after."""
+        self._leave()
+        self._ended.wait()
+
+    def _leave(self) -> None:
+        with self._lock:
+            self._open -= 1
+            if not self._open:
+                self._ended.set()
+
+    def receipt(self, rows: int) -> TableReceipt:
+        """The table's receipt. Raises TableSendFailed when a row of its `rows` is not acknowledged."""
+        acknowledged = sum(tally.rows for tally in self._tallies.values())
+        if self.failures:
+            raise TableSendFailed(self.topic, rows, acknowledged, self.failures)
+        queues = {
+            queue: QueueReceipt(tally.rows, tally.resent_rows, tally.first_offset, tally.last_offset)
+            for queue, tally in sorted(self._tallies.items())
+        }
+        resent = sum(tally.resent_rows for tally in self._tallies.values())
+        return TableReceipt(self.topic, acknowledged, resent, self.batches, queues)
+
+
+class TableSender:
+    """Sends the tables of one producer. `send` runs in any thread but the loop's, and blocks."""
+
+    def __init__(self, core: ProducerCore, loop: asyncio.AbstractEventLoop) -> None:
+        self._core = core
+        self._loop = loop
+        self._config: ProducerConfig = core.config
+        self._budget = BufferBudget(core.config.table_buffer_bytes)
+
+    def send(
+        self,
+        topic: str,
+        columns: TableColumns,
+        queue: MessageQueue | None,
+        stop: threading.Event | None = None,
+    ) -> TableReceipt:
+        """Send all rows and wait for their acknowledgement; `stop` ends it early.
+
+        Raises MessageRejected for a row that no broker would take, TableSendFailed, and what finding a route
+        raises.
+        """
+        self._check_topic(topic)
+        job = TableJob(topic, self._budget)
+        try:
+            if columns.rows:
+                queues = [queue] if queue is not None else self._on_loop(self._queues(topic, columns))
+                self._offer_all(job, columns, queues, stop)
+        finally:
+            job.wait()
+        if stop is not None and stop.is_set():
+            raise ClientClosed(f"the send of a table to {topic!r} was given up")
+        return job.receipt(columns.rows)
+
+    def _check_topic(self, topic: str) -> None:
+        try:
+            self._core.factory.check_topic(topic)
+        except MessageIllegal as error:
+            raise rejected(error) from error
+
+    async def _queues(self, topic: str, columns: TableColumns) -> Sequence[MessageQueue]:
+        route = await self._core.instance.routes.get(topic)
+        queues = route.keyed
+        if not columns.is_keyed and route.writable:
+            # Whole runs go to one queue each: begin where the last table ended.
+            first = route.writable.index(self._core.sender.in_turn(route))
+            queues = (*route.writable[first:], *route.writable[:first])
+        if not queues:
+            raise PermissionDenied(16, f"topic {topic!r} has no writable queue")
+        return queues
+
+    def _offer_all(
+        self,
+        job: TableJob,
+        columns: TableColumns,
+        queues: Sequence[MessageQueue],
+        stop: threading.Event | None,
+    ) -> None:
+        batch_bytes = self._config.table_batch_bytes
+        slice_bytes = batch_bytes * len(queues) if columns.is_keyed else batch_bytes
+        for turn, rows in enumerate(columns.slices(slice_bytes)):
+            if job.failures or (stop is not None and stop.is_set()):
+                return
+            for records in self._encode(job.topic, rows, queues, turn):
+                queue = queues[records.queue_id]
+                for piece in _pieces(records, queue.queue_id, batch_bytes):
+                    self._offer(job, queue, piece)
+
+    def _encode(
+        self, topic: str, rows: Any, queues: Sequence[MessageQueue], turn: int
+    ) -> Iterator[QueueRecords]:
+        """The records of one slice by the index of their queue in `queues`."""
+        from cluster.client.core.table_columns import encode_slice
+
+        draft = RecordDraft(topic, 0, b"", born_timestamp=self._core.clock.wall_ms())
+        try:
+            return iter(
+                encode_slice(
+                    rows,
+                    draft,
+                    len(queues),
+                    turn,
+                    self._core.factory.uniq_keys,
+                    self._config.max_message_bytes,
+                )
+            )
+        except MessageIllegal as error:
+            raise rejected(error) from error
+
+    def _offer(self, job: TableJob, queue: MessageQueue, piece: Piece) -> None:
+        size_bytes = len(piece.records)
+        self._budget.acquire(size_bytes)
+        job.offered()
+        settled: Callable[[Stored | ClientError], None] = partial(job.settled, queue, piece.count, size_bytes)
+        batch = LaneBatch((piece.records,), piece.count, size_bytes, job, settled)
+        self._loop.call_soon_threadsafe(self._core.lanes.offer, queue, batch)
+
+    def _on_loop(self, work: Any) -> Any:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+
+
+def _pieces(records: QueueRecords, queue_id: int, max_bytes: int) -> list[Piece]:
+    from store.kernels.batches import Piece, number_and_cut
+
+    if records.queue_id == queue_id and len(records.records) <= max_bytes:
+        return [Piece(records.count, records.records)]
+    return number_and_cut(records.records, records.count, queue_id, max_bytes)

@@ -1,0 +1,78 @@
+"""One queue's records, cut into batches for the wire, under the id that the queue has on its broker."""
+
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit, types
+
+from store.kernels.memory import I64, U8, WRITABLE_BYTES, load_i32, store_i32
+from store.message.record import QUEUE_ID, TOTAL_SIZE
+
+
+class Piece(NamedTuple):
+    """`count` whole records."""
+
+    count: int
+    records: memoryview
+
+
+def number_and_cut(records: memoryview, count: int, queue_id: int, max_bytes: int) -> list[Piece]:
+    """Write `queue_id` into each of the `count` sound `records`, and cut them into pieces of at most
+    `max_bytes`.
+
+    A record that alone is over `max_bytes` is a piece of its own.
+    """
+    ends = np.empty(count, np.int64)
+    counts = np.empty(count, np.int64)
+    pieces = _number_and_cut(np.frombuffer(records, np.uint8), queue_id, max_bytes, ends, counts)
+    starts = [0, *ends[: pieces - 1].tolist()]
+    return [
+        Piece(counted, records[start:end])
+        for start, end, counted in zip(starts, ends[:pieces].tolist(), counts[:pieces].tolist(), strict=True)
+    ]
+
+
+def number_and_cut_plain(records: memoryview, count: int, queue_id: int, max_bytes: int) -> list[Piece]:
+    """The plain twin of `number_and_cut`."""
+    pieces: list[Piece] = []
+    start = position = counted = 0
+    while position < len(records):
+        size_bytes = int.from_bytes(records[position + TOTAL_SIZE : position + TOTAL_SIZE + 4], "big")
+        if counted and position + size_bytes - start > max_bytes:
+            pieces.append(Piece(counted, records[start:position]))
+            start, counted = position, 0
+        records[position + QUEUE_ID : position + QUEUE_ID + 4] = queue_id.to_bytes(4, "big")
+        position += size_bytes
+        counted += 1
+    if counted:
+        pieces.append(Piece(counted, records[start:]))
+    return pieces
+
+
+@njit(
+    types.int64(WRITABLE_BYTES, types.int64, types.int64, types.int64[::1], types.int64[::1]),
+    cache=True,
+    nogil=True,
+)
+def _number_and_cut(records: U8, queue_id: int, max_bytes: int, ends: I64, counts: I64) -> int:
+    """Fill `ends` and `counts` of the pieces; returns how many they are."""
+    pieces = 0
+    start = 0
+    position = 0
+    counted = 0
+    while position < len(records):
+        size = load_i32(records, position + TOTAL_SIZE)
+        if counted > 0 and position + size - start > max_bytes:
+            ends[pieces] = position
+            counts[pieces] = counted
+            pieces += 1
+            start = position
+            counted = 0
+        store_i32(records, position + QUEUE_ID, queue_id)
+        position += size
+        counted += 1
+    if counted > 0:
+        ends[pieces] = position
+        counts[pieces] = counted
+        pieces += 1
+    return pieces
