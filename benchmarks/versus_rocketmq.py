@@ -82,9 +82,10 @@ def _measure(kit: JavaKit, options: argparse.Namespace) -> Rounds:
 
 
 def _run_alone(kit: JavaKit, side: str, options: argparse.Namespace) -> Figures:
+    settings = {"flushDiskType": f"{options.flush.upper()}_FLUSH"}
     starts: Mapping[str, Callable[[Path], Peer]] = {
-        "raymq": lambda root: RayMQ(root, {"flush": options.flush}),
-        "rocketmq": lambda root: RocketMQ(kit, root, {"flushDiskType": f"{options.flush.upper()}_FLUSH"}),
+        "raymq": lambda root: RayMQ(root, settings),
+        "rocketmq": lambda root: RocketMQ(kit, root, settings),
     }
     with tempfile.TemporaryDirectory(prefix=f"versus-{side}-") as root, starts[side](Path(root)) as peer:
         return produce(

@@ -74,6 +74,12 @@ class Program:
     def last_words(self, count: int = 30) -> str:
         return "\n".join(self._lines[-count:])
 
+    def wait(self, timeout_s: float) -> int:
+        """Wait for it to end by itself; gives the exit code."""
+        code = self._process.wait(timeout_s)
+        self._reader.join(5)
+        return code
+
     def terminate(self, timeout_s: float = 30) -> int:
         """Ask it to end in order (SIGTERM), and wait; gives the exit code."""
         return self._end(signal.SIGTERM, timeout_s)

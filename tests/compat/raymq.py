@@ -1,11 +1,87 @@
-"""RayMQ's own services as the other peer: the same face as `rocketmq.RocketMQ`."""
+"""RayMQ's own services, without Ray, as the other peer: the same face as `rocketmq.RocketMQ`."""
 
 from __future__ import annotations
 
+import json
+import sys
 from collections.abc import Mapping
 from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from tests.compat.processes import Program, free_port
+
+REPO = Path(__file__).parent.parent.parent
+START_TIMEOUT_S = 60
+BROKER_NAME = "broker-a"
 
 
 class RayMQ:
+    """Nameserver, rebalancer and one broker in a process of their own, on ports that they keep over a restart."""
+
     def __init__(self, root: Path, settings: Mapping[str, str] | None = None) -> None:
-        raise NotImplementedError
+        """Prepare; nothing runs yet. `settings` are lines of RocketMQ's broker.conf."""
+        self.root = root
+        self.store_root = root / "store" / f"{BROKER_NAME}-0"
+        self._settings = dict(settings or {})
+        self._nameserver_port = free_port()
+        self._broker_port = free_port()
+        self._process: Program | None = None
+        self._addresses: dict[str, str] = {}
+
+    @property
+    def nameserver_address(self) -> str:
+        return f"127.0.0.1:{self._nameserver_port}"
+
+    @property
+    def broker_address(self) -> str:
+        return self._addresses[BROKER_NAME]
+
+    @property
+    def broker_pid(self) -> int:
+        return self._running.pid
+
+    @property
+    def _running(self) -> Program:
+        assert self._process is not None, "the services were not started"
+        return self._process
+
+    def start(self) -> Self:
+        command = [sys.executable, "-m", "actors.standalone", "--json", "--store-root", str(self.root / "store")]
+        ports = ["--nameserver-port", str(self._nameserver_port), "--broker-port", str(self._broker_port)]
+        self._process = Program([*command, *ports, *self._options()], self.root / "raymq.log", cwd=REPO)
+        self._process.wait_for("READY ", START_TIMEOUT_S)
+        self._addresses = json.loads(self._process.wait_for('"brokers"', 1))["brokers"]
+        return self
+
+    def stop(self) -> None:
+        """End all in order."""
+        if self._process is not None and self._process.is_running:
+            self._process.terminate()
+
+    def restart_broker(self, *, killed: bool) -> None:
+        """Take the process down, by SIGKILL when `killed`, and bring it back on the same store and ports."""
+        if killed:
+            self._running.kill()
+        else:
+            self._running.terminate()
+        self.start()
+
+    def _options(self) -> list[str]:
+        settings = dict(self._settings)
+        options = []
+        if settings.pop("autoCreateTopicEnable", "true") == "false":
+            options.append("--no-auto-create-topics")
+        flush = settings.pop("flushDiskType", "ASYNC_FLUSH")
+        options += ["--flush", "sync" if flush == "SYNC_FLUSH" else "async"]
+        for key, value in settings.items():
+            options += ["--store", f"{key}={value}"]
+        return options
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()

@@ -1,0 +1,210 @@
+"""RocketMQ's own DefaultMessageStore reads what our store wrote, puts more, and ours goes on from there."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import subprocess
+import sys
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from store.dump import dump_store, query_store
+from store.message.record import RecordDraft, decode_record
+from tests.compat.build import JavaKit
+from tests.compat.processes import Program
+from tests.compat.rocketmq import STORE_JVM
+from tests.compat.store_writer import STORE_CONF, open_store
+from tests.conftest import RocketStore
+
+pytestmark = pytest.mark.java
+
+REPO = Path(__file__).parent.parent.parent
+MESSAGES = 2500
+JAVA_PUTS = 300
+JAVA_TIMEOUT_S = 90
+WRITER_TIMEOUT_S = 60
+
+Row = dict[str, object]
+
+
+@dataclass(frozen=True)
+class JavaView:
+    """What DefaultMessageStore served: units with their records, and what each key finds."""
+
+    rows: list[Row]
+    found: dict[tuple[str, str], list[int]]
+
+
+def read_lines(path: Path) -> list[Row]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+class JavaStore:
+    """RocketMQ's DefaultMessageStore, in a JVM of its own for each opening."""
+
+    def __init__(self, kit: JavaKit, folder: Path) -> None:
+        self._kit = kit
+        self._folder = folder
+        folder.mkdir()
+
+    def read(self, root: Path, conf: Path) -> JavaView:
+        self._run(root, conf)
+        return self._view("dump", "keys")
+
+    def read_and_put(self, root: Path, conf: Path, puts: int) -> tuple[JavaView, JavaView]:
+        """Give what it served before and after it put `puts` messages."""
+        after = [f"{key}={self._folder / key}" for key in ("dumpAfter", "keysAfter")]
+        self._run(root, conf, f"put={puts}", *after)
+        return self._view("dump", "keys"), self._view("dumpAfter", "keysAfter")
+
+    def _run(self, root: Path, conf: Path, *more: str) -> None:
+        arguments = [f"store={root}", f"conf={conf}", *(f"{key}={self._folder / key}" for key in ("dump", "keys"))]
+        command = self._kit.command(
+            "compat.StoreProgram", *arguments, *more, jvm=(*STORE_JVM, f"-Duser.home={self._folder}")
+        )
+        done = subprocess.run(command, capture_output=True, text=True, timeout=JAVA_TIMEOUT_S, check=False)
+        assert done.returncode == 0, done.stderr[-4000:]
+
+    def _view(self, dump: str, keys: str) -> JavaView:
+        found = {
+            (str(line["queryTopic"]), str(line["queryKey"])): line["commitLogOffsets"]
+            for line in read_lines(self._folder / keys)
+        }
+        return JavaView(read_lines(self._folder / dump), found)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def java_store(kit: JavaKit, tmp_path: Path) -> JavaStore:
+    return JavaStore(kit, tmp_path / "java")
+
+
+@pytest.fixture
+def conf(tmp_path: Path) -> Path:
+    path = tmp_path / "broker.conf"
+    settings = {"brokerClusterName": "DefaultCluster", **STORE_CONF}
+    path.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
+    return path
+
+
+@dataclass(frozen=True)
+class OurStore:
+    """A store that ours wrote, and what was told about each message when it was stored."""
+
+    root: Path
+    told: list[Row]
+
+
+@pytest.fixture(params=["closed", "killed"])
+def our_store(request: pytest.FixtureRequest, tmp_path: Path) -> OurStore:
+    """Give a store of ours after an orderly end, and after a SIGKILL in the middle of writing."""
+    root = tmp_path / "store"
+    command = [sys.executable, "-m", "tests.compat.store_writer", str(root), "--messages", str(MESSAGES)]
+    killed = request.param == "killed"
+    with Program([*command, *(["--forever"] if killed else [])], tmp_path / "writer.log", cwd=REPO) as writer:
+        writer.wait_for("WRITTEN", WRITER_TIMEOUT_S)
+        if killed:
+            writer.kill()
+        else:
+            assert writer.wait(WRITER_TIMEOUT_S) == 0, writer.last_words()
+    assert (root / "abort").exists() == killed
+    return OurStore(root, list(_whole_lines(tmp_path / "writer.log")))
+
+
+def _whole_lines(log: Path) -> Iterator[Row]:
+    """The lines of facts; a kill may have cut the last one."""
+    for line in log.read_text().splitlines(keepends=True):
+        if line.startswith("{") and line.endswith("}\n"):
+            yield json.loads(line)
+
+
+def keys_in(rows: Sequence[Row]) -> dict[tuple[str, str], list[int]]:
+    """Where each key of these messages stands: what a query by key must find."""
+    places: dict[tuple[str, str], list[int]] = defaultdict(list)
+    for row in rows:
+        keys = {str(row["uniqKey"])} if row["uniqKey"] else set()
+        for key in keys | set(str(row["keys"] or "").split()):
+            places[str(row["topic"]), key].append(int(str(row["commitLogOffset"])))
+    return {key: sorted(offsets) for key, offsets in places.items()}
+
+
+def assert_rows_equal(ours: Sequence[Row], theirs: Sequence[Row]) -> None:
+    """Compare row by row, and show the first that differs rather than thousands."""
+    for our_row, their_row in zip(ours, theirs, strict=False):
+        differing = {key: (our_row.get(key), their_row.get(key)) for key in {*our_row, *their_row}}
+        differing = {key: pair for key, pair in differing.items() if pair[0] != pair[1]}
+        assert not differing, f"{our_row.get('topic')} {our_row.get('queueOffset')}: (ours, theirs) {differing}"
+    assert len(ours) == len(theirs)
+
+
+def assert_told_is_stored(told: Sequence[Row], rows: Sequence[Row]) -> None:
+    stored = {(row["topic"], row["queueId"], row["queueOffset"]): row for row in rows}
+    for fact in told:
+        row = stored[fact["topic"], fact["queueId"], fact["queueOffset"]]
+        differing = {key: (value, row[key]) for key, value in fact.items() if row[key] != value}
+        assert not differing, f"{fact['topic']} {fact['queueOffset']}: (told, stored) {differing}"
+    assert all(row["bodyCRCok"] for row in rows)
+
+
+def our_answers(root: Path, keys: Mapping[tuple[str, str], object]) -> dict[tuple[str, str], list[int]]:
+    return {
+        (topic, key): [line["commitLogOffset"] for line in query_store(root, topic, key)] for topic, key in keys
+    }
+
+
+def test_rocketmq_opens_our_store_and_ours_opens_it_again(
+    our_store: OurStore, java_store: JavaStore, conf: Path, tmp_path: Path
+) -> None:
+    untouched = tmp_path / "untouched"
+    shutil.copytree(our_store.root, untouched)
+
+    before, after = java_store.read_and_put(our_store.root, conf, JAVA_PUTS)
+
+    assert_told_is_stored(our_store.told, before.rows)
+    assert_rows_equal(list(dump_store(untouched)), before.rows)
+    assert before.found == keys_in(before.rows)
+    assert len(after.rows) == len(before.rows) + JAVA_PUTS
+    assert after.found == keys_in(after.rows)
+    assert_rows_equal(list(dump_store(our_store.root)), after.rows)
+    assert_ours_goes_on(our_store.root, after)
+
+
+def assert_ours_goes_on(root: Path, java: JavaView) -> None:
+    """Open with our store what Java left; read it all, put one more, and find it by offset and key."""
+    store = open_store(root)
+    counts: dict[tuple[str, int], int] = defaultdict(int)
+    for row in java.rows:
+        topic, queue_id = str(row["topic"]), int(str(row["queueId"]))
+        [found] = store.get_message(topic, queue_id, int(str(row["queueOffset"])), 1, 1 << 20).slices
+        message = decode_record(found)
+        assert hashlib.sha1(message.body).hexdigest() == row["bodySha1"]
+        assert message.properties == row["properties"]
+        counts[topic, queue_id] += 1
+    assert {queue: store.max_offset(*queue) for queue in counts} == counts
+    result = store.append(RecordDraft("FromJava", 0, b"ours again", properties=b"KEYS\x01again\x02"))
+    store.flush_now()
+    store.tick()
+    assert result.queue_offset == counts["FromJava", 0]
+    assert [bytes(decode_record(record).body) for record in store.query_by_key("FromJava", "again")] == [b"ours again"]
+    store.close()
+
+
+@pytest.mark.parametrize("ending", ["clean", "crashed"])
+def test_our_dump_of_a_store_of_rocketmqs_is_what_rocketmq_reads(
+    ending: str,
+    request: pytest.FixtureRequest,
+    java_store: JavaStore,
+) -> None:
+    unpack: Callable[[], RocketStore] = request.getfixturevalue(f"{ending}_store")
+    fixture = unpack()
+    ours = list(dump_store(fixture.root))
+
+    java = java_store.read(fixture.root, fixture.broker_conf)
+
+    assert_rows_equal(ours, java.rows)
+    assert our_answers(fixture.root, java.found) == java.found
