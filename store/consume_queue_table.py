@@ -29,8 +29,15 @@ class LoadedQueue(NamedTuple):
 class ConsumeQueueTable:
     """The queues by (topic, queue id)."""
 
-    def __init__(self, root: Path, file_bytes: int, descriptors: Descriptors) -> None:
+    def __init__(
+        self,
+        root: Path,
+        file_bytes: int,
+        descriptors: Descriptors,
+        make_queue: type[ConsumeQueue] = ConsumeQueue,
+    ) -> None:
         self.root = root
+        self._make_queue = make_queue
         self.files = QueueFiles(file_bytes, descriptors)
         self._queues: dict[tuple[str, int], ConsumeQueue] = {}
         self._by_bytes: dict[tuple[bytes, int], ConsumeQueue] = {}
@@ -59,7 +66,7 @@ class ConsumeQueueTable:
 
     def _add(self, topic: str, queue_id: int) -> ConsumeQueue:
         directory = self.root / topic / str(queue_id)
-        queue = self._queues[topic, queue_id] = ConsumeQueue(topic, queue_id, directory, self.files)
+        queue = self._queues[topic, queue_id] = self._make_queue(topic, queue_id, directory, self.files)
         return queue
 
     def remove_topic(self, topic: str) -> int:

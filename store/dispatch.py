@@ -17,7 +17,7 @@ from store.consume_queue_table import ConsumeQueueTable
 from store.index_service import IndexService
 from store.kernels import units as kernel
 from store.kernels import walk
-from store.kernels.index import KEY_FIELDS
+from store.kernels.index import KEY_FIELDS, KEY_HASH, KEY_PHYSICAL_OFFSET
 from store.mapped_file import MappedFile
 
 _log = structlog.get_logger(__name__)
@@ -120,21 +120,33 @@ class Dispatcher:
         return begin
 
     def next_offsets(self, begin: int, end: int) -> Iterator[tuple[bytes, int, int]]:
-        """Topic, queue id and next queue offset of the records in [begin, end), which are not dispatched by this."""
-        while begin < end:
-            file = self._log.file_at(begin)
-            stop = min(end - file.base, file.size_bytes)
-            position, status, rows, groups, _, _ = kernel.dispatch_records(
-                file.array, begin - file.base, stop, file.base, self._delays_ms,
-                self._rows, self._groups, self._buckets, self._units, self._keys,
-            )  # fmt: skip
+        """Topic, queue id and next queue offset of what stands in [begin, end); nothing is dispatched by this."""
+        for file, groups, _ in self._walk(begin, end):
             for group in self._groups[:groups].tolist():
                 if group[kernel.GROUP_COUNT]:
                     topic = group[kernel.GROUP_TOPIC]
                     name = bytes(file.view[topic : topic + group[kernel.GROUP_TOPIC_LENGTH]])
                     yield name, group[kernel.GROUP_QUEUE_ID], group[kernel.GROUP_NEXT_QUEUE_OFFSET]
-            begin = file.base + position
-            if not rows:
+
+    def find_hash(self, begin: int, end: int, key_hash: int) -> Iterator[int]:
+        """Where in [begin, end) records stand that have a key of this hash; nothing is dispatched by this."""
+        for _, _, count in self._walk(begin, end):
+            keys = self._keys[:count]
+            yield from keys[keys[:, KEY_HASH] == key_hash, KEY_PHYSICAL_OFFSET].tolist()
+
+    def _walk(self, begin: int, end: int) -> Iterator[tuple[MappedFile, int, int]]:
+        """Slice by slice: the file, and how many groups and keys have been found."""
+        while begin < end:
+            file = self._log.file_at(begin)
+            stop = min(end - file.base, file.size_bytes)
+            position, status, rows, groups, keys, _ = kernel.dispatch_records(
+                file.array, begin - file.base, stop, file.base, self._delays_ms,
+                self._rows, self._groups, self._buckets, self._units, self._keys,
+            )  # fmt: skip
+            yield file, groups, keys
+            if rows:
+                begin = file.base + position
+            else:
                 following = self._beyond(file, position, stop, status).position
                 if following == begin:
                     return

@@ -59,17 +59,18 @@ def replace_file(path: Path, content: bytes) -> None:
 class Descriptors:
     """Open files, the longest unused closed first when there are too many."""
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, limit: int, *, read_only: bool = False) -> None:
         self._limit = limit
+        self._mode = os.O_RDONLY if read_only else os.O_RDWR
         self._open: OrderedDict[str, int] = OrderedDict()
 
     def get(self, path: str) -> int:
-        """The descriptor of an existing file, open to read and write. Raises OSError."""
+        """The descriptor of an existing file. Raises OSError."""
         descriptor = self._open.get(path)
         if descriptor is not None:
             self._open.move_to_end(path)
             return descriptor
-        return self.put(path, os.open(path, os.O_RDWR))
+        return self.put(path, os.open(path, self._mode))
 
     def put(self, path: str, descriptor: int) -> int:
         """Take over a descriptor that has just been opened."""

@@ -15,7 +15,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from store.kernels.memory import load_i32, load_i64, store_i32, store_i64
+from store.kernels.memory import load_i32, load_i64, load_u64_little, store_i32, store_i64
 from store.kernels.index import KEY_HASH, KEY_PHYSICAL_OFFSET, KEY_TIMESTAMP
 from store.kernels.java_hash import as_i32, hash_bytes, key_hash, plain_key_hash
 from store.kernels.walk import BAD_PARTS, BLANK, record_parts, record_size, store_timestamp_at
@@ -66,21 +66,34 @@ _UNIQ_KEY = int.from_bytes(b"UNIQ_KEY", "big")
 _SPACE = 0x20
 _HASH_SIGN = 0x23
 _KEYS_PER_RECORD_MAX = 16_384  # more do not fit into 32,767 bytes of properties
+_EACH_BYTE = np.uint64(0x0101010101010101)
+_EACH_HIGH_BIT = np.uint64(0x8080808080808080)
 _SCHEDULE_TOPIC = np.frombuffer(b"SCHEDULE_TOPIC_XXXX", dtype=np.uint8)
 
 
 @njit(cache=True, nogil=True)
+def _find_byte(buffer: Bytes, start: int, end: int, wanted: int) -> int:
+    """The place of the first byte `wanted` in [start, end), or `end`; eight bytes at a time."""
+    pattern = np.uint64(wanted) * _EACH_BYTE
+    position = start
+    while position + 8 <= end:
+        word = load_u64_little(buffer, position) ^ pattern
+        if (word - _EACH_BYTE) & ~word & _EACH_HIGH_BIT:
+            break
+        position += 8
+    while position < end and buffer[position] != wanted:
+        position += 1
+    return position
+
+
+@njit(cache=True, nogil=True)
 def find_properties(buffer: Bytes, start: int, end: int, found: Numbers) -> None:
-    """Where the values of TAGS, KEYS, UNIQ_KEY and DELAY stand: start and end of each in `found`, zeros if absent."""
+    """Where the values of TAGS, KEYS, UNIQ_KEY and DELAY stand: start and end of each, zeros if absent."""
     found[0:8] = 0
     name = start
     while name < end:
-        separator = -1
-        stop = name
-        while stop < end and buffer[stop] != 2:
-            if buffer[stop] == 1 and separator < 0:
-                separator = stop
-            stop += 1
+        stop = _find_byte(buffer, name, end, 2)
+        separator = _find_byte(buffer, name, stop, 1)
         if name < separator < stop - 1:
             which = _which(buffer, name, separator - name)
             if which >= 0:  # the last of two equal names wins

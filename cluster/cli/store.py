@@ -1,0 +1,90 @@
+"""`raymq store`: look into a store that lies on this machine's disk. Nothing is written, and no lock is taken."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+app = typer.Typer(no_args_is_help=True, help="Look into a broker's store on the disk.")
+
+Store = Annotated[Path, typer.Argument(help="The store's directory: the one that holds commitlog.")]
+AsJson = Annotated[bool, typer.Option("--json", help="One JSON object a line.")]
+
+_BEYOND_BMP = re.compile("[\U00010000-\U0010ffff]")
+_COLUMNS = "{:<40} {:>5} {:>10} {:>16} {:>9} {:>20}  {}"
+
+
+@app.command()
+def dump(path: Store, as_json: AsJson = False) -> None:
+    """Print one line for each consume-queue unit, as the store would be after recovery."""
+    from store import dump as dumping  # numba and numpy take half a second
+
+    lines = _read(dumping.dump(path))
+    if as_json:
+        _print_json(lines)
+        return
+    print(_COLUMNS.format("TOPIC", "QUEUE", "OFFSET", "POSITION", "BYTES", "TAGS CODE", "KEYS"))
+    for line in lines:
+        print(
+            _COLUMNS.format(
+                line["topic"],
+                line["queueId"],
+                line["queueOffset"],
+                line["commitLogOffset"],
+                line["storeSize"],
+                line["tagsCode"],
+                line.get("damage") or line["keys"] or "",
+            )
+        )
+
+
+@app.command()
+def query(
+    path: Store,
+    topic: Annotated[str, typer.Argument(help="The topic's name.")],
+    key: Annotated[str, typer.Argument(help="A UNIQ_KEY, or one of a message's KEYS.")],
+    as_json: AsJson = False,
+) -> None:
+    """Print where in the CommitLog the messages with a key stand."""
+    from store import dump as dumping
+
+    for line in _read(dumping.query(path, topic, key)):
+        if as_json:
+            _print_json([line])
+        else:
+            for offset in line["commitLogOffsets"]:
+                print(offset)
+
+
+def _read(lines: Iterable[dict[str, Any]]) -> Iterable[dict[str, Any]]:
+    """The lines; a store that cannot be read ends the command with its reason."""
+    from store.errors import StoreError
+
+    try:
+        yield from lines
+    except StoreError as error:
+        typer.echo(f"raymq store: {error}", err=True)
+        raise typer.Exit(2) from error
+
+
+def _print_json(lines: Iterable[dict[str, Any]]) -> None:
+    out = sys.stdout.buffer  # JSON is UTF-8, whatever the terminal speaks
+    try:
+        for line in lines:
+            text = json.dumps(line, ensure_ascii=False, separators=(",", ":"))
+            out.write(_BEYOND_BMP.sub(_escaped, text).encode() + b"\n")
+        out.flush()
+    except BrokenPipeError:  # the reader has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _escaped(found: re.Match[str]) -> str:
+    """A character beyond 16 bits as Java's JSON writers put it."""
+    return json.dumps(found[0])[1:-1]
