@@ -40,10 +40,10 @@ from actors.remoting.server import RemotingServer
 from actors.remoting.table import RequestTable
 from store.clock import Clock
 from store.identity import StoreIdentity
-from store.kernels.warm import warm_up
 from store.message.hosts import Host
 from store.message.message_id import UniqKeyGenerator
 from store.message_store import MessageStore
+from store.warm import warm_up
 
 _log = structlog.get_logger(__name__)
 

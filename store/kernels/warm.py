@@ -1,4 +1,4 @@
-"""Compiling ahead: no kernel may be compiled while messages wait (design law 4)."""
+"""Loading all kernels at once, before messages come (design law 4)."""
 
 from importlib import import_module
 
@@ -19,7 +19,7 @@ FAMILIES = (
 )
 
 
-def warm_up() -> None:
+def load_kernels() -> None:
     """Compile all kernels (seconds), or load them from the cache (about half a second)."""
     for family in FAMILIES:
         import_module(f"store.kernels.{family}")

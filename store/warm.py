@@ -1,0 +1,65 @@
+"""Warming up: no kernel may be compiled or loaded while messages wait (design law 4).
+
+A kernel without declared types is compiled for those of its first call. So besides loading all families this
+sends a few messages through a throw-away store, on every path that a broker's messages take.
+"""
+
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from store.clock import SystemClock
+from store.identity import StoreIdentity
+from store.kernels.warm import load_kernels
+from store.message.batch import encode_batch
+from store.message.hosts import Host
+from store.message.message import Message
+from store.message.properties import encode_properties
+from store.message.record import RecordDraft, encode_record
+from store.message.tags import tags_code
+from store.message_store import MessageStore
+from store.settings import StoreSettings
+
+_TOPIC = "warm-up"
+_HOST = Host("127.0.0.1", 0)
+_SETTINGS = StoreSettings.model_validate(
+    {
+        "commit_log_file_bytes": 1 << 20,
+        "consume_queue_file_bytes": 20_000,
+        "index_slots": 100,
+        "index_entries": 400,
+        "flush": "async",
+    }
+)
+
+
+def warm_up() -> None:
+    """Compile all kernels that a broker uses (seconds), or load them from the cache (under a second)."""
+    load_kernels()
+    with TemporaryDirectory(prefix="raymq-warm-up-") as directory:
+        identity = StoreIdentity("warm-up", "warm-up")
+        store = MessageStore.open(Path(directory), _SETTINGS, identity, SystemClock(), store_host=_HOST)
+        try:
+            _send(store)
+            _read(store)
+        finally:
+            store.close()
+
+
+def _send(store: MessageStore) -> None:
+    message = Message(_TOPIC, b"body", tags="tag", keys="key", properties={"UNIQ_KEY": "00"})
+    properties = encode_properties(message.properties)
+    draft = RecordDraft(_TOPIC, 0, message.body, properties, born_host=_HOST.packed)
+    store.append(draft)
+    store.append_batch(draft, encode_batch([message, message]))
+    store.append_records(_TOPIC, 0, bytearray(encode_record(draft, 0, 0, 0, _HOST.packed)), _HOST.packed)
+    store.tick()
+    store.flush_now()
+    store.tick()
+
+
+def _read(store: MessageStore) -> None:
+    for codes in (None, frozenset({tags_code("tag")}), frozenset({tags_code("other"), tags_code("another")})):
+        store.get_message(_TOPIC, 0, 0, 32, 1 << 20, codes)
+    store.query_by_key(_TOPIC, "key")
+    store.offset_by_timestamp(_TOPIC, 0, 1)
+    store.record_at(0)
