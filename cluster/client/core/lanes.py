@@ -17,10 +17,10 @@ from dataclasses import dataclass
 
 from actors.remoting.codes import RayMQRequestCode
 from actors.remoting.command import Buffer, RemotingCommand
+from actors.remoting.headers import SendRecordsHeader, SendRecordsResponse
 from cluster.client.config import ProducerConfig
 from cluster.client.core.backoff import Backoff
 from cluster.client.core.instance import ClientInstance
-from cluster.client.core.route_table import AUTO_CREATE_TOPIC
 from cluster.client.errors import (
     BrokerRefused,
     BrokerUnreachable,
@@ -124,18 +124,18 @@ class Lane:
         """The offset of the batch's first row."""
         queue = self._queue
         address = self._instance.master_of(queue.topic, queue.broker_name)
-        ext = {
-            "producerGroup": self._config.group,
-            "topic": queue.topic,
-            "queueId": str(queue.queue_id),
-            "defaultTopic": AUTO_CREATE_TOPIC,
-            "defaultTopicQueueNums": str(self._config.default_topic_queue_nums),
-        }
-        command = RemotingCommand(RayMQRequestCode.SEND_RECORDS, ext, parts=batch.records)
+        header = SendRecordsHeader(
+            queue.topic,
+            queue.queue_id,
+            batch.rows,
+            producer_group=self._config.group,
+            default_topic_queue_nums=self._config.default_topic_queue_nums,
+        )
+        command = RemotingCommand(RayMQRequestCode.SEND_RECORDS, header.to_ext(), parts=batch.records)
         answer = await self._instance.ask(address, command, timeout_ms)
         if answer.code not in STATUS_OF_CODE:
             raise refused(answer.code, answer.remark, address)
-        return int(answer.ext["queueOffset"])
+        return SendRecordsResponse.from_ext(answer.ext).queue_offset
 
     async def _refresh(self) -> None:
         try:
