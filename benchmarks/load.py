@@ -1,4 +1,4 @@
-"""One load on one broker: RocketMQ's Java producer in a process of its own, and what the broker's process spent on it."""
+"""One load on one broker: RocketMQ's Java producer in a process of its own, and what it cost the broker."""
 
 from __future__ import annotations
 
@@ -47,7 +47,15 @@ class LoadFailed(Exception):
 
 
 def produce(
-    kit: JavaKit, nameserver: str, broker: str, broker_pid: int, load: Load, *, warmup_s: int, measured_s: int, home: Path
+    kit: JavaKit,
+    nameserver: str,
+    broker: str,
+    broker_pid: int,
+    load: Load,
+    *,
+    warmup_s: int,
+    measured_s: int,
+    home: Path,
 ) -> Figures:
     """Run the producer against the broker at `broker` and give its figures.
 
@@ -77,10 +85,14 @@ def produce(
     cpu_share = (_cpu_s(process) - cpu_before_s) / (time.monotonic() - began_s)
     lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
     if done.returncode != 0 or not lines:
-        raise LoadFailed(f"the producer ended with {done.returncode}:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
+        raise LoadFailed(
+            f"the producer ended with {done.returncode}:\n{done.stdout[-2000:]}{done.stderr[-2000:]}"
+        )
     said = json.loads(lines[-1])
     if said["failed"] or said["notOk"]:
-        raise LoadFailed(f"{said['failed']} sends failed, {said['notOk']} were not SEND_OK: {said['firstError']}")
+        raise LoadFailed(
+            f"{said['failed']} sends failed, {said['notOk']} were not SEND_OK: {said['firstError']}"
+        )
     return Figures(
         messages_per_s=said["messagesPerSecond"],
         p50_ms=said["p50Ms"],

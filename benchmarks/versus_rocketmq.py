@@ -1,9 +1,11 @@
 """RayMQ beside Apache RocketMQ 5.3.3: the same Java client on each, one alone on the machine at a time.
 
-    uv run python -m benchmarks.versus_rocketmq [--load NAME] [--rounds 3] [--seconds 20] [--flush async|sync] [--json]
+    uv run python -m benchmarks.versus_rocketmq [--load NAME] [--rounds 3] [--seconds 20]
+                                                [--flush async|sync] [--only raymq|rocketmq] [--json]
 
-Each run has a nameserver and a broker in processes of their own, with a fresh store; RocketMQ's broker has a heap of
-1 GiB and its defaults otherwise. The order of the two changes from round to round; figures are medians of the rounds.
+Each run has a fresh store. RocketMQ has a process for the nameserver and one for the broker, whose heap is
+1 GiB, with its defaults otherwise; RayMQ has one process for both. The order of the two changes from round
+to round; figures are medians of the rounds.
 """
 
 from __future__ import annotations
@@ -59,7 +61,9 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--load", choices=sorted(LOADS), default="java-producer")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=int, default=20, help="measured, after the warm-up")
-    parser.add_argument("--warmup", type=int, default=15, help="seconds; under 12 the Java broker is not at speed")
+    parser.add_argument(
+        "--warmup", type=int, default=15, help="seconds; under 12 the Java broker is not at speed"
+    )
     parser.add_argument("--flush", choices=("async", "sync"), default="async")
     parser.add_argument("--only", choices=SIDES, help="one side alone")
     parser.add_argument("--json", action="store_true", help="one line of JSON instead of a table")
@@ -74,8 +78,9 @@ def _measure(kit: JavaKit, options: argparse.Namespace) -> Rounds:
             figures = _run_alone(kit, side, options)
             rounds[side].append(figures)
             print(
-                f"round {number + 1} {side:9} {figures.messages_per_s:10,.0f}/s  p50 {figures.p50_ms:.3f} ms  "
-                f"p99 {figures.p99_ms:.3f} ms  broker {figures.broker_cpu_us_per_message:.1f} µs a message",
+                f"round {number + 1} {side:9} {figures.messages_per_s:10,.0f}/s"
+                f"  p50 {figures.p50_ms:.3f} ms  p99 {figures.p99_ms:.3f} ms"
+                f"  broker {figures.broker_cpu_us_per_message:.1f} µs a message",
                 file=sys.stderr,
             )
     return rounds
@@ -122,7 +127,8 @@ def _report(rounds: Rounds, options: argparse.Namespace) -> dict[str, object]:
 
 def _medians(figures: Sequence[Figures]) -> dict[str, float]:
     return {
-        field.name: statistics.median(getattr(figure, field.name) for figure in figures) for field in fields(Figures)
+        field.name: statistics.median(getattr(figure, field.name) for figure in figures)
+        for field in fields(Figures)
     }
 
 

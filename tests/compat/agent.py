@@ -31,7 +31,9 @@ class OperationFailed(Exception):
 class Agent:
     """A JVM with RocketMQ clients of one version and one header encoding."""
 
-    def __init__(self, kit: JavaKit, profile: str, nameserver: str, home: Path, *, encoding: str = "JSON") -> None:
+    def __init__(
+        self, kit: JavaKit, profile: str, nameserver: str, home: Path, *, encoding: str = "JSON"
+    ) -> None:
         """`encoding` is JSON or ROCKETMQ: that of the headers which these clients write."""
         options = (f"-Duser.home={home}", f"-Drocketmq.serialize.type={encoding}")
         command = kit.command("compat.Agent", f"namesrv={nameserver}", profile=profile, jvm=(*JVM, *options))
@@ -67,7 +69,9 @@ class Agent:
 
     def received(self, name: str, count: int, timeout_s: float = 20) -> list[Facts]:
         """What push consumer `name` received, as soon as it is `count` messages, or after the time."""
-        messages: list[Facts] = self.call("push_received", name=name, count=count, timeoutMs=int(timeout_s * 1000))
+        messages: list[Facts] = self.call(
+            "push_received", name=name, count=count, timeoutMs=int(timeout_s * 1000)
+        )
         return messages
 
     def kill(self) -> None:

@@ -70,7 +70,9 @@ def java_kit() -> JavaKit:
     cache = _cache_root()
     cache.mkdir(parents=True, exist_ok=True)
     pom_key = _content_key([POM])
-    class_key = _content_key([POM, *_sources(*{folder for folders in PROGRAMS.values() for folder in folders})])
+    class_key = _content_key(
+        [POM, *_sources(*{folder for folders in PROGRAMS.values() for folder in folders})]
+    )
     kit = JavaKit(java, cache / f"jars-{pom_key}", cache / f"classes-{class_key}")
     with _locked(cache / "lock"):
         _build_once(kit.jars, _resolve_jars)

@@ -1,4 +1,4 @@
-"""What the compatibility tests run on: the jars, either side with a nameserver and a broker, and Java clients."""
+"""What the compatibility tests run on: the jars, either side with nameserver and broker, Java clients."""
 
 from __future__ import annotations
 
@@ -33,7 +33,9 @@ def kit() -> JavaKit:
 
 
 @pytest.fixture(scope="session", params=["rocketmq", "raymq"])
-def peer(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, kit: JavaKit) -> Iterator[Peer]:
+def peer(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, kit: JavaKit
+) -> Iterator[Peer]:
     """Give one side after the other, with the same settings; every assertion holds on both."""
     root = tmp_path_factory.mktemp(request.param)
     settings = {

@@ -20,7 +20,12 @@ class Program:
     """A child process whose output goes to a file and can be waited on, line by line."""
 
     def __init__(
-        self, command: Sequence[str], log: Path, *, cwd: Path | None = None, env: Mapping[str, str] | None = None
+        self,
+        command: Sequence[str],
+        log: Path,
+        *,
+        cwd: Path | None = None,
+        env: Mapping[str, str] | None = None,
     ) -> None:
         """Start `command`, with its output in `log` and an open pipe as its input."""
         log.parent.mkdir(parents=True, exist_ok=True)

@@ -17,7 +17,7 @@ BROKER_NAME = "broker-a"
 
 
 class RayMQ:
-    """Nameserver, rebalancer and one broker in a process of their own, on ports that they keep over a restart."""
+    """Nameserver, rebalancer and one broker in one process, on ports that they keep over a restart."""
 
     def __init__(self, root: Path, settings: Mapping[str, str] | None = None) -> None:
         """Prepare; nothing runs yet. `settings` are lines of RocketMQ's broker.conf."""
@@ -47,7 +47,14 @@ class RayMQ:
         return self._process
 
     def start(self) -> Self:
-        command = [sys.executable, "-m", "actors.standalone", "--json", "--store-root", str(self.root / "store")]
+        command = [
+            sys.executable,
+            "-m",
+            "actors.standalone",
+            "--json",
+            "--store-root",
+            str(self.root / "store"),
+        ]
         ports = ["--nameserver-port", str(self._nameserver_port), "--broker-port", str(self._broker_port)]
         self._process = Program([*command, *ports, *self._options()], self.root / "raymq.log", cwd=REPO)
         self._process.wait_for("READY ", START_TIMEOUT_S)

@@ -1,8 +1,8 @@
-"""Apache RocketMQ 5.3.3 itself: its nameserver and one broker on free ports of the loopback, in a directory of their own.
+"""Apache RocketMQ 5.3.3 itself: its nameserver and one broker, on free ports of the loopback.
 
-    <root>/home/        ROCKETMQ_HOME, with an empty conf/
-    <root>/store/       storePathRootDir
-    <root>/*.conf, *.log
+<root>/home/        ROCKETMQ_HOME, with an empty conf/
+<root>/store/       storePathRootDir
+<root>/*.conf, *.log
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ START_TIMEOUT_S = 60
 
 
 class RocketMQ:
-    """A nameserver and a broker; each can be stopped, killed and started again on the same store and ports."""
+    """A nameserver and a broker; both keep their ports, and the broker its store, over a restart."""
 
     cluster_name = CLUSTER_NAME
     broker_name = BROKER_NAME
@@ -38,7 +38,7 @@ class RocketMQ:
     def __init__(
         self, kit: JavaKit, root: Path, settings: Mapping[str, str] | None = None, *, heap: str = "1g"
     ) -> None:
-        """Prepare; nothing runs yet. `settings` are lines of broker.conf, `heap` is -Xms and -Xmx of the broker."""
+        """Prepare; nothing runs yet. `settings` are lines of broker.conf; `heap` is the broker's."""
         self._kit = kit
         self.root = root
         self.store_root = root / "store"

@@ -2,8 +2,9 @@
 
     python -m tests.compat.store_writer ROOT --messages COUNT [--forever]
 
-prints one line of JSON for each confirmed message, then WRITTEN; with --forever it goes on, in the same way, until it
-is killed. File sizes are those of `STORE_CONF`, so that a few thousand messages fill several files of each kind.
+prints one line of JSON for each message that was appended, then WRITTEN; with --forever it goes on, in the
+same way, until it is killed. File sizes are those of `STORE_CONF`, so that a few thousand messages fill
+several files of each kind.
 """
 
 from __future__ import annotations

@@ -19,7 +19,8 @@ def bodies(messages: list[Facts]) -> list[str]:
 
 def numbered(topic: str, count: int, first: int = 0) -> list[dict[str, object]]:
     return [
-        {"topic": topic, "body": f"{n:04}", "tags": f"Tag{n % 3}", "keys": f"k{n}"} for n in range(first, first + count)
+        {"topic": topic, "body": f"{n:04}", "tags": f"Tag{n % 3}", "keys": f"k{n}"}
+        for n in range(first, first + count)
     ]
 
 
@@ -42,7 +43,9 @@ def queues_of(agent: Agent, name: str, topic: str) -> set[int]:
     return {queue["queueId"] for queue in queues if queue["topic"] == topic}
 
 
-def test_a_push_consumer_gets_what_was_there_and_what_comes(each_client: Agent, topic: str, names: Names) -> None:
+def test_a_push_consumer_gets_what_was_there_and_what_comes(
+    each_client: Agent, topic: str, names: Names
+) -> None:
     each_client.send(numbered(topic, 50))
     each_client.call("push_start", name=topic, group=names.group(), topic=topic)
     assert bodies(each_client.received(topic, 50)) == texts(50)
@@ -85,7 +88,10 @@ def test_members_share_the_queues_and_heirs_take_over(each_client: Agent, topic:
 
     until(shared, "two queues for each of two members")
     each_client.call("push_stop", name=topic + "one")
-    until(lambda: queues_of(each_client, topic + "two", topic) == {0, 1, 2, 3}, "all four for the one that stayed")
+    until(
+        lambda: queues_of(each_client, topic + "two", topic) == {0, 1, 2, 3},
+        "all four for the one that stayed",
+    )
     each_client.send(numbered(topic, 40))
     assert bodies(each_client.received(topic + "two", 40)) == texts(40)
     each_client.call("push_stop", name=topic + "two")
@@ -95,7 +101,9 @@ def test_a_member_that_dies_leaves_its_queues_to_the_others(agents: Agents, topi
     survivor, victim = agents.get("5.3.3-json"), agents.start("4.9.8-json")
     for agent, name in ((survivor, "survivor"), (victim, "victim")):
         agent.call("push_start", name=topic + name, group=names.group(), topic=topic)
-    until(lambda: len(queues_of(survivor, topic + "survivor", topic)) == 2, "two queues for each of two members")
+    until(
+        lambda: len(queues_of(survivor, topic + "survivor", topic)) == 2, "two queues for each of two members"
+    )
 
     victim.kill()
     until(lambda: len(queues_of(survivor, topic + "survivor", topic)) == 4, "all four for the survivor")
@@ -162,7 +170,9 @@ def test_versions_and_encodings_read_each_others_messages(agents: Agents, topic:
         agents.get(writer).send(numbered(topic, 10, first=10 * number))
 
     for reader in writers:
-        agents.get(reader).call("push_start", name=topic, group=names.group(reader.replace(".", "_")), topic=topic)
+        agents.get(reader).call(
+            "push_start", name=topic, group=names.group(reader.replace(".", "_")), topic=topic
+        )
     for reader in writers:
         assert bodies(agents.get(reader).received(topic, 30)) == texts(30)
         agents.get(reader).call("push_stop", name=topic)

@@ -25,9 +25,7 @@ def read_all(client: Agent, topic: str, group: str = "G_reader") -> list[Facts]:
     """Pull every message of the topic, queue by queue."""
     found: list[Facts] = []
     for queue in client.call("publish_queues", topic=topic):
-        offset, end = 0, next(
-            o["max"] for o in client.offsets(topic) if o["queueId"] == queue["queueId"]
-        )
+        offset, end = 0, next(o["max"] for o in client.offsets(topic) if o["queueId"] == queue["queueId"])
         while offset < end:
             pulled = client.call("pull", group=group, offset=offset, **queue)
             assert pulled["status"] == "FOUND", pulled
@@ -74,7 +72,10 @@ def test_sync_sends_are_acknowledged_and_read_back_equal(each_client: Agent, top
     for sent, result in zip(wanted, results, strict=True):
         message = read[result["msgId"]]
         assert facts_sent(message) == facts_sent(sent)
-        assert message["properties"].items() >= {"colour": "синий", "number": sent["properties"]["number"]}.items()  # type: ignore[index]
+        assert (
+            message["properties"].items()
+            >= {"colour": "синий", "number": sent["properties"]["number"]}.items()
+        )  # type: ignore[index]
         assert (message["queueId"], message["queueOffset"]) == (result["queueId"], result["queueOffset"])
         assert message["bornTimestamp"] <= message["storeTimestamp"] + 1
 

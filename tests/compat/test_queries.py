@@ -17,7 +17,13 @@ def filled_queue(client: Agent, topic: str, count: int) -> list[dict[str, object
     """Put `count` messages into queue 1 and give the results."""
     return client.send(
         [
-            {"topic": topic, "body": f"{n}", "tags": "Even" if n % 2 == 0 else "Odd", "keys": f"key{n} all", **QUEUE}
+            {
+                "topic": topic,
+                "body": f"{n}",
+                "tags": "Even" if n % 2 == 0 else "Odd",
+                "keys": f"key{n} all",
+                **QUEUE,
+            }
             for n in range(count)
         ]
     )
