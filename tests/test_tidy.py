@@ -1,4 +1,4 @@
-"""The house rules that no linter knows: sizes of functions and files, units in names, leftovers, machine paths."""
+"""The house rules that no linter knows: sizes of functions and files, units in names, leftovers, paths."""
 
 from __future__ import annotations
 
