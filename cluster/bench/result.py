@@ -53,7 +53,7 @@ class BenchResult:
         return 0.0
 
     def as_json(self) -> str:
-        """One line: name, messages_per_s, bytes_per_s, p50_ms, p99_ms, seconds (if they apply), parameters."""
+        """One line: name, messages_per_s, bytes_per_s, p50_ms, p99_ms, seconds (those known), parameters."""
         line: dict[str, object] = {"name": self.name}
         for figure in ("messages_per_s", "bytes_per_s", "p50_ms", "p99_ms", "seconds"):
             value = self.median(figure)
