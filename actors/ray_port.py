@@ -48,6 +48,10 @@ class ActorSilent(Exception):
     """The actor exists but does not answer now: it is starting, restarting, or its node is away."""
 
 
+class ActorFailed(Exception):
+    """The actor's method raised; the message says what."""
+
+
 @dataclass(frozen=True, order=True)
 class ActorName:
     """Where an actor is found."""
@@ -98,7 +102,7 @@ def _find(where: ActorName) -> Any:
 
 
 def ask(where: ActorName, method: str, *arguments: object, timeout_s: float) -> Any:
-    """Call an actor's method and wait; raises ActorGone, ActorSilent, or what the method raised."""
+    """Call an actor's method and wait; raises ActorGone, ActorSilent, ActorFailed."""
     import ray
 
     reference = getattr(_find(where), method).remote(*arguments)
@@ -114,7 +118,8 @@ def ask(where: ActorName, method: str, *arguments: object, timeout_s: float) -> 
     except ray.exceptions.ActorDiedError as error:
         raise ActorGone(f"{where.name} has ended: {error}") from error
     except ray.exceptions.RayTaskError as error:
-        raise error.as_instanceof_cause() from error
+        cause = error.cause if error.cause is not None else error
+        raise ActorFailed(f"{where.name}.{method}: {type(cause).__name__}: {cause}") from error
 
 
 def end(where: ActorName) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from actors.ray_port import control, own_node_ip
-from actors.service_host import Service, ServiceHost
+from actors.service_host import NotServing, Service, ServiceHost
 
 
 class ActorShell:
@@ -46,7 +46,10 @@ class ActorShell:
             "details": {},
         }
         if host.is_serving:
-            status["details"] = host.call(self.details)
+            try:
+                status["details"] = host.call(self.details)
+            except (NotServing, TimeoutError) as error:
+                status["reason"] = str(error)
         return status
 
     @control

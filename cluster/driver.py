@@ -138,7 +138,7 @@ class Driver:
             code_version=code_version(),
             prune=self.prune,
         )
-        refuse([*plan.refusals, *self._check_what_is_new(plan, running)])
+        refuse([*plan.refusals, *self._check_what_is_new(plan, running, specs)])
         return plan, specs
 
     def _place(self) -> Mapping[str, str]:
@@ -173,13 +173,14 @@ class Driver:
             ports |= dict(zip([name for name, _ in wanted], chosen, strict=True))
         return self.topology.with_ports(ports)
 
-    def _check_what_is_new(self, plan: Plan, running: Sequence[Running]) -> list[str]:
+    def _check_what_is_new(
+        self, plan: Plan, running: Sequence[Running], specs: Sequence[ActorSpec]
+    ) -> list[str]:
         """Look at ports and stores that the cluster's own actors do not hold already."""
-        held = {
-            actor.name: actor.spec
-            for actor in running
-            if actor.namespace == self.topology.namespace and actor.spec is not None
-        }
+        here = {actor.name: actor for actor in running if actor.namespace == self.topology.namespace}
+        wanted = {spec.name: spec for spec in specs}
+        # What gives no answer may still hold its own port and store: its successor waits for them.
+        held = {name: actor.spec or wanted.get(name) for name, actor in here.items()}
         freed = {action.spec.listen for action in plan.having(Verb.REMOVE) if action.spec is not None}
         demands: dict[str, list[Demand]] = {}
         for action in plan.having(Verb.CREATE, Verb.ROLL):
@@ -215,11 +216,17 @@ class Driver:
         begin_s = time.monotonic()
         failed = []
         with self.report.working(f"waiting for {', '.join(spec.name for spec in specs)}"):
-            for name, reason in fleet.wait_serving(self.topology.namespace, specs, self.timeout_s):
-                if reason:
-                    failed.append(f"{name}: {reason}")
-                else:
-                    self.report.line(f"{name} serves after {time.monotonic() - begin_s:.1f} s")
+            for arrival in fleet.wait_serving(self.topology.namespace, specs, self.timeout_s):
+                if arrival.reason:
+                    failed.append(f"{arrival.name}: {arrival.reason}")
+                    continue
+                self.report.line(f"{arrival.name} serves after {time.monotonic() - begin_s:.1f} s")
+                if arrival.code_version != code_version():
+                    self.report.line(
+                        f"{arrival.name} runs code {arrival.code_version}, not {code_version()}: "
+                        "Ray's workers import another copy of RayMQ than this one",
+                        "yellow",
+                    )
         if failed:
             raise LaunchFailed("\n".join(failed))
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
 from actors import ray_port
-from actors.ray_port import ActorGone, ActorName, ActorSilent
+from actors.ray_port import ActorFailed, ActorGone, ActorName, ActorSilent
 from actors.service_host import STOP_TIMEOUT_S, State
 from cluster.plan import ActorSpec, Kind, Running
 
@@ -38,14 +39,14 @@ def _observe_one(where: ActorName, namespace: str, patience_s: float) -> Running
         if not ray_port.has_method(where, STATUS):
             return Running(where.namespace, where.name, is_ours=False)
         return to_running(where, status_of(where, patience_s if is_here else ASK_TIMEOUT_S))
-    except ActorSilent as error:
+    except (ActorSilent, ActorFailed) as error:
         return Running(where.namespace, where.name, reason=str(error))
     except ActorGone:
         return None
 
 
 def status_of(where: ActorName, patience_s: float) -> dict[str, Any]:
-    """An actor's status, asked again while it is silent; raises ActorGone, ActorSilent."""
+    """An actor's status, asked again while it is silent; raises ActorGone, ActorSilent, ActorFailed."""
     deadline_s = time.monotonic() + patience_s
     while True:
         try:
@@ -93,39 +94,51 @@ def stop(namespace: str, name: str) -> str:
         ray_port.ask(where, STOP, timeout_s=STOP_TIMEOUT_S + ASK_TIMEOUT_S)
     except ActorGone:
         pass
-    except (ActorSilent, TimeoutError) as error:
+    except (ActorSilent, ActorFailed) as error:
+        # It is ended all the same: its store recovers as after a kill.
         hindrance = str(error)
-    # Its service failed to stop in order; it is ended all the same, and the store recovers as after a kill.
-    except Exception as error:  # noqa: BLE001
-        hindrance = f"{type(error).__name__}: {error}"
     ray_port.end(where)
     return hindrance
 
 
-def wait_serving(namespace: str, specs: Sequence[ActorSpec], timeout_s: float) -> Iterator[tuple[str, str]]:
-    """Yield (name, why it does not serve, or "") as each comes up, or at the end of the time."""
+@dataclass(frozen=True)
+class Arrival:
+    """An actor that serves now, or, with a `reason`, does not."""
+
+    name: str
+    reason: str = ""
+    code_version: str = ""
+
+
+def wait_serving(namespace: str, specs: Sequence[ActorSpec], timeout_s: float) -> Iterator[Arrival]:
+    """Yield each actor as it comes up, those that do not at the latest at the end of the time."""
     deadline_s = time.monotonic() + timeout_s
     waiting = [spec.name for spec in specs]
     while waiting:
         is_over = time.monotonic() > deadline_s
         for name in list(waiting):
-            state, reason = _state_of(ActorName(namespace, name))
+            state, arrival = _look_at(ActorName(namespace, name))
             if state is State.STARTING and not is_over:
                 continue
             waiting.remove(name)
-            yield (
-                name,
-                "" if state is State.SERVING else f"not serving: {reason or f'no answer in {timeout_s:g} s'}",
-            )
+            if state is State.STARTING:
+                yield Arrival(
+                    name, f"not serving after {timeout_s:g} s: {arrival.reason or 'it is starting'}"
+                )
+            else:
+                yield arrival
         time.sleep(PAUSE_S)
 
 
-def _state_of(where: ActorName) -> tuple[State, str]:
+def _look_at(where: ActorName) -> tuple[State, Arrival]:
     """The state of an actor that is coming up; "starting" where it may yet answer."""
     try:
         status = ray_port.ask(where, STATUS, timeout_s=ASK_TIMEOUT_S)
     except ActorSilent as error:
-        return State.STARTING, str(error)
-    except ActorGone as error:
-        return State.STOPPED, str(error)
-    return State(status["state"]), str(status["reason"])
+        return State.STARTING, Arrival(where.name, str(error))
+    except (ActorGone, ActorFailed) as error:
+        return State.STOPPED, Arrival(where.name, str(error))
+    state, reason = State(status["state"]), str(status["reason"])
+    if state is State.SERVING:
+        return state, Arrival(where.name, code_version=status["code_version"])
+    return state, Arrival(where.name, f"{state}: {reason}" if state is not State.STARTING else reason)

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from actors.ray_port import ActorGone, ActorSilent
+from actors.ray_port import ActorFailed, ActorGone, ActorSilent
 from actors.service_host import State
 from cluster import fleet
 from cluster.driver import Driver, LaunchFailed, LaunchRefused, UpResult
@@ -32,7 +32,7 @@ from cluster.topology_file import TopologyError, load_with_source
 
 EXIT_FAILED, EXIT_REFUSED, EXIT_INTERRUPTED = 1, 2, 130
 Refusals = (TopologyError, LaunchRefused, EnvironmentUnfit)
-Failures = (LaunchFailed, SessionFailed, HeadFailed, ActorGone, ActorSilent)
+Failures = (LaunchFailed, SessionFailed, HeadFailed, ActorFailed, ActorGone, ActorSilent)
 
 
 def up(
@@ -124,7 +124,9 @@ def status(topology: Topology) -> list[ActorStatus]:
         running = [actor for actor in fleet.observe(topology.namespace) if actor.is_ours]
     mine, _ = split_by_cluster(running, topology)
     brokers = [actor.spec for actor in mine if actor.spec is not None and actor.spec.kind is Kind.BROKER]
-    return [ActorStatus(actor, why_failing(actor, brokers)) for actor in reversed(mine)]
+    order = list(Kind)
+    mine.sort(key=lambda actor: (order.index(actor.spec.kind) if actor.spec else len(order), actor.name))
+    return [ActorStatus(actor, why_failing(actor, brokers)) for actor in mine]
 
 
 def why_failing(actor: Running, brokers: Sequence[ActorSpec]) -> str:

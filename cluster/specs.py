@@ -6,15 +6,21 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from actors.broker.settings import BrokerSettings
+from actors.nameserver.settings import NameserverSettings
+from actors.rebalancer.settings import RebalancerSettings
 from cluster.plan import ActorSpec, Kind
 from cluster.topology import Broker, KeyPath, Listener, Topology, show
 from cluster.topology_file import Source, explain
 from store.settings import StoreSettings
 
 STORE_KEY = "store"
+SETTINGS: Mapping[Kind, type[BaseModel]] = {
+    Kind.NAMESERVER: NameserverSettings,
+    Kind.REBALANCER: RebalancerSettings,
+}
 
 
 def make_specs(
@@ -43,12 +49,13 @@ def make_specs(
                 "store_root": str(topology.store_of(entry, home)),
             }
             specs.append(ActorSpec(Kind.BROKER, settings=settings, store=settings["store_root"], **common))
-        elif path[0] == "nameservers":
-            settings = listen | {"kv_config_path": str(home / name / "kvConfig.json")}
-            specs.append(ActorSpec(Kind.NAMESERVER, settings=settings, **common))
         else:
-            settings = listen | {"nameservers": nameservers, "state_root": str(home / name)}
-            specs.append(ActorSpec(Kind.REBALANCER, settings=settings, **common))
+            kind = Kind.NAMESERVER if path[0] == "nameservers" else Kind.REBALANCER
+            settings = listen | {"data_dir": str(home / name)}
+            if kind is Kind.REBALANCER:
+                settings["nameservers"] = nameservers
+            settings |= checked(SETTINGS[kind], entry.settings, (*path, "settings"), source)
+            specs.append(ActorSpec(kind, settings=settings, **common))
     order = list(Kind)
     return sorted(specs, key=lambda spec: order.index(spec.kind))
 
@@ -68,14 +75,20 @@ def broker_settings(topology: Topology, broker: Broker, path: KeyPath, source: S
         ((*path, "settings"), broker.settings),
     ):
         plain, of_store = split_settings(settings)
-        for model, values in ((BrokerSettings, plain), (StoreSettings, of_store)):
-            try:
-                checked = model.model_validate(values)
-            except ValidationError as error:
-                raise source.error(explain(error, model, at)) from None
-            given_here = checked.model_dump(mode="json", include=checked.model_fields_set)
-            (given if model is BrokerSettings else stored).update(given_here)
+        given |= checked(BrokerSettings, plain, at, source)
+        stored |= checked(StoreSettings, of_store, at, source)
     return given | {STORE_KEY: stored}
+
+
+def checked(model: type[BaseModel], values: Mapping[str, Any], at: KeyPath, source: Source) -> dict[str, Any]:
+    """The values as the model understands them, under its own names; raises TopologyError."""
+    # The rebalancer's directory is the one key that its model demands and the topology does not give.
+    demanded = {"data_dir": "."} if model is RebalancerSettings else {}
+    try:
+        found = model.model_validate({**demanded, **values})
+    except ValidationError as error:
+        raise source.error(explain(error, model, at)) from None
+    return found.model_dump(mode="json", include=found.model_fields_set - demanded.keys())
 
 
 def split_settings(settings: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -30,9 +30,10 @@ ADDRESS_KEYS = {
     "advertised_host": "brokers[].advertised_host", "brokerIP1": "brokers[].advertised_host",
     "advertised_port": "brokers[].advertised_port",
     "nameservers": "nameservers", "namesrvAddr": "nameservers", "rebalancers": "rebalancers",
+    "data_dir": "nothing: it stands below RAYMQ_HOME",
     "store_root": "store_root or brokers[].store", "storePathRootDir": "store_root or brokers[].store",
 }  # fmt: skip
-"""Broker settings that a topology gives by its own keys: two places for one fact would disagree one day."""
+"""Settings that a topology gives by its own keys: two places for one fact would disagree one day."""
 
 
 def _check_name(name: str) -> str:
@@ -56,7 +57,7 @@ class Listener(_Model):
     """One actor that listens: where it binds, what it tells others, and the node that it is bound to.
 
     `listen_port` 0 is a free one, chosen once by the driver. `resource` is a Ray resource that only the right
-    node has; without it the actor is bound to the head node's own.
+    node has; without it the actor is bound to the head node's own. `settings` are what else its service may be told.
     """
 
     listen_host: str | None = None
@@ -64,6 +65,7 @@ class Listener(_Model):
     advertised_host: str | None = None
     advertised_port: Port | None = None
     resource: str | None = None
+    settings: dict[str, Any] = Field(default_factory=dict)
 
 
 class Nameserver(Listener):
@@ -82,7 +84,6 @@ class Broker(Listener):
     name: Name
     listen_port: Port = 10911
     store: Path | None = None
-    settings: dict[str, Any] = Field(default_factory=dict)
 
 
 class RayStart(_Model):
@@ -195,9 +196,7 @@ def _shared_stores(topology: Topology, home: Path) -> Iterator[Problem]:
 
 def _misplaced_settings(topology: Topology) -> Iterator[Problem]:
     places: list[tuple[KeyPath, dict[str, Any]]] = [(("broker_settings",), topology.broker_settings)]
-    places += [
-        (("brokers", index, "settings"), broker.settings) for index, broker in enumerate(topology.brokers)
-    ]
+    places += [((*path, "settings"), entry.settings) for path, _name, entry in topology.listeners()]
     for path, settings in places:
         for key in settings:
             if key in ADDRESS_KEYS:

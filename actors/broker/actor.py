@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, cast
 
-import msgpack
-
 from actors.ray_port import append, control, read
 from actors.remoting.codes import ResponseCode
 from actors.remoting.errors import Refused
@@ -35,8 +33,7 @@ class Broker(ActorShell):
 
     def details(self) -> dict[str, Any]:
         """What the broker says of itself and its store."""
-        described: dict[str, Any] = msgpack.unpackb(self._api.describe())
-        return {key: value for key, value in described.items() if key not in ("v", "code", "remark")}
+        return cast("BrokerService", self._host.service).describe()
 
     @append
     def append(self, request: bytes) -> bytes:
@@ -68,7 +65,7 @@ class Broker(ActorShell):
 
     @property
     def _api(self) -> HandleApi:
-        return cast("BrokerService", self._host.service).handle_api
+        return cast("BrokerService", self._host.service).handle
 
     def _answer(self, request: Callable[[], Coroutine[Any, Any, bytes]]) -> bytes:
         """Run a request on the service's loop; that it is not up is an answer, not an exception."""

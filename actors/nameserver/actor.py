@@ -1,3 +1,38 @@
-"""The nameserver as a Ray actor."""
+"""The nameserver as a Ray actor: lifetime and thread hand-over, nothing else."""
 
 from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, cast
+
+from actors.ray_port import control
+from actors.service_host import Service
+from actors.shell import ActorShell
+
+if TYPE_CHECKING:
+    from actors.nameserver.service import NameserverService
+
+
+class Nameserver(ActorShell):
+    """One nameserver."""
+
+    def make_service(self) -> Service:
+        """The nameserver's service, with the settings of its spec."""
+        from actors.nameserver.service import NameserverService
+        from actors.nameserver.settings import NameserverSettings
+        from store.clock import SystemClock
+
+        return NameserverService(NameserverSettings.model_validate(self._spec["settings"]), SystemClock())
+
+    def details(self) -> dict[str, Any]:
+        """What it knows, counted."""
+        routes = self._service.routes
+        return {"address": self._service.address, "topics": len(routes.topics())}
+
+    @control
+    def route(self, topic: str) -> bytes | None:
+        """RocketMQ's TopicRouteData of a topic as JSON, as request 105 gives it; None for an unknown topic."""
+        return self._host.call(lambda: self._service.routes.encoded_route(topic, None))
+
+    @property
+    def _service(self) -> NameserverService:
+        return cast("NameserverService", self._host.service)

@@ -1,0 +1,31 @@
+"""The rebalancer as a Ray actor: lifetime and thread hand-over, nothing else."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, cast
+
+from actors.service_host import Service
+from actors.shell import ActorShell
+
+if TYPE_CHECKING:
+    from actors.rebalancer.service import RebalancerService
+
+
+class Rebalancer(ActorShell):
+    """One rebalancer."""
+
+    def make_service(self) -> Service:
+        """The rebalancer's service, with the settings of its spec."""
+        from actors.rebalancer.service import RebalancerService
+        from actors.rebalancer.settings import RebalancerSettings
+        from store.clock import SystemClock
+
+        return RebalancerService(RebalancerSettings.model_validate(self._spec["settings"]), SystemClock())
+
+    def details(self) -> dict[str, Any]:
+        """What it knows, counted."""
+        return {"address": self._service.address}
+
+    @property
+    def _service(self) -> RebalancerService:
+        return cast("RebalancerService", self._host.service)

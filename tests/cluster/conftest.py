@@ -1,0 +1,88 @@
+"""One Ray cluster for all tests that are marked `ray`, with a home, a token and ports of its own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+REPO = Path(__file__).parent.parent.parent
+CLI_TIMEOUT_S = 150.0
+COMMIT_LOG_FILE_BYTES = 16 * 1024 * 1024
+
+
+@dataclass
+class RayMQ:
+    """The `raymq` command over one topology of two brokers on free ports."""
+
+    home: Path
+    ports: Sequence[int]
+    environment: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def nameserver(self) -> str:
+        return f"127.0.0.1:{self.ports[0]}"
+
+    @property
+    def overrides(self) -> list[str]:
+        values = {
+            "ray.address": "new",
+            "ray.port": 0,
+            "ray.dashboard_port": 0,
+            "nameservers.0.listen_port": self.ports[0],
+            "brokers.broker-a.listen_port": self.ports[1],
+            "brokers.broker-b.listen_port": self.ports[2],
+            "broker_settings.store.commit_log_file_bytes": COMMIT_LOG_FILE_BYTES,
+            "broker_settings.register_interval_ms": 1000,
+            "rebalancers.0.settings": "{min_lease_ms: 200}",
+        }
+        return [f"{key}={value}" for key, value in values.items()]
+
+    def store(self, broker: str) -> Path:
+        return self.home / "store" / f"{broker}-0"
+
+    def run(self, command: str, *extra: str) -> subprocess.CompletedProcess[str]:
+        sets = [part for override in self.overrides for part in ("--set", override)]
+        return subprocess.run(
+            [sys.executable, "-m", "cluster.cli.main", command, *sets, *extra],
+            env=self.environment, cwd=REPO, capture_output=True, text=True, timeout=CLI_TIMEOUT_S, check=False,
+        )  # fmt: skip
+
+
+@pytest.fixture(scope="session")
+def raymq(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RayMQ]:
+    """Give the command, with nothing running yet; whatever it starts is ended after the last test."""
+    from cluster.environment import make_token
+    from cluster.preflight import free_ports
+    from cluster.ray_head import stop_head
+
+    home = tmp_path_factory.mktemp("raymq-home")
+    make_token(home / "token")
+    own = {
+        "RAYMQ_HOME": str(home),
+        "RAY_AUTH_TOKEN_PATH": str(home / "token"),
+        "RAY_AUTH_MODE": "token",
+        "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
+        "PYTHONPATH": str(REPO),
+    }
+    given = {key: value for key, value in os.environ.items() if key != "RAY_ADDRESS"}
+    with pytest.MonkeyPatch.context() as patch:
+        # Ray in this process reads them too, when a test connects.
+        for key, value in own.items():
+            patch.setenv(key, value)
+        patch.delenv("RAY_ADDRESS", raising=False)
+        try:
+            yield RayMQ(home, free_ports(["127.0.0.1"] * 3), given | own)
+        finally:
+            _leave_ray()
+            stop_head(home)
+
+
+def _leave_ray() -> None:
+    if "ray" in sys.modules:
+        sys.modules["ray"].shutdown()

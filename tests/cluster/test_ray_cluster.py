@@ -1,0 +1,241 @@
+"""A topology on Ray: up, down and up again, submitted as a job, killed, and guarded against a second writer.
+
+The tests share one Ray cluster and run in the order of the file; each leaves the topology serving.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import runpy
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import msgpack
+import pytest
+
+from actors import ray_port
+from actors.ray_port import ActorName
+from cluster import launch
+from cluster.driver import LaunchRefused
+from cluster.paths import home_of
+from cluster.plan import Verb
+from cluster.ray_head import marked_processes, read_record
+from cluster.ray_session import choose_way, connect, disconnect, is_connected
+from cluster.topology_file import load_topology
+from tests.cluster.conftest import REPO, RayMQ
+
+pytestmark = [pytest.mark.ray, pytest.mark.slow]
+
+BROKERS = ("broker-a", "broker-b")
+TOPIC = "kept"
+BACK_WITHIN_S = 6.0
+
+
+def last_line(text: str) -> str:
+    return text.strip().splitlines()[-1]
+
+
+def ensure_up(raymq: RayMQ) -> None:
+    """Bring the topology up by the command, unless it is."""
+    if read_record(raymq.home) is None:
+        done = raymq.run("up")
+        assert done.returncode == 0, done.stderr + done.stdout
+        assert last_line(done.stdout) == f"READY {raymq.nameserver}"
+    topology = load_topology(overrides=raymq.overrides)
+    if not is_connected():
+        connect(topology, home_of(topology.cluster), choose_way(topology, raymq.home, os.environ))
+
+
+@pytest.fixture
+def running(raymq: RayMQ) -> RayMQ:
+    """Give the topology up, with this process connected to its Ray."""
+    ensure_up(raymq)
+    return raymq
+
+
+def call(broker: str, method: str, **fields: object) -> dict[str, Any]:
+    request = msgpack.packb({"v": 1, **fields})
+    reply: dict[str, Any] = msgpack.unpackb(
+        ray_port.ask(ActorName("raymq", f"{broker}-0"), method, request, timeout_s=30)
+    )
+    return reply
+
+
+def batch(*bodies: bytes) -> bytes:
+    from store.message.batch import encode_batch
+    from store.message.message import Message
+
+    return encode_batch([Message(TOPIC, body) for body in bodies])
+
+
+def append(broker: str, *bodies: bytes) -> dict[str, Any]:
+    return call(broker, "append", topic=TOPIC, queue=0, batch=batch(*bodies))
+
+
+def read_all(broker: str) -> list[bytes]:
+    from store.message.record import decode_records
+
+    found = call(broker, "read", topic=TOPIC, queue=0, offset=0, max_messages=1000)
+    assert found["code"] == 0, found["remark"]
+    return [message.body for message in decode_records(found["records"])]
+
+
+def status_of(broker: str) -> dict[str, Any]:
+    status: dict[str, Any] = ray_port.ask(ActorName("raymq", f"{broker}-0"), "raymq_status", timeout_s=10)
+    return status
+
+
+def test_up_down_and_up_again_keeps_every_message(raymq: RayMQ) -> None:
+    ensure_up(raymq)
+    for broker in BROKERS:
+        assert append(broker, b"first", b"second")["code"] == 0
+    disconnect()
+    record = read_record(raymq.home)
+    assert record is not None
+
+    down = raymq.run("down")
+    assert down.returncode == 0, down.stderr
+    assert "ended Ray" in last_line(down.stdout)
+    assert list(marked_processes(record.mark)) == []
+    assert raymq.run("status").returncode == 1
+    assert not (raymq.store("broker-a") / "abort").exists()
+
+    ensure_up(raymq)
+    for broker in BROKERS:
+        assert read_all(broker) == [b"first", b"second"]
+
+
+def test_status_tells_what_runs(running: RayMQ) -> None:
+    done = running.run("status")
+    assert done.returncode == 0, done.stderr
+    actors = {actor["actor"]: actor for actor in json.loads(done.stdout)["actors"]}
+    assert list(actors) == ["nameserver-0", "rebalancer-0", "broker-a-0", "broker-b-0"]
+    assert {actor["state"] for actor in actors.values()} == {"serving"}
+    assert actors["nameserver-0"]["address"] == running.nameserver
+
+
+def test_up_again_adopts_what_runs(running: RayMQ) -> None:
+    before = status_of("broker-a")["pid"]
+    result = launch.up(overrides=running.overrides)
+    assert {action.verb for action in result.plan.actions} == {Verb.ADOPT}
+    assert result.nameservers == [running.nameserver]
+    assert status_of("broker-a")["pid"] == before
+
+
+def test_a_second_topology_on_the_same_ports_and_stores_is_refused_by_name(running: RayMQ) -> None:
+    second = [*running.overrides, "namespace=second", f"store_root={running.home}/store"]
+    with pytest.raises(LaunchRefused) as caught:
+        launch.up(overrides=second)
+    text = str(caught.value)
+    for broker in BROKERS:
+        assert f"is in use by {broker}-0 of cluster DefaultCluster (raymq)" in text
+        assert f"{running.store(broker)} is the store of {broker}-0 of cluster DefaultCluster (raymq)" in text
+    assert "in use by nameserver-0 of cluster DefaultCluster (raymq)" in text
+    assert [where for where in ray_port.list_actors() if where.namespace == "second"] == []
+
+
+def test_another_cluster_in_the_same_namespace_is_refused(running: RayMQ) -> None:
+    with pytest.raises(LaunchRefused, match="belongs to cluster DefaultCluster, not Other"):
+        launch.up(overrides=[*running.overrides, "cluster=Other"])
+
+
+def test_the_example_of_actor_handles_runs(running: RayMQ, capsys: pytest.CaptureFixture[str]) -> None:
+    example = runpy.run_path(str(REPO / "docs" / "examples" / "actor_handles.py"))
+    example["main"]()
+    shown = capsys.readouterr().out
+    assert "stored 2 messages" in shown
+    assert "read 4 apples\nread 2 pears\n" in shown
+
+
+def test_a_waiting_read_does_not_block_describe(running: RayMQ) -> None:
+    import ray
+
+    broker = ray.get_actor("broker-a-0", namespace="raymq")
+    end = call("broker-a", "offsets", topic=TOPIC)["queues"][0][2]
+    request = msgpack.packb({"v": 1, "topic": TOPIC, "queue": 0, "offset": end, "wait_ms": 20_000})
+    waiting = [broker.read.remote(request) for _ in range(8)]
+    begin_s = time.monotonic()
+    assert msgpack.unpackb(ray.get(broker.describe.remote(), timeout=10))["code"] == 0
+    assert append("broker-a", b"wakes them")["code"] == 0
+    replies = [msgpack.unpackb(reply) for reply in ray.get(waiting, timeout=10)]
+    assert time.monotonic() - begin_s < 10
+    assert {reply["count"] for reply in replies} == {1}
+
+
+def test_a_killed_broker_is_back_on_its_own_store_and_nothing_acknowledged_is_lost(running: RayMQ) -> None:
+    before = status_of("broker-b")
+    acknowledged = read_all("broker-b")
+    assert append("broker-b", b"just before the kill")["code"] == 0
+    begin_s = time.monotonic()
+    os.kill(before["pid"], signal.SIGKILL)
+    while True:
+        try:
+            after = status_of("broker-b")
+        except ray_port.ActorSilent:
+            continue
+        if after["state"] == "serving" and after["pid"] != before["pid"]:
+            break
+    back_after_s = time.monotonic() - begin_s
+    assert read_all("broker-b") == [*acknowledged, b"just before the kill"]
+    assert after["details"]["epoch"] == before["details"]["epoch"] + 1
+    assert back_after_s < BACK_WITHIN_S
+    assert {entry.failing for entry in launch.status(load_topology(overrides=running.overrides))} <= {""}
+
+
+def test_a_writer_whose_epoch_is_over_acknowledges_nothing(running: RayMQ) -> None:
+    epoch = running.store("broker-a") / "raymq.epoch"
+    successor = epoch.with_suffix(".tmp")
+    successor.write_text(f"{int(epoch.read_text()) + 1}\n")
+    successor.replace(epoch)
+    reply = append("broker-a", b"of an old epoch")
+    assert reply["code"] != 0
+    assert "another writer has opened this store" in reply["remark"]
+
+    result = launch.up(overrides=[*running.overrides, "brokers.broker-a.settings={pull_max_messages: 33}"])
+    assert [action.name for action in result.plan.having(Verb.ROLL)] == ["broker-a-0"]
+    assert b"of an old epoch" not in read_all("broker-a")
+    assert append("broker-a", b"of a new epoch")["code"] == 0
+
+
+def submit(raymq: RayMQ, tree: Path) -> str:
+    record = read_record(raymq.home)
+    assert record is not None
+    sets = [part for override in raymq.overrides for part in ("--set", override)]
+    done = subprocess.run(
+        [
+            sys.executable, "-m", "ray.scripts.scripts", "job", "submit", "--address", record.dashboard,
+            "--working-dir", ".", "--", "python", "-m", "cluster.launch", "configs/local.yaml", *sets,
+        ],
+        env={key: value for key, value in raymq.environment.items() if key != "PYTHONPATH"},
+        cwd=tree, capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_submitted_as_a_job_edited_and_submitted_again_keeps_every_message(
+    running: RayMQ, tmp_path: Path
+) -> None:
+    tree = tmp_path / "tree"
+    shutil.copytree(
+        REPO, tree, ignore=shutil.ignore_patterns(".git", ".venv", ".*_cache", "__pycache__", "tests")
+    )
+    before = {broker: read_all(broker) for broker in BROKERS}
+    (tree / "actors" / "shell.py").open("a").write("# edited\n")
+
+    shown = submit(running, tree)
+    assert f"READY {running.nameserver}" in shown
+    first = status_of("broker-a")["code_version"]
+    assert f"→ {first}" in shown
+
+    (tree / "actors" / "shell.py").open("a").write("# edited again\n")
+    shown = submit(running, tree)
+    second = status_of("broker-a")["code_version"]
+    assert f"code {first} → {second}" in shown
+    assert {broker: read_all(broker) for broker in BROKERS} == before
