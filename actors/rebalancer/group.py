@@ -203,9 +203,9 @@ class Group:
             if member.subscriptions != request.subscriptions:
                 raise Refused(
                     ResponseCode.SUBSCRIPTION_DIFFERS,
-                    f"group {self.name!r}: {request.client_id} subscribes to {_shown(request.subscriptions)}, "
-                    f"member {client_id} to {_shown(member.subscriptions)}; all members of a group subscribe "
-                    f"to the same (or set allow_subscription_change)",
+                    f"group {self.name!r}: {request.client_id} subscribes to "
+                    f"{_shown(request.subscriptions)}, member {client_id} to {_shown(member.subscriptions)}; "
+                    f"all members of a group subscribe to the same (or set allow_subscription_change)",
                 )
 
     def _note_member(self, request: SyncGroupRequest, expires_ns: int) -> None:

@@ -1,0 +1,191 @@
+"""A client: pooled connections, answers matched by opaque, deadlines, and a peer that asks back."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+
+import pytest
+from remoting_peers import ECHO, echo, run, serving, until
+
+from actors.remoting.chain import RequestContext
+from actors.remoting.client import RemotingClient, parse_address
+from actors.remoting.command import RemotingCommand
+from actors.remoting.errors import Closed, ConnectFailed, Refused, RemotingError, TimedOut
+from actors.remoting.table import RequestTable
+from store.clock import SystemClock
+
+
+def never(context: RequestContext) -> None:
+    return None
+
+
+def test_many_requests_share_one_connection_and_each_gets_its_own_answer() -> None:
+    async def story() -> None:
+        async with serving() as server:
+            client = RemotingClient(SystemClock())
+            address = f"127.0.0.1:{server.port}"
+            answers = await asyncio.gather(
+                *(
+                    client.invoke(address, RemotingCommand(ECHO, {"n": str(n)}, b"x" * n * 3000), 5000)
+                    for n in range(50)
+                )
+            )
+            assert [answer.ext["n"] for answer in answers] == [str(n) for n in range(50)]
+            assert [len(answer.body) for answer in answers] == [n * 3000 for n in range(50)]
+            assert len(server.connections) == 1
+            await client.close()
+
+    run(story())
+
+
+def test_a_refusal_is_an_answer_for_invoke_and_an_error_for_ask() -> None:
+    async def story() -> None:
+        async with serving() as server:
+            client = RemotingClient(SystemClock())
+            address = f"127.0.0.1:{server.port}"
+            assert (await client.invoke(address, RemotingCommand(99), 5000)).code == 3
+            with pytest.raises(Refused, match="request code 99 is not supported"):
+                await client.ask(address, RemotingCommand(99), 5000)
+            await client.close()
+
+    run(story())
+
+
+def test_nobody_there_is_connect_failed() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        port = taken.getsockname()[1]
+
+    async def story() -> None:
+        client = RemotingClient(SystemClock())
+        with pytest.raises(ConnectFailed, match="no connection"):
+            await client.invoke(f"127.0.0.1:{port}", RemotingCommand(ECHO), 5000)
+        await client.close()
+
+    run(story())
+
+
+def test_a_silent_peer_is_timed_out_by_the_clock_and_a_late_answer_harms_nobody(clock) -> None:
+    held: list[RequestContext] = []
+
+    async def story() -> None:
+        async with serving({1: echo, 2: held.append}) as server:
+            client = RemotingClient(clock)
+            address = f"127.0.0.1:{server.port}"
+            results: list[RemotingCommand | RemotingError] = []
+            await client.connect(address)
+            client.invoke_callback(address, RemotingCommand(2), 3000, results.append)
+            client.invoke_callback(address, RemotingCommand(2), 60_000, results.append)
+            await until(lambda: len(held) == 2)
+            clock.advance(2_999)
+            client.hub.expire_calls()
+            assert results == []
+            clock.advance(1)
+            client.hub.expire_calls()
+            assert [type(result) for result in results] == [TimedOut]
+            held[0].reply(RemotingCommand.response())
+            held[1].reply(RemotingCommand.response())
+            await until(lambda: len(results) == 2)
+            assert isinstance(results[1], RemotingCommand)
+            await client.close()
+
+    run(story())
+
+
+def test_a_connection_that_ends_fails_what_waits_and_is_made_again() -> None:
+    def hang_up(context: RequestContext) -> None:
+        context.connection.close("enough")
+
+    async def story() -> None:
+        async with serving({1: echo, 2: hang_up}) as server:
+            client = RemotingClient(SystemClock())
+            address = f"127.0.0.1:{server.port}"
+            with pytest.raises(Closed):
+                await client.invoke(address, RemotingCommand(2), 5000)
+            assert (await client.invoke(address, RemotingCommand(ECHO), 5000)).code == 0
+            await client.close()
+            with pytest.raises(Closed):
+                await client.invoke(address, RemotingCommand(ECHO), 5000)
+
+    run(story())
+
+
+def test_closing_the_client_fails_what_waits() -> None:
+    async def story() -> None:
+        async with serving({1: never}) as server:
+            client = RemotingClient(SystemClock())
+            waiting = asyncio.ensure_future(
+                client.invoke(f"127.0.0.1:{server.port}", RemotingCommand(1), 5000)
+            )
+            await until(lambda: server.connections)
+            await client.close()
+            with pytest.raises(Closed):
+                await waiting
+
+    run(story())
+
+
+def test_a_peer_may_ask_back_over_the_same_connection() -> None:
+    def ask_back(context: RequestContext) -> None:
+        context.connection.call(
+            RemotingCommand(7, {"q": "who"}),
+            5000,
+            lambda answer: context.reply(RemotingCommand.response(remark=answer.remark)),  # type: ignore[union-attr]
+        )
+
+    async def story() -> str | None:
+        table = RequestTable()
+        table.add(7, lambda context: RemotingCommand.response(remark="me: " + context.command.ext["q"]))
+        async with serving({1: ask_back}) as server:
+            client = RemotingClient(SystemClock(), table)
+            answer = await client.invoke(f"127.0.0.1:{server.port}", RemotingCommand(1), 5000)
+            await client.close()
+            return answer.remark
+
+    assert run(story()) == "me: who"
+
+
+def test_a_callback_that_fails_does_not_harm_the_next() -> None:
+    async def story() -> int:
+        async with serving() as server:
+            client = RemotingClient(SystemClock())
+            address = f"127.0.0.1:{server.port}"
+
+            def bug(result: RemotingCommand | RemotingError) -> None:
+                raise ZeroDivisionError
+
+            client.invoke_callback(address, RemotingCommand(ECHO), 5000, bug)
+            answer = await client.invoke(address, RemotingCommand(ECHO), 5000)
+            await client.close()
+            return answer.code
+
+    assert run(story()) == 0
+
+
+def test_oneway_is_sent_even_where_the_connection_is_still_to_be_made() -> None:
+    seen: list[str] = []
+
+    def note(context: RequestContext) -> None:
+        seen.append(context.command.ext["n"])
+
+    async def story() -> None:
+        async with serving({1: note}) as server:
+            client = RemotingClient(SystemClock())
+            address = f"127.0.0.1:{server.port}"
+            client.oneway(address, RemotingCommand(1, {"n": "first"}))
+            await until(lambda: len(seen) == 1)
+            client.oneway(address, RemotingCommand(1, {"n": "second"}))
+            await until(lambda: len(seen) == 2)
+            await client.close()
+
+    run(story())
+    assert seen == ["first", "second"]
+
+
+def test_addresses() -> None:
+    assert parse_address("host:9876") == ("host", 9876)
+    assert parse_address("[::1]:9876") == ("::1", 9876)
+    for wrong in ("host", "host:", ":9876", "host:port", "host:99999"):
+        with pytest.raises(ConnectFailed):
+            parse_address(wrong)

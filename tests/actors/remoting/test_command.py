@@ -1,0 +1,203 @@
+"""One command in both encodings: RocketMQ's own bytes, what librocketmq does differently, and bytes that
+are no header.
+"""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from actors.remoting.codes import FLAG_RESPONSE, LanguageCode
+from actors.remoting.command import PREFIX, RemotingCommand, append_command, decode_command, encode_command
+from actors.remoting.errors import ProtocolError
+
+# Written by RocketMQ 5.3.3's own classes: code 105, opaque 5, version 479, extFields {topic: T1}, body "B".
+JSON_FRAME = bytes.fromhex(
+    "000000810000007c7b22636f6465223a3130352c226578744669656c6473223a7b22746f706963223a225431227d2c22666c616722"
+    "3a302c226c616e6775616765223a224a415641222c226f7061717565223a352c2273657269616c697a655479706543757272656e74"
+    "525043223a224a534f4e222c2276657273696f6e223a3437397d42"
+)
+ROCKETMQ_FRAME = bytes.fromhex(
+    "000000270100002200690001df0000000500000000000000000000000d0005746f70696300000002543142"
+)
+
+
+def decode_frame(frame: bytes) -> RemotingCommand:
+    total, mark = PREFIX.unpack_from(frame)
+    assert total == len(frame) - 4
+    header_end = PREFIX.size + (mark & 0xFFFFFF)
+    return decode_command(frame[PREFIX.size : header_end], mark >> 24, frame[header_end:])
+
+
+def shape(command: RemotingCommand) -> tuple[object, ...]:
+    return (
+        command.code,
+        command.ext,
+        bytes(command.body),
+        command.remark,
+        command.flag,
+        command.opaque,
+        command.language,
+        command.version,
+    )
+
+
+@pytest.mark.parametrize("frame", [JSON_FRAME, ROCKETMQ_FRAME], ids=["json", "rocketmq"])
+def test_rocketmqs_own_frames_are_read_and_written_byte_for_byte(frame: bytes) -> None:
+    command = decode_frame(frame)
+    assert shape(command) == (105, {"topic": "T1"}, b"B", None, 0, 5, "JAVA", 479)
+    assert encode_command(command) == frame
+
+
+texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
+i32 = st.integers(-(2**31), 2**31 - 1)
+
+
+@settings(max_examples=60)
+@given(
+    code=st.integers(-(2**15), 2**15 - 1),
+    ext=st.dictionaries(texts, texts, max_size=5),
+    body=st.binary(max_size=40),
+    remark=st.none() | texts.filter(bool),
+    flag=i32,
+    opaque=i32,
+    language=st.sampled_from([code.name for code in LanguageCode]),
+    version=st.integers(-(2**15), 2**15 - 1),
+    serialize_type=st.sampled_from([0, 1]),
+)
+def test_a_command_survives_the_way_there(
+    code: int,
+    ext: dict[str, str],
+    body: bytes,
+    remark: str | None,
+    flag: int,
+    opaque: int,
+    language: str,
+    version: int,
+    serialize_type: int,
+) -> None:
+    command = RemotingCommand(code, ext, body, remark, flag, opaque, language, version, serialize_type)
+    found = decode_frame(encode_command(command))
+    assert shape(found) == shape(command)
+    assert found.serialize_type == serialize_type
+
+
+def test_bodies_in_parts_are_not_copied() -> None:
+    parts = [memoryview(b"x" * 5), b"yz"]
+    out: list[bytes | bytearray | memoryview] = []
+    size = append_command(out, RemotingCommand.response(parts=parts))
+    assert out[-2] is parts[0]
+    assert out[-1] is parts[1]
+    assert size == sum(map(len, out))
+    assert decode_frame(b"".join(out)).body == b"xxxxxyz"
+
+
+def test_a_frame_over_the_protocols_limit_is_not_sent() -> None:
+    with pytest.raises(ValueError, match="over the protocol's limit of 16,777,216"):
+        encode_command(RemotingCommand.response(parts=[b"x" * (8 << 20), b"x" * (8 << 20)]))
+
+
+def decode_json(text: str | bytes) -> RemotingCommand:
+    return decode_command(text.encode() if isinstance(text, str) else text, 0, b"")
+
+
+def test_librocketmq_writes_numbers_among_the_fields() -> None:
+    found = decode_json(
+        '{"code":10,"extFields":{"queueId":3,"flag":0,"batch":true,"topic":"T","gone":null,"f":1.5},'
+        '"flag":0,"language":"CPP","opaque":7,"remark":"","version":63}'
+    )
+    assert found.ext == {"queueId": "3", "flag": "0", "batch": "true", "topic": "T", "f": "1.5"}
+    assert (found.code, found.opaque, found.language, found.version) == (10, 7, "CPP", 63)
+
+
+def test_missing_fields_have_defaults() -> None:
+    found = decode_json('{"code":34}')
+    assert shape(found) == (34, {}, b"", None, 0, 0, "OTHER", 0)
+    assert decode_json('{"code":34,"language":["JAVA"],"opaque":"5","flag":null}').code == 34
+
+
+def test_text_that_is_not_utf8_is_replaced_as_in_java() -> None:
+    found = decode_json(
+        b'{"code":10,"extFields":{"i":"KEYS\x01\xb2\xe2"},"flag":0,"language":"JAVA","opaque":1}'
+    )
+    assert found.ext["i"] == "KEYS\x01\ufffd\ufffd"
+
+
+def test_a_lone_surrogate_can_be_written_again() -> None:
+    found = decode_json(
+        '{"code":10,"extFields":{"k":"a\\ud800b"},"flag":0,"language":"CPP","opaque":1,"version":1}'
+    )
+    assert found.ext["k"].encode() == b"a?b"
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        b"",
+        b"{",
+        b"[]",
+        b"null",
+        b'"text"',
+        b"{}",
+        b'{"code":"10"}',
+        b'{"code":null}',
+        b'{"code":99999999999999}',
+        b"\xff\xfe\x00",
+        b"[" * 100_000,
+        b'{"code":' + b"9" * 5000 + b"}",
+    ],
+    ids=lambda header: repr(header[:16]),
+)
+def test_json_that_is_no_header_is_a_protocol_error(header: bytes) -> None:
+    with pytest.raises(ProtocolError, match="JSON header"):
+        decode_json(header)
+
+
+def test_an_unknown_header_type_is_named() -> None:
+    with pytest.raises(ProtocolError, match="header type 7"):
+        decode_command(b"{}", 7, b"")
+
+
+@settings(max_examples=150)
+@given(data=st.binary(max_size=80), serialize_type=st.sampled_from([0, 1]))
+def test_random_bytes_are_a_command_or_a_protocol_error(data: bytes, serialize_type: int) -> None:
+    try:
+        found = decode_command(data, serialize_type, b"")
+    except ProtocolError:
+        return
+    assert isinstance(found.code, int)
+
+
+@settings(max_examples=150)
+@given(cut=st.integers(0, 34), value=st.binary(max_size=4))
+def test_a_damaged_rocketmq_header_is_a_command_or_a_protocol_error(cut: int, value: bytes) -> None:
+    header = bytearray(ROCKETMQ_FRAME[8:-1])
+    header[cut : cut + len(value)] = value
+    try:
+        found = decode_command(header, 1, b"")
+    except ProtocolError:
+        return
+    assert all(isinstance(text, str) for text in found.ext.values())
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
+    max_leaves=6,
+)
+KEYS = ["code", "extFields", "flag", "language", "opaque", "remark", "version"]
+
+
+@settings(max_examples=60)
+@given(fields=st.dictionaries(st.sampled_from(KEYS), json_values))
+def test_json_of_any_shape_is_a_command_or_a_protocol_error(fields: dict[str, object]) -> None:
+    try:
+        found = decode_json(json.dumps(fields))
+    except ProtocolError:
+        return
+    assert isinstance(found.code, int)
+    assert isinstance(found.opaque, int)
+    assert isinstance(found.flag & FLAG_RESPONSE, int)

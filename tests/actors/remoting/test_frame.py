@@ -1,0 +1,164 @@
+"""Frames out of a stream: cut anywhere, joined anyhow, long ones without copies, and bytes of other
+protocols.
+"""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from actors.remoting.command import MAX_FRAME_BYTES, PREFIX, RemotingCommand, encode_command
+from actors.remoting.errors import ProtocolError
+from actors.remoting.frame import (
+    FIRST_ALLOCATION_BYTES,
+    OWN_MEMORY_BYTES,
+    SHARED_BUFFER_BYTES,
+    FrameReader,
+    ReceiveMemory,
+    describe_bytes,
+)
+
+
+def frame(number: int, body: bytes = b"") -> bytes:
+    return encode_command(RemotingCommand(number, {"n": str(number)}, body))
+
+
+def feed(reader: FrameReader, data: bytes) -> list[RemotingCommand]:
+    """Give the reader these bytes as a socket would, as many at a time as it takes."""
+    commands = []
+    while data:
+        buffer = reader.get_buffer()
+        count = min(len(buffer), len(data))
+        buffer[:count] = data[:count]
+        data = data[count:]
+        reader.received(count)
+        while (command := reader.next_command()) is not None:
+            commands.append(command)
+    return commands
+
+
+def test_a_stream_cut_at_every_byte_gives_the_same_commands() -> None:
+    stream = frame(1, b"one") + frame(2) + frame(3, b"three")
+    for cut in range(1, len(stream)):
+        reader = FrameReader(ReceiveMemory())
+        found = feed(reader, stream[:cut]) + feed(reader, stream[cut:])
+        assert [(each.code, bytes(each.body)) for each in found] == [(1, b"one"), (2, b""), (3, b"three")]
+        assert not reader.has_partial
+
+
+@settings(max_examples=20)
+@given(st.lists(st.integers(0, 3 * OWN_MEMORY_BYTES), min_size=1, max_size=3), st.data())
+def test_frames_of_two_connections_do_not_mix(sizes: list[int], data: st.DataObject) -> None:
+    memory = ReceiveMemory()
+    streams = [
+        b"".join(frame(c * 100 + i, bytes([c]) * size) for i, size in enumerate(sizes)) for c in (1, 2)
+    ]
+    readers = [FrameReader(memory), FrameReader(memory)]
+    found: list[list[tuple[int, bytes]]] = [[], []]
+    while any(streams):
+        which = data.draw(st.sampled_from([c for c in (0, 1) if streams[c]]))
+        count = data.draw(st.sampled_from([5_000, 40_000, 100_001]))
+        chunk, streams[which] = streams[which][:count], streams[which][count:]
+        found[which] += [(each.code, bytes(each.body)) for each in feed(readers[which], chunk)]
+    for c in (0, 1):
+        assert found[c] == [((c + 1) * 100 + i, bytes([c + 1]) * size) for i, size in enumerate(sizes)]
+    assert memory.assembly_bytes == 0
+
+
+@pytest.mark.parametrize("size", [SHARED_BUFFER_BYTES, 3 * FIRST_ALLOCATION_BYTES])
+def test_a_long_frame_is_received_into_memory_of_its_own_which_its_handler_may_write(size: int) -> None:
+    reader = FrameReader(ReceiveMemory())
+    (command,) = feed(reader, frame(1, b"x" * size))
+    assert isinstance(command.body, memoryview)
+    assert len(command.body) == size
+    assert not command.body.readonly
+    assert command.body == b"x" * size
+
+
+def test_memory_of_a_long_frame_is_used_again_when_nobody_holds_it_and_not_before() -> None:
+    reader = FrameReader(ReceiveMemory())
+    (held,) = feed(reader, frame(1, b"1" * SHARED_BUFFER_BYTES))
+    (other,) = feed(reader, frame(2, b"2" * SHARED_BUFFER_BYTES))
+    assert isinstance(held.body, memoryview)
+    assert isinstance(other.body, memoryview)
+    assert held.body.obj is not other.body.obj
+    assert held.body == b"1" * SHARED_BUFFER_BYTES
+    first = held.body.obj
+    held.body.release()
+    (third,) = feed(reader, frame(3, b"3" * SHARED_BUFFER_BYTES))
+    assert isinstance(third.body, memoryview)
+    assert third.body.obj is first
+
+
+def test_announcing_a_length_takes_no_memory_of_that_length() -> None:
+    memory = ReceiveMemory()
+    readers = [FrameReader(memory) for _ in range(3)]
+    for reader in readers:
+        feed(reader, PREFIX.pack(MAX_FRAME_BYTES, 100))
+    assert memory.assembly_bytes == 3 * FIRST_ALLOCATION_BYTES
+    for reader in readers:
+        reader.close()
+    assert memory.assembly_bytes == 0
+
+
+def test_all_frames_that_are_arriving_have_a_bound_together() -> None:
+    memory = ReceiveMemory(max_assembly_bytes=2 * FIRST_ALLOCATION_BYTES)
+    readers = [FrameReader(memory) for _ in range(3)]
+    feed(readers[0], PREFIX.pack(MAX_FRAME_BYTES, 100))
+    feed(readers[1], PREFIX.pack(MAX_FRAME_BYTES, 100))
+    with pytest.raises(ProtocolError, match="are used up"):
+        feed(readers[2], PREFIX.pack(MAX_FRAME_BYTES, 100))
+
+
+def test_what_was_set_aside_is_read_on_later_and_other_connections_are_not_disturbed() -> None:
+    memory = ReceiveMemory()
+    reader, other = FrameReader(memory), FrameReader(memory)
+    stream = frame(1) + frame(2) + frame(3)[:-1]
+    reader.get_buffer()[: len(stream)] = stream
+    reader.received(len(stream))
+    first = reader.next_command()
+    reader.set_aside()
+    assert [each.code for each in feed(other, frame(9))] == [9]
+    reader.resume()
+    second = reader.next_command()
+    assert first is not None
+    assert second is not None
+    assert (first.code, second.code, reader.next_command()) == (1, 2, None)
+    assert [each.code for each in feed(reader, frame(3)[-1:])] == [3]
+
+
+@pytest.mark.parametrize(
+    ("first", "looks_like"),
+    [
+        (b"GET / HTTP/1.1\r\n", "an HTTP request"),
+        (b"POST /x HTTP/1.1", "an HTTP request"),
+        (b"PRI * HTTP/2.0\r\n\r\n", "HTTP/2 or gRPC"),
+        (b"\x16\x03\x01\x02\x00\x01\x00\x01", "a TLS hello"),
+        (b"PROXY TCP4 1.2.3.4", "the PROXY protocol"),
+        (b"SSH-2.0-OpenSSH_9.6", "SSH"),
+        (b"\xff\xff\xff\xff\xff\xff\xff\xff", "another protocol"),
+    ],
+)
+def test_bytes_of_other_protocols_are_named(first: bytes, looks_like: str) -> None:
+    with pytest.raises(ProtocolError, match="over the limit of 16,777,216") as error:
+        feed(FrameReader(ReceiveMemory()), first)
+    assert looks_like in error.value.looks_like
+    assert looks_like in describe_bytes(first)
+
+
+@pytest.mark.parametrize(("total", "mark"), [(0, 0), (3, 0), (10, 7), (MAX_FRAME_BYTES + 1, 10)])
+def test_lengths_that_cannot_be_are_refused(total: int, mark: int) -> None:
+    with pytest.raises(ProtocolError):
+        feed(FrameReader(ReceiveMemory()), PREFIX.pack(total, mark) + b"{}")
+
+
+@settings(max_examples=200)
+@given(st.lists(st.binary(max_size=60), max_size=5))
+def test_random_bytes_are_commands_or_a_protocol_error(chunks: list[bytes]) -> None:
+    reader = FrameReader(ReceiveMemory())
+    try:
+        for chunk in chunks:
+            feed(reader, chunk)
+    except ProtocolError as error:
+        assert error.looks_like  # noqa: PT017 - any input may or may not be an error

@@ -1,0 +1,359 @@
+"""A server as its peers see it: requests and answers in any order, overload, silence, and bytes of other
+protocols.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+
+import pytest
+import structlog
+from remoting_peers import ECHO, RawPeer, echo, raw_peer, run, serving, until
+
+from actors.remoting.chain import RequestContext
+from actors.remoting.codes import FLAG_ONEWAY, ResponseCode
+from actors.remoting.command import PREFIX, RemotingCommand, encode_command
+from actors.remoting.errors import Refused
+from actors.remoting.hub import RemotingLimits
+from store.errors import MessageIllegal, StoreError
+
+
+def request(code: int, opaque: int, body: bytes = b"", **ext: str) -> RemotingCommand:
+    return RemotingCommand(code, ext, body, opaque=opaque, language="JAVA")
+
+
+@pytest.mark.parametrize("serialize_type", [0, 1], ids=["json", "rocketmq"])
+def test_an_answer_echoes_opaque_and_encoding(serialize_type: int) -> None:
+    async def story() -> RemotingCommand:
+        async with serving() as server, raw_peer(server) as peer:
+            command = request(ECHO, 77, b"body", k="v")
+            command.serialize_type = serialize_type
+            peer.send(command)
+            return await peer.read()
+
+    answer = run(story())
+    assert (answer.code, answer.opaque, answer.flag, answer.ext, bytes(answer.body)) == (
+        0,
+        77,
+        1,
+        {"k": "v"},
+        b"body",
+    )
+    assert answer.serialize_type == serialize_type
+
+
+def test_answers_overtake_each_other_and_oneway_requests_have_none() -> None:
+    held: list[RequestContext] = []
+
+    def hold(context: RequestContext) -> None:
+        held.append(context)
+
+    async def story() -> list[int]:
+        async with serving({1: echo, 2: hold}) as server, raw_peer(server) as peer:
+            oneway = request(ECHO, 2)
+            oneway.flag = FLAG_ONEWAY
+            peer.send(request(2, 1), oneway, request(ECHO, 3))
+            first = await peer.read()
+            held[0].reply(RemotingCommand.response())
+            held[0].reply(RemotingCommand.response(1, "a second answer"))
+            peer.send(request(ECHO, 4))
+            second, third = await peer.read(), await peer.read()
+            return [first.opaque, second.opaque, third.opaque]
+
+    assert run(story()) == [3, 1, 4]
+
+
+def test_what_goes_wrong_in_a_handler_is_the_answer_and_ends_nothing() -> None:
+    def refuse(context: RequestContext) -> None:
+        raise Refused(ResponseCode.NO_PERMISSION, "the topic is read-only")
+
+    def illegal(context: RequestContext) -> None:
+        raise MessageIllegal("too long")
+
+    def damaged(context: RequestContext) -> None:
+        raise StoreError("bad record", "00000", 7)
+
+    def bug(context: RequestContext) -> None:
+        raise ZeroDivisionError("division by zero")
+
+    async def slow_bug(context: RequestContext) -> RemotingCommand:
+        raise Refused(ResponseCode.SYSTEM_BUSY, "later")
+
+    handlers = {
+        1: refuse,
+        2: illegal,
+        3: damaged,
+        4: bug,
+        5: lambda context: context.spawn(slow_bug(context)),
+    }
+
+    async def story() -> list[tuple[int, str | None]]:
+        async with serving(handlers) as server, raw_peer(server) as peer:
+            answers = []
+            for code in (1, 2, 3, 4, 5, 99):
+                peer.send(request(code, code))
+                answer = await peer.read()
+                assert answer.opaque == code
+                answers.append((answer.code, answer.remark))
+            return answers
+
+    assert run(story()) == [
+        (16, "the topic is read-only"),
+        (13, "too long"),
+        (1, "StoreError: 00000: bad record (at byte 7)"),
+        (1, "ZeroDivisionError: division by zero"),
+        (2, "later"),
+        (3, "request code 99 is not supported by this process"),
+    ]
+
+
+def test_a_peer_that_says_java_and_writes_numbers_is_told_which_field() -> None:
+    def upper(context: RequestContext) -> RemotingCommand:
+        return RemotingCommand.response(remark=context.command.ext["topic"].upper())
+
+    header = b'{"code":1,"extFields":{"topic":5},"flag":0,"language":"JAVA","opaque":8,"version":479}'
+    wrong = b'{"code":1,"extFields":[1],"flag":0,"language":"JAVA","opaque":9,"version":479}'
+
+    async def story() -> list[str | None]:
+        async with serving({1: upper}) as server, raw_peer(server) as peer:
+            for text in (header, wrong):
+                peer.write(PREFIX.pack(4 + len(text), len(text)) + text)
+            return [(await peer.read()).remark, (await peer.read()).remark]
+
+    assert run(story()) == [
+        "the header's field `topic` is no string: 5",
+        "the header's extFields is no JSON object",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("data", "looks_like"),
+    [
+        (b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", "an HTTP request"),
+        (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", "a TLS hello"),
+        (b"\xff" * 64, "another protocol"),
+        (PREFIX.pack(20, 16) + b"{'code': 'wrong'}"[:16], "a JSON header beginning"),
+        (PREFIX.pack(12, 8 | 9 << 24) + b"x" * 8, "a newer protocol"),
+        (b"\x00" * 64, "another protocol"),
+    ],
+    ids=["http", "tls", "huge", "json", "type", "zeros"],
+)
+def test_bytes_of_other_protocols_close_the_connection_with_one_log_line(
+    data: bytes, looks_like: str
+) -> None:
+    async def story() -> None:
+        async with serving() as server, raw_peer(server) as bad, raw_peer(server) as good:
+            bad.write(data)
+            assert await bad.is_closed()
+            good.send(request(ECHO, 1))
+            assert (await good.read()).opaque == 1
+
+    with structlog.testing.capture_logs() as logs:
+        run(story())
+    (line,) = [line for line in logs if line["log_level"] == "warning"]
+    assert line["event"] == "connection_refused"
+    assert looks_like in line["looks_like"]
+
+
+def test_random_bytes_never_end_the_server() -> None:
+    async def story() -> None:
+        async with serving() as server:
+            for _ in range(30):
+                async with raw_peer(server) as peer:
+                    peer.write(os.urandom(200))
+                    peer.writer.write_eof()
+                    assert await peer.is_closed()
+            async with raw_peer(server) as peer:
+                peer.send(request(ECHO, 1))
+                assert (await peer.read()).opaque == 1
+            assert server.hub.memory.assembly_bytes == 0
+
+    with structlog.testing.capture_logs():
+        run(story())
+
+
+def test_all_answers_of_a_turn_are_one_write_after_one_tick() -> None:
+    ticks: list[int] = []
+    seen: list[int] = []
+
+    def note(context: RequestContext) -> RemotingCommand:
+        seen.append(context.command.opaque)
+        return RemotingCommand.response()
+
+    async def story() -> None:
+        async with (
+            serving({1: note}, tick=lambda: ticks.append(len(seen))) as server,
+            raw_peer(server) as peer,
+        ):
+            peer.send(request(1, 0))
+            await peer.read()
+            (connection,) = server.connections
+            transport = connection._transport
+            assert transport is not None
+            writes: list[bytes] = []
+            connection._transport = _Recording(transport, writes)  # type: ignore[assignment]
+            peer.send(*(request(1, number) for number in range(1, 51)))
+            for _ in range(50):
+                await peer.read()
+            assert len(writes) == 1
+
+    run(story())
+    assert ticks[-1] == 51
+    assert len(ticks) <= 3
+
+
+class _Recording:
+    """A transport that counts its writes."""
+
+    def __init__(self, transport: asyncio.Transport, writes: list[bytes]) -> None:
+        self._transport = transport
+        self._writes = writes
+
+    def write(self, data: bytes) -> None:
+        self._writes.append(data)
+        self._transport.write(data)
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._transport, name)
+
+
+def test_idle_connections_and_half_frames_are_closed_after_the_limit(clock) -> None:
+    async def story() -> None:
+        async with (
+            serving(clock=clock, limits=RemotingLimits(idle_ms=120_000)) as server,
+            raw_peer(server) as idle,
+            raw_peer(server) as slow_loris,
+            raw_peer(server) as good,
+        ):
+            whole = encode_command(request(ECHO, 1))
+            for peer in (idle, good):
+                peer.send(request(ECHO, 1))
+                await peer.read()
+            slow_loris.write(whole[:5])
+            await until(lambda: any(each._reader.has_partial for each in server.connections))
+            server.hub.sweep()
+            for byte in whole[5:10]:
+                clock.advance(30_000)
+                before = server.hub.connections.copy()
+                slow_loris.write(bytes([byte]))
+                good.send(request(ECHO, 2))
+                await good.read()
+                server.hub.sweep()
+                assert len(before) >= len(server.connections)
+            assert len(server.connections) == 1
+            assert await idle.is_closed()
+            assert await slow_loris.is_closed()
+
+    with structlog.testing.capture_logs() as logs:
+        run(story())
+    reasons = sorted(line["reason"] for line in logs if line["event"] == "connection_ended")
+    assert reasons == ["idle for 120 s", "one frame has been arriving for 120 s"]
+
+
+def test_a_peer_that_does_not_read_gets_no_further_answers_produced() -> None:
+    size = 256 * 1024
+    produced: list[int] = []
+
+    def big(context: RequestContext) -> RemotingCommand:
+        produced.append(context.command.opaque)
+        return RemotingCommand.response(parts=[memoryview(bytes(size))])
+
+    async def story() -> None:
+        limits = RemotingLimits(high_water_bytes=1024 * 1024)
+        async with serving({1: big}, limits=limits) as server, raw_peer(server) as peer:
+            peer.reader._limit = 1024  # type: ignore[attr-defined]
+            peer.writer.transport.pause_reading()  # type: ignore[attr-defined]
+            peer.send(*(request(1, number) for number in range(200)))
+            await until(lambda: server.connections)
+            (connection,) = server.connections
+            await until(lambda: connection.over_high_water)
+            for _ in range(20):
+                await asyncio.sleep(0.001)
+            held_back = len(produced)
+            assert held_back < 100
+            peer.writer.transport.resume_reading()  # type: ignore[attr-defined]
+            peer.reader._limit = 2**16  # type: ignore[attr-defined]
+            opaques = [(await peer.read()).opaque for _ in range(200)]
+            assert opaques == list(range(200))
+
+    run(story())
+
+
+def test_one_connection_gets_its_share_of_a_turn_and_no_more() -> None:
+    order: list[int] = []
+
+    def note(context: RequestContext) -> RemotingCommand:
+        order.append(context.command.opaque)
+        return RemotingCommand.response()
+
+    async def story() -> None:
+        limits = RemotingLimits(input_budget_bytes=1024)
+        async with serving({1: note}, limits=limits) as server, raw_peer(server) as peer:
+            peer.send(*(request(1, number, b"x" * 500) for number in range(100)))
+            for _ in range(100):
+                await peer.read()
+
+    run(story())
+    assert order == list(range(100))
+
+
+def test_a_connection_over_the_limit_is_turned_away() -> None:
+    async def story() -> None:
+        async with (
+            serving(limits=RemotingLimits(max_connections=1)) as server,
+            raw_peer(server) as first,
+        ):
+            first.send(request(ECHO, 1))
+            await first.read()
+            async with raw_peer(server) as second:
+                assert await second.is_closed()
+            first.send(request(ECHO, 2))
+            assert (await first.read()).opaque == 2
+
+    with structlog.testing.capture_logs():
+        run(story())
+
+
+def test_a_port_in_use_is_an_error_and_a_stopped_server_frees_it() -> None:
+    async def story() -> None:
+        async with serving() as server:
+            port = server.port
+            async with serving() as other:
+                with pytest.raises(OSError, match="in use"):
+                    await other.start("127.0.0.1", port)
+        async with serving() as again:
+            del again
+
+    run(story())
+
+
+def test_every_code_is_counted() -> None:
+    def refuse(context: RequestContext) -> None:
+        raise Refused(ResponseCode.SYSTEM_BUSY, "no")
+
+    async def story() -> dict[int, tuple[int, int, int]]:
+        async with serving({1: echo, 2: refuse}) as server, raw_peer(server) as peer:
+            peer.send(request(1, 1), request(2, 2), request(1, 3), request(9, 4))
+            for _ in range(4):
+                await peer.read()
+            chain = server.hub.chain
+            entries = [*chain.table, chain.unknown]
+            return {each.code: (each.requests, each.answers, each.refusals) for each in entries}
+
+    assert run(story()) == {1: (2, 2, 0), 2: (1, 1, 1), 0: (1, 1, 0)}
+
+
+def test_a_request_that_closes_its_connection_ends_it_after_its_answer() -> None:
+    def last_words(context: RequestContext) -> None:
+        context.reply(RemotingCommand.response(remark="bye"))
+        context.connection.close("asked to")
+
+    async def story(peers: list[RawPeer]) -> str | None:
+        async with serving({1: last_words}) as server, raw_peer(server) as peer:
+            peer.send(request(1, 1), request(1, 2))
+            answer = await peer.read()
+            assert await peer.is_closed()
+            return answer.remark
+
+    assert run(story([])) == "bye"
