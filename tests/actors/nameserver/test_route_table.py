@@ -1,0 +1,171 @@
+"""What a nameserver knows when brokers come, change, fall silent and go."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from actors.nameserver.route_table import BrokerIdentity, RouteTable
+from actors.remoting.bodies import DataVersion, RegisterBrokerBody
+from actors.remoting.errors import Refused
+
+EXPIRY_NS = 120_000_000_000
+
+
+def topics(*names: str, perm: int = 6, queues: int = 4) -> dict[str, dict[str, Any]]:
+    return {
+        name: {"topicName": name, "readQueueNums": queues, "writeQueueNums": queues, "perm": perm}
+        for name in names
+    }
+
+
+class Brokers:
+    """Registers brokers in a table, each over its own connection unless told otherwise."""
+
+    def __init__(self) -> None:
+        self.table = RouteTable()
+
+    def register(
+        self,
+        name: str,
+        *names: str,
+        broker_id: int = 0,
+        address: str | None = None,
+        counter: int = 1,
+        now_ns: int = 0,
+        connection: object | None = None,
+        state_version: int = 0,
+        **options: Any,
+    ) -> tuple[str, str] | None:
+        where = address or f"{name}:{broker_id}"
+        return self.table.register(
+            BrokerIdentity("C", name, broker_id, where, f"ha-{where}"),
+            RegisterBrokerBody(DataVersion(counter, 0, state_version), topics(*names, **options)),
+            connection or where,
+            now_ns,
+            EXPIRY_NS,
+        )
+
+    def route(self, topic: str) -> dict[str, tuple[int, int]] | None:
+        route = self.table.route(topic)
+        if route is None:
+            return None
+        return {data.broker_name: (data.read_queue_nums, data.perm) for data in route.queue_datas}
+
+
+@pytest.fixture
+def brokers() -> Brokers:
+    return Brokers()
+
+
+def test_a_topic_is_where_brokers_registered_it(brokers: Brokers) -> None:
+    brokers.register("a", "T", "U")
+    brokers.register("b", "T", queues=8)
+    assert brokers.route("T") == {"a": (4, 6), "b": (8, 6)}
+    assert brokers.route("U") == {"a": (4, 6)}
+    assert brokers.route("V") is None
+    assert brokers.table.topics() == ["T", "U"]
+    assert brokers.table.topics("C") == ["T", "U"]
+    assert brokers.table.topics("other") == []
+    assert brokers.table.system_topics() == ["C", "a", "b"]
+    assert brokers.table.cluster_info().clusters == {"C": ["a", "b"]}
+
+
+def test_changed_topics_are_taken_and_single_ones_add_to_the_rest(brokers: Brokers) -> None:
+    brokers.register("a", "T", "U")
+    brokers.register("a", "T", queues=2)
+    assert brokers.route("T") == {"a": (4, 6)}, "the same version says nothing new"
+    brokers.register("a", "T", queues=2, counter=2)
+    assert brokers.route("T") == {"a": (2, 6)}
+    assert brokers.route("U") == {"a": (4, 6)}, "what a registration leaves out stays, as in RocketMQ"
+
+
+def test_topics_that_a_broker_no_longer_has_go_where_the_setting_says_so(brokers: Brokers) -> None:
+    brokers.table = RouteTable(delete_topic_with_broker_registration=True)
+    brokers.register("a", "T", "U")
+    brokers.register("a", "T", counter=2)
+    assert brokers.table.topics() == ["T"]
+
+
+def test_slaves_add_an_address_and_learn_their_master(brokers: Brokers) -> None:
+    assert brokers.register("a", "T") is None
+    assert brokers.register("a", "X", broker_id=1) == ("a:0", "ha-a:0")
+    assert brokers.route("X") is None, "only a master's topics count"
+    brokers.table.unregister("a", 0, "a:0")
+    route = brokers.table.route("T")
+    assert route is not None
+    assert route.broker_datas[0].broker_addrs == {1: "a:1"}
+    brokers.table.unregister("a", 1, "a:1")
+    assert brokers.route("T") is None
+    assert brokers.table.cluster_info().brokers == {}
+
+
+def test_a_replica_that_becomes_master_stands_under_one_id(brokers: Brokers) -> None:
+    brokers.register("a", "T")
+    brokers.register("a", broker_id=1)
+    brokers.table.unregister("a", 0, "a:0")
+    brokers.register("a", "T", broker_id=0, address="a:1", counter=2)
+    assert brokers.table.cluster_info().brokers["a"].broker_addrs == {0: "a:1"}
+
+
+def test_an_older_process_under_the_same_id_is_refused_by_name(brokers: Brokers) -> None:
+    brokers.register("a", "T", state_version=5)
+    with pytest.raises(Refused, match="a former master that still runs"):
+        brokers.register("a", "T", address="elsewhere:0", state_version=4)
+    brokers.register("a", "T", address="elsewhere:0", state_version=6)
+    assert brokers.table.cluster_info().brokers["a"].broker_addrs == {0: "elsewhere:0"}
+    brokers.table.unregister("a", 0, "a:0")
+    assert brokers.route("T") is not None, "the former holder's farewell is not the new one's"
+
+
+def test_a_silent_broker_is_dropped_after_its_time_and_not_before(brokers: Brokers) -> None:
+    brokers.register("a", "T")
+    brokers.register("b", "T")
+    assert brokers.table.heard("b:0", 60_000_000_000)
+    assert brokers.table.expire(EXPIRY_NS) == []
+    assert [live.identity.name for live in brokers.table.expire(EXPIRY_NS + 1)] == ["a"]
+    assert brokers.route("T") == {"b": (4, 6)}
+    assert not brokers.table.heard("a:0", 0)
+
+
+def test_a_closed_connection_drops_its_broker_unless_it_came_back_over_another(brokers: Brokers) -> None:
+    brokers.register("a", "T", connection="first")
+    brokers.register("b", "T", connection="other")
+    brokers.register("a", "T", connection="second")
+    brokers.table.connection_closed("first")
+    assert brokers.route("T") == {"a": (4, 6), "b": (4, 6)}
+    brokers.table.connection_closed("second")
+    assert brokers.route("T") == {"b": (4, 6)}
+
+
+def test_write_permission_is_wiped_and_given_back(brokers: Brokers) -> None:
+    brokers.register("a", "T", "U")
+    brokers.register("b", "T")
+    assert brokers.table.change_write_permission("a", is_writable=False) == 2
+    assert brokers.route("T") == {"a": (4, 4), "b": (4, 6)}
+    assert brokers.table.change_write_permission("a", is_writable=True) == 2
+    assert brokers.route("U") == {"a": (4, 6)}
+    assert brokers.table.change_write_permission("nobody", is_writable=False) == 0
+
+
+def test_a_topic_is_deleted_in_one_cluster_or_in_all(brokers: Brokers) -> None:
+    brokers.register("a", "T", "U")
+    brokers.table.delete_topic("T", "other")
+    assert brokers.route("T") is not None
+    brokers.table.delete_topic("T", "C")
+    brokers.table.delete_topic("U")
+    assert brokers.table.topics() == []
+
+
+def test_an_encoded_route_is_never_out_of_date(brokers: Brokers) -> None:
+    brokers.register("a", "T")
+    first = brokers.table.encoded_route("T", None)
+    assert brokers.table.encoded_route("T", None) is first
+    brokers.register("b", "T")
+    assert brokers.table.encoded_route("T", None) != first
+    with_order = brokers.table.encoded_route("T", "a:4")
+    assert with_order is not None
+    assert b'"orderTopicConf":"a:4"' in with_order
+    brokers.table.delete_topic("T")
+    assert brokers.table.encoded_route("T", None) is None

@@ -1,0 +1,191 @@
+"""A nameserver over its socket, as brokers and clients use it."""
+
+from __future__ import annotations
+
+import asyncio
+import zlib
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import orjson
+import pytest
+import uvloop
+
+from actors.nameserver.service import NameserverService
+from actors.nameserver.settings import NameserverSettings
+from actors.remoting.bodies import (
+    ClusterInfo,
+    DataVersion,
+    RegisterBrokerBody,
+    TopicRouteData,
+    decode_kv_table,
+    decode_topic_list,
+)
+from actors.remoting.client import RemotingClient
+from actors.remoting.codes import RequestCode
+from actors.remoting.command import RemotingCommand
+from actors.remoting.errors import Refused
+from actors.remoting.headers import RegisterBrokerHeader
+from store.clock import Clock, SystemClock
+
+Ask = Callable[..., Awaitable[RemotingCommand]]
+BODY = RegisterBrokerBody(
+    DataVersion(1), {"T": {"topicName": "T", "readQueueNums": 4, "writeQueueNums": 4, "perm": 6}}
+)
+BROKER = RegisterBrokerHeader("broker-a", "127.0.0.1:10911", "DefaultCluster", 0)
+
+
+def with_nameserver(
+    story: Callable[[NameserverService, Ask], Awaitable[None]],
+    data_dir: Path | None = None,
+    clock: Clock | None = None,
+) -> None:
+    async def run() -> None:
+        settings = NameserverSettings(listen_port=0, data_dir=data_dir)
+        service = NameserverService(settings, clock or SystemClock())
+        await service.start()
+        client = RemotingClient(SystemClock())
+
+        async def ask(code: int, ext: dict[str, str] | None = None, body: bytes = b"") -> RemotingCommand:
+            return await client.ask(service.address, RemotingCommand(code, ext, body), 5000)
+
+        try:
+            await story(service, ask)
+        finally:
+            await client.close()
+            await service.stop()
+
+    async def within() -> None:
+        await asyncio.wait_for(run(), 10)
+
+    uvloop.run(within())
+
+
+def test_a_broker_registers_and_clients_find_its_topics() -> None:
+    async def story(service: NameserverService, ask: Ask) -> None:
+        await ask(RequestCode.REGISTER_BROKER, BROKER.to_ext(), BODY.encode())
+        route = TopicRouteData.decode((await ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "T"})).body)
+        assert route.broker_datas[0].broker_addrs == {0: "127.0.0.1:10911"}
+        assert [(data.broker_name, data.write_queue_nums) for data in route.queue_datas] == [("broker-a", 4)]
+        info = ClusterInfo.decode((await ask(RequestCode.GET_BROKER_CLUSTER_INFO)).body)
+        assert info.clusters == {"DefaultCluster": ["broker-a"]}
+        everything = await ask(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
+        assert decode_topic_list(everything.body) == ["T"]
+        of_cluster = await ask(RequestCode.GET_TOPICS_BY_CLUSTER, {"cluster": "DefaultCluster"})
+        assert decode_topic_list(of_cluster.body) == ["T"]
+        system = await ask(RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS)
+        assert decode_topic_list(system.body) == ["DefaultCluster", "broker-a"]
+        with pytest.raises(Refused, match="no broker that is alive has registered topic 'U'") as error:
+            await ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "U"})
+        assert error.value.code == 17
+
+    with_nameserver(story)
+
+
+def test_a_broker_whose_connection_ends_or_that_says_goodbye_is_gone() -> None:
+    async def story(service: NameserverService, ask: Ask) -> None:
+        broker = RemotingClient(SystemClock())
+        register = RemotingCommand(RequestCode.REGISTER_BROKER, BROKER.to_ext(), BODY.encode())
+        await broker.ask(service.address, register, 5000)
+        await broker.close()
+        while service.routes.topics():  # noqa: ASYNC110 - the close has no event here
+            await asyncio.sleep(0)
+        await ask(RequestCode.REGISTER_BROKER, BROKER.to_ext(), BODY.encode())
+        goodbye = {
+            key: BROKER.to_ext()[key] for key in ("brokerName", "brokerAddr", "clusterName", "brokerId")
+        }
+        await ask(RequestCode.UNREGISTER_BROKER, goodbye)
+        assert service.routes.topics() == []
+
+    with_nameserver(story)
+
+
+def test_a_silent_broker_is_dropped_and_its_connection_closed(clock) -> None:
+    async def story(service: NameserverService, ask: Ask) -> None:
+        await ask(RequestCode.REGISTER_BROKER, BROKER.to_ext(), BODY.encode())
+        clock.advance(100_000)
+        await ask(RequestCode.BROKER_HEARTBEAT, {"brokerAddr": BROKER.broker_addr})
+        clock.advance(100_000)
+        service.expire_brokers()
+        assert service.routes.topics() == ["T"]
+        clock.advance(20_001)
+        service.expire_brokers()
+        assert service.routes.topics() == []
+        assert not service.server.connections
+
+    with_nameserver(story, clock=clock)
+
+
+def test_a_java_brokers_way_of_registering_is_understood() -> None:
+    async def story(service: NameserverService, ask: Ask) -> None:
+        header = {**BROKER.to_ext(), "enableActingMaster": "false", "heartbeatTimeoutMillis": "10000"}
+        body = BODY.encode()
+        right = str(zlib.crc32(body) & 0x7FFFFFFF)
+        with pytest.raises(Refused, match="CRC"):
+            await ask(RequestCode.REGISTER_BROKER, {**header, "bodyCrc32": "5"}, body)
+        await ask(RequestCode.REGISTER_BROKER, {**header, "bodyCrc32": right}, body)
+        version = BODY.data_version.encode()
+        where = {"brokerAddr": BROKER.broker_addr, "brokerName": "broker-a", "clusterName": "DefaultCluster"}
+        same = await ask(RequestCode.QUERY_DATA_VERSION, {**where, "brokerId": "0"}, version)
+        assert same.ext["changed"] == "false"
+        other = await ask(RequestCode.QUERY_DATA_VERSION, {**where, "brokerId": "0"}, DataVersion(9).encode())
+        assert other.ext["changed"] == "true"
+        assert orjson.loads(other.body) == orjson.loads(version)
+        slave = await ask(
+            RequestCode.REGISTER_BROKER,
+            RegisterBrokerHeader("broker-a", "127.0.0.1:10921", "DefaultCluster", 1).to_ext(),
+            body,
+        )
+        assert slave.ext["masterAddr"] == BROKER.broker_addr
+
+    with_nameserver(story)
+
+
+def test_write_permission_and_topics_are_taken_away() -> None:
+    async def story(service: NameserverService, ask: Ask) -> None:
+        await ask(RequestCode.REGISTER_BROKER, BROKER.to_ext(), BODY.encode())
+        wiped = await ask(RequestCode.WIPE_WRITE_PERM_OF_BROKER, {"brokerName": "broker-a"})
+        assert wiped.ext == {"wipeTopicCount": "1"}
+        route = TopicRouteData.decode((await ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "T"})).body)
+        assert not route.queue_datas[0].is_writable
+        added = await ask(RequestCode.ADD_WRITE_PERM_OF_BROKER, {"brokerName": "broker-a"})
+        assert added.ext == {"addTopicCount": "1"}
+        await ask(RequestCode.DELETE_TOPIC_IN_NAMESRV, {"topic": "T"})
+        with pytest.raises(Refused):
+            await ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "T"})
+
+    with_nameserver(story)
+
+
+def test_kv_config_outlives_the_nameserver(tmp_path: Path) -> None:
+    async def put(service: NameserverService, ask: Ask) -> None:
+        for key in ("T", "U"):
+            ext = {"namespace": "ORDER_TOPIC_CONFIG", "key": key, "value": "broker-a:4"}
+            await ask(RequestCode.PUT_KV_CONFIG, ext)
+        await ask(RequestCode.DELETE_KV_CONFIG, {"namespace": "ORDER_TOPIC_CONFIG", "key": "U"})
+        await ask(RequestCode.DELETE_KV_CONFIG, {"namespace": "none", "key": "U"})
+
+    async def get(service: NameserverService, ask: Ask) -> None:
+        found = await ask(RequestCode.GET_KV_CONFIG, {"namespace": "ORDER_TOPIC_CONFIG", "key": "T"})
+        assert found.ext == {"value": "broker-a:4"}
+        listed = await ask(RequestCode.GET_KVLIST_BY_NAMESPACE, {"namespace": "ORDER_TOPIC_CONFIG"})
+        assert decode_kv_table(listed.body) == {"T": "broker-a:4"}
+        for code, ext in (
+            (RequestCode.GET_KV_CONFIG, {"namespace": "ORDER_TOPIC_CONFIG", "key": "U"}),
+            (RequestCode.GET_KVLIST_BY_NAMESPACE, {"namespace": "none"}),
+        ):
+            with pytest.raises(Refused) as error:
+                await ask(code, ext)
+            assert error.value.code == 22
+        registered = await ask(RequestCode.REGISTER_BROKER, BROKER.to_ext(), BODY.encode())
+        assert decode_kv_table(registered.body) == {"T": "broker-a:4"}
+        route = TopicRouteData.decode((await ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "T"})).body)
+        assert route.order_topic_conf == "broker-a:4"
+
+    with_nameserver(put, tmp_path)
+    with_nameserver(get, tmp_path)
+
+
+def test_settings_take_rocketmqs_keys() -> None:
+    settings = NameserverSettings.model_validate({"listenPort": 1234, "scanNotActiveBrokerInterval": 7})
+    assert (settings.listen_port, settings.scan_interval_ms) == (1234, 7)
