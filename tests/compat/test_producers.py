@@ -42,7 +42,7 @@ def assert_queues_are_without_gaps(results: Sequence[Facts]) -> None:
         assert sorted(taken) == list(range(len(taken))), f"queue {queue_id}: {sorted(taken)}"
 
 
-def messages_for(topic: str, count: int) -> list[dict[str, object]]:
+def messages_for(topic: str, count: int) -> list[Facts]:
     return [
         {
             "topic": topic,
@@ -56,7 +56,7 @@ def messages_for(topic: str, count: int) -> list[dict[str, object]]:
     ]
 
 
-def facts_sent(message: dict[str, object]) -> tuple[object, ...]:
+def facts_sent(message: Facts) -> tuple[object, ...]:
     return (message["body"], message["tags"], message["keys"], message["flag"])
 
 
@@ -75,7 +75,7 @@ def test_sync_sends_are_acknowledged_and_read_back_equal(each_client: Agent, top
         assert (
             message["properties"].items()
             >= {"colour": "синий", "number": sent["properties"]["number"]}.items()
-        )  # type: ignore[index]
+        )
         assert (message["queueId"], message["queueOffset"]) == (result["queueId"], result["queueOffset"])
         assert message["bornTimestamp"] <= message["storeTimestamp"] + 1
 

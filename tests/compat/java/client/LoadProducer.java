@@ -18,8 +18,8 @@ import org.apache.rocketmq.remoting.protocol.RemotingSerializable;
  * The load of RocketMQ's own benchmark Producer: one DefaultMQProducer shared by so many threads, each sending one new
  * message after the other and waiting for its answer; uncompressed, without keys or tags.
  *
- * <p>Prints one line of JSON: messagesPerSecond, p50Ms, p99Ms, meanMs, maxMs, messages, failed, notOk, seconds.
- * The clock starts after the warm-up, with the same threads still sending.
+ * <p>Prints MEASURING when the warm-up is over, and at the end one line of JSON: messagesPerSecond, p50Ms, p99Ms, meanMs,
+ * maxMs, messages, failed, notOk, seconds, firstError. The clock starts after the warm-up, with the same threads still sending.
  */
 public final class LoadProducer {
     private static final AtomicBoolean MEASURING = new AtomicBoolean();
@@ -115,6 +115,7 @@ public final class LoadProducer {
             senders.add(sender);
         }
         Thread.sleep(arguments.number("warmup", 15) * 1000L);
+        System.out.println("MEASURING");
         long begin = System.nanoTime();
         MEASURING.set(true);
         Thread.sleep(arguments.number("seconds", 20) * 1000L);
