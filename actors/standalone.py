@@ -26,6 +26,8 @@ from actors.broker.service import BrokerService
 from actors.broker.settings import BrokerSettings
 from actors.nameserver.service import NameserverService
 from actors.nameserver.settings import NameserverSettings
+from actors.rebalancer.service import RebalancerService
+from actors.rebalancer.settings import RebalancerSettings
 from store.clock import Clock, SystemClock
 from store.settings import StoreSettings
 
@@ -92,14 +94,12 @@ class StandaloneCluster:
         self._started.append(nameserver)
         self.nameserver_address = nameserver.address
         if settings.with_rebalancer:
-            from actors.rebalancer.service import RebalancerService
-            from actors.rebalancer.settings import RebalancerSettings
-
             rebalancer = RebalancerService(
-                RebalancerSettings(
-                    listen_port=0,
-                    nameservers=[nameserver.address],
-                    data_dir=settings.store_root / "rebalancer-0",
+                RebalancerSettings.model_validate(
+                    {
+                        "nameservers": [nameserver.address],
+                        "data_dir": settings.store_root / "rebalancer-0",
+                    }
                 ),
                 clock,
             )

@@ -25,6 +25,7 @@ from typing import Any
 
 import msgpack
 
+from actors.broker.acks import PendingAck
 from actors.broker.hold import HeldPull, HeldPulls
 from actors.broker.offsets import NO_OFFSET, ConsumerOffsets
 from actors.broker.pull import Puller, PullOutcome, PullRequest
@@ -195,17 +196,10 @@ class HandleApi:
         return reply(self._describe())
 
     async def _append(self, topic: str, queue: int, batch: bytes) -> dict[str, object]:
-        confirmed: asyncio.Future[tuple[ResponseCode, str | None]] = (
-            asyncio.get_running_loop().create_future()
-        )
-
-        def settle(code: ResponseCode, remark: str | None) -> None:
-            if not confirmed.done():
-                confirmed.set_result((code, remark))
-
-        stored = self._sender.append_batch(topic, queue, batch, settle)
+        ack = _FutureAck()
+        stored = self._sender.append_batch(topic, queue, batch, ack)
         self._request_tick()
-        code, remark = await confirmed
+        code, remark = await ack.settled
         if code != ResponseCode.SUCCESS:
             raise Refused(code, remark or "")
         return {
@@ -236,6 +230,22 @@ class HandleApi:
             await woken.wait()
         finally:
             self._held.forget(owner)
+
+
+class _FutureAck(PendingAck):
+    """The answer to an append, for a coroutine that waits for it."""
+
+    __slots__ = ("settled",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.settled: asyncio.Future[tuple[ResponseCode, str | None]] = (
+            asyncio.get_running_loop().create_future()
+        )
+
+    def answer(self, code: ResponseCode, remark: str | None) -> None:
+        if not self.settled.done():
+            self.settled.set_result((code, remark))
 
 
 def _read_reply(outcome: PullOutcome) -> dict[str, object]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import random
 from typing import NamedTuple
 
-from actors.broker.acks import Acks, Answer
+from actors.broker.acks import Acks, PendingAck
 from actors.broker.groups import Groups
 from actors.broker.settings import BrokerSettings
 from actors.broker.topics import DEFAULT_TOPIC, Topics
@@ -19,6 +19,7 @@ from actors.remoting.errors import Refused
 from actors.remoting.headers import SendRecordsHeader, SendRecordsResponse
 from actors.remoting.hot_headers import SendMessageHeader
 from store.clock import Clock
+from store.errors import StoreError
 from store.message.message_id import UniqKeyGenerator
 from store.message.properties import MessageConst
 from store.message.record import MAX_PROPERTIES_BYTES, RecordDraft
@@ -96,12 +97,12 @@ class Sender:
             return
         topic = self._target(header)
         body = context.command.body
-        self._check_body(body)
-        text = header.properties
+        if len(body) > self._max_body_bytes:
+            raise self._too_large(body)
         queue_id = self._queue(topic, header.queue_id)
         if header.sys_flag & TRANSACTION_MASK:
             raise Refused(ResponseCode.NO_PERMISSION, "this broker takes no transactional messages")
-        properties, uniq_key = self._properties(text)
+        properties, uniq_key = self._properties(header.properties)
         draft = RecordDraft(
             topic.topic_name,
             queue_id,
@@ -113,7 +114,10 @@ class Sender:
             context.connection.peer_bytes,
             header.reconsume_times,
         )
-        result = self._store.append(draft)
+        try:
+            result = self._store.append(draft)
+        except StoreError as error:
+            raise _unavailable(error) from error
         self.messages += 1
         self.bytes += result.size_bytes
         ext = {
@@ -130,7 +134,6 @@ class Sender:
         topic = self._target(header)
         queue_id = self._queue(topic, header.queue_id)
         body = context.command.body
-        self._check_body(body)
         if (
             topic.topic_name.startswith((RETRY_TOPIC_PREFIX, DLQ_TOPIC_PREFIX))
             or header.sys_flag & TRANSACTION_MASK
@@ -167,7 +170,12 @@ class Sender:
         if not body:
             raise Refused(ResponseCode.MESSAGE_ILLEGAL, "SEND_RECORDS without a record: send at least one")
         assert not isinstance(body, bytes)  # received bodies are memory of ours, and writable
-        result = self._store.append_records(topic.topic_name, queue_id, body, context.connection.peer_bytes)
+        try:
+            result = self._store.append_records(
+                topic.topic_name, queue_id, body, context.connection.peer_bytes
+            )
+        except StoreError as error:
+            raise _unavailable(error) from error
         self.messages += result.count
         self.bytes += result.size_bytes
         answer = SendRecordsResponse(
@@ -175,15 +183,14 @@ class Sender:
         )
         self._answer_when_confirmed(context, result, answer.to_ext())
 
-    def append_batch(self, topic: str, queue_id: int, body: Buffer, answer: Answer) -> StoredBatch:
-        """Store a batch for a caller within the process; `answer` is called when it is confirmed."""
+    def append_batch(self, topic: str, queue_id: int, body: Buffer, ack: PendingAck) -> StoredBatch:
+        """Store a batch for a caller within the process; `ack` is answered when it is confirmed."""
         found = self._topics.for_sending(topic, DEFAULT_TOPIC, self._settings.default_topic_queues)
-        self._check_body(body)
         queue = self._queue(found, queue_id)
         host = self._store_host
         draft = RecordDraft(topic, queue, b"", born_timestamp=self._clock.wall_ms(), born_host=host)
         result = self._append_batch(draft, body)
-        self._acks.when_confirmed(result.physical_offset + result.size_bytes, answer)
+        self._acks.when_confirmed(result.physical_offset + result.size_bytes, ack)
         return StoredBatch(queue, result, self._ids(result))
 
     def next_uniq_key(self) -> str:
@@ -191,7 +198,12 @@ class Sender:
         return self._uniq_keys.next()
 
     def _append_batch(self, draft: RecordDraft, body: Buffer) -> AppendResult:
-        result = self._store.append_batch(draft, body)
+        if len(body) > self._max_body_bytes:
+            raise self._too_large(body)
+        try:
+            result = self._store.append_batch(draft, body)
+        except StoreError as error:
+            raise _unavailable(error) from error
         self.messages += result.count
         self.bytes += result.size_bytes
         return result
@@ -223,15 +235,12 @@ class Sender:
             )
         return queue_id
 
-    def _check_body(self, body: Buffer) -> None:
-        if len(body) > self._max_body_bytes:
-            raise Refused(
-                ResponseCode.MESSAGE_ILLEGAL,
-                f"body of {len(body):,} bytes is over max_message_bytes {self._max_body_bytes:,} "
-                "(set it on the broker, or compress)",
-            )
-        if self._store.write_refusal is not None:
-            raise Refused(ResponseCode.SERVICE_NOT_AVAILABLE, self._store.write_refusal)
+    def _too_large(self, body: Buffer) -> Refused:
+        return Refused(
+            ResponseCode.MESSAGE_ILLEGAL,
+            f"body of {len(body):,} bytes is over max_message_bytes {self._max_body_bytes:,} "
+            "(set it on the broker, or compress)",
+        )
 
     def _properties(self, text: str) -> tuple[bytes, str]:
         """The properties as they are stored, and the UNIQ_KEY (made here if the client gave none)."""
@@ -263,22 +272,27 @@ class Sender:
         self, context: RequestContext, result: AppendResult, ext: dict[str, str]
     ) -> None:
         ext.update(self._answer_ext)
-        self._acks.when_confirmed(result.physical_offset + result.size_bytes, _SendAnswer(context, ext))
+        self._acks.when_confirmed(result.physical_offset + result.size_bytes, SendAck(context, ext))
 
 
-class _SendAnswer:
-    """The answer to one send: SUCCESS with the fields, or what went wrong (stored messages still have their
-    place).
-    """
+class SendAck(PendingAck):
+    """The answer to one send: where it stands, or what went wrong (what is stored still has its place)."""
 
     __slots__ = ("_context", "_ext")
 
     def __init__(self, context: RequestContext, ext: dict[str, str]) -> None:
+        self.is_answered = False
         self._context = context
         self._ext = ext
 
-    def __call__(self, code: ResponseCode, remark: str | None) -> None:
+    def answer(self, code: ResponseCode, remark: str | None) -> None:
+        """Reply with the code, and where the message stands."""
         self._context.reply(RemotingCommand.response(code, remark, self._ext))
+
+
+def _unavailable(error: StoreError) -> Refused:
+    """RocketMQ's answer to a store that takes nothing now; producers try another broker."""
+    return Refused(ResponseCode.SERVICE_NOT_AVAILABLE, str(error))
 
 
 def _refuse_delay(properties: str) -> None:

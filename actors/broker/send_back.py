@@ -6,10 +6,9 @@ group's `retry_max_times` it goes to its dead-letter topic instead.
 
 from __future__ import annotations
 
-from store.message_store import MessageStore
-
 from actors.broker.acks import Acks
 from actors.broker.groups import Groups
+from actors.broker.send import SendAck
 from actors.broker.topics import Topics
 from actors.remoting.chain import RequestContext
 from actors.remoting.codes import ResponseCode
@@ -21,6 +20,7 @@ from store.message.message import MessageExt
 from store.message.properties import MessageConst, encode_properties
 from store.message.record import RecordDraft, decode_record
 from store.message.validate import DLQ_TOPIC_PREFIX, RETRY_TOPIC_PREFIX
+from store.message_store import MessageStore
 
 
 class SendBack:
@@ -36,8 +36,6 @@ class SendBack:
         """Answer when the message is stored under its new topic."""
         header: ConsumerSendMsgBackHeader = context.header
         group = self._groups.get(header.group)
-        if self._store.write_refusal is not None:
-            raise Refused(ResponseCode.SERVICE_NOT_AVAILABLE, self._store.write_refusal)
         try:
             message = decode_record(self._store.record_at(header.offset))
         except StoreError as error:
@@ -51,11 +49,11 @@ class SendBack:
             return
         prefix = DLQ_TOPIC_PREFIX if is_dead else RETRY_TOPIC_PREFIX
         topic = self._topics.ensure(f"{prefix}{group.group_name}", 1 if is_dead else group.retry_queue_nums)
-        result = self._store.append(_again(message, topic.topic_name))
-        self._acks.when_confirmed(
-            result.physical_offset + result.size_bytes,
-            lambda code, remark: context.reply(RemotingCommand.response(code, remark)),
-        )
+        try:
+            result = self._store.append(_again(message, topic.topic_name))
+        except StoreError as error:
+            raise Refused(ResponseCode.SERVICE_NOT_AVAILABLE, str(error)) from error
+        self._acks.when_confirmed(result.physical_offset + result.size_bytes, SendAck(context, {}))
 
 
 def _again(message: MessageExt, topic: str) -> RecordDraft:

@@ -108,6 +108,7 @@ class BrokerService:
             "flush": settings.store.flush,
             "store_root": str(settings.store_root.resolve()),
             "store_id": store.identity.store_id,
+            "epoch": store.epoch,
             "min_position": positions.min,
             "written": positions.written,
             "flushed": positions.flushed,
@@ -124,6 +125,10 @@ class BrokerService:
             "longest_flush_us": self._flusher.longest_flush_ns // 1000,
             "longest_lag_us": self.longest_lag_ns // 1000,
         }
+
+    def announce(self) -> None:
+        """Register with all nameservers soon: one of them may be new."""
+        self._registration.changed()
 
     async def stop(self) -> None:
         """Leave the routes, answer what can be answered, and close the store in order."""

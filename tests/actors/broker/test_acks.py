@@ -4,9 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from actors.broker.acks import Acks
+from actors.broker.acks import Acks, PendingAck
 from actors.remoting.codes import ResponseCode
 from store.errors import StoreError
+
+
+class Answers(PendingAck):
+    def __init__(self) -> None:
+        super().__init__()
+        self.given: list[tuple[ResponseCode, str | None]] = []
+
+    def answer(self, code: ResponseCode, remark: str | None) -> None:
+        self.given.append((code, remark))
 
 
 class StoreThatConfirmsLater:
@@ -24,34 +33,35 @@ class StoreThatConfirmsLater:
 
 def test_the_answer_comes_with_the_confirmation(clock) -> None:
     store = StoreThatConfirmsLater()
-    answers: list[tuple[ResponseCode, str | None]] = []
+    answers = Answers()
     acks = Acks(store, clock, timeout_ms=5000)
-    acks.when_confirmed(100, lambda code, remark: answers.append((code, remark)))
+    acks.when_confirmed(100, answers)
     assert len(acks) == 1
-    assert answers == []
+    assert answers.given == []
     store.confirm()
-    assert answers == [(ResponseCode.SUCCESS, None)]
+    assert answers.given == [(ResponseCode.SUCCESS, None)]
     assert len(acks) == 0
 
 
 def test_a_failed_store_is_told_to_the_sender(clock) -> None:
     store = StoreThatConfirmsLater()
-    answers: list[tuple[ResponseCode, str | None]] = []
+    answers = Answers()
     acks = Acks(store, clock, timeout_ms=5000)
-    acks.when_confirmed(100, lambda code, remark: answers.append((code, remark)))
+    acks.when_confirmed(100, answers)
     store.confirm(StoreError("fdatasync failed: Input/output error"))
-    assert answers == [(ResponseCode.SYSTEM_ERROR, "fdatasync failed: Input/output error")]
+    assert answers.given == [(ResponseCode.SYSTEM_ERROR, "fdatasync failed: Input/output error")]
 
 
 def test_a_flush_that_takes_too_long_is_answered_once(clock) -> None:
     store = StoreThatConfirmsLater()
-    answers: list[ResponseCode] = []
+    answers = Answers()
     acks = Acks(store, clock, timeout_ms=5000)
-    acks.when_confirmed(100, lambda code, remark: answers.append(code))
+    acks.when_confirmed(100, answers)
+    acks.sweep()
     clock.advance(4999)
     acks.sweep()
-    assert answers == []
+    assert answers.given == []
     clock.advance(1)
     acks.sweep()
     store.confirm()
-    assert answers == [ResponseCode.FLUSH_DISK_TIMEOUT]
+    assert [code for code, _ in answers.given] == [ResponseCode.FLUSH_DISK_TIMEOUT]
