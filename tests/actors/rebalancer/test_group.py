@@ -1,0 +1,264 @@
+"""One group: members come, share, let go, leave, fall silent; and a rebalancer that starts again in the
+middle of it.
+"""
+
+from __future__ import annotations
+
+from itertools import count
+
+import pytest
+
+from actors.rebalancer.group import NS_PER_MS, Group
+from actors.rebalancer.strategies import AllocateMessageQueueAveragely
+from actors.remoting.bodies import GrantedQueue, SyncGroupReply, SyncGroupRequest
+from actors.remoting.errors import Refused
+from store.message.message_queue import MessageQueue
+
+LEASE_MS = 10_000
+
+
+def queues(number: int, topic: str = "T") -> list[MessageQueue]:
+    return [MessageQueue(topic, "b", index) for index in range(number)]
+
+
+class Story:
+    """A group, its clock, and members that do as they are told at once."""
+
+    def __init__(self, number_of_queues: int = 4, generation: int = 100, recovering_ms: int = 0) -> None:
+        numbers = count(generation + 1)
+        self.group = Group(
+            "g",
+            AllocateMessageQueueAveragely(),
+            generation,
+            lambda lease_ms: next(numbers),
+            recovering_ms * NS_PER_MS,
+        )
+        self.group.set_queues("T", queues(number_of_queues))
+        self.now_ms = 0
+        self.owned: dict[str, list[GrantedQueue]] = {}
+        self.seen: dict[str, int] = {}
+
+    def sync(self, who: str, subscriptions: dict[str, str] | None = None, **fields: object) -> SyncGroupReply:
+        request = SyncGroupRequest(
+            "g", who, self.seen.get(who, 0), subscriptions or {"T": "*"}, list(self.owned.get(who, []))
+        )
+        for name, value in fields.items():
+            setattr(request, name, value)
+        reply = self.group.sync(request, LEASE_MS, self.now_ms * NS_PER_MS)
+        self.owned[who] = list(reply.granted)
+        self.seen[who] = reply.generation
+        return reply
+
+    def ids(self, who: str) -> list[int]:
+        return [item.queue.queue_id for item in self.owned.get(who, [])]
+
+    def expire(self) -> None:
+        self.group.expire(self.now_ms * NS_PER_MS)
+
+
+def test_the_first_member_gets_all_and_the_second_waits_until_the_first_lets_go() -> None:
+    story = Story()
+    story.sync("a")
+    assert story.ids("a") == [0, 1, 2, 3]
+    first = story.seen["a"]
+    story.sync("b")
+    assert story.ids("b") == []
+    reply = story.sync("a", owned=[GrantedQueue(queue, first) for queue in queues(4)])
+    assert [item.queue.queue_id for item in reply.granted] == [0, 1]
+    assert [item.queue.queue_id for item in reply.revoke] == [2, 3]
+    assert story.sync("b").granted == [], "told to let go is not let go"
+    story.sync("a")
+    reply = story.sync("b")
+    assert story.ids("b") == [2, 3]
+    assert all(item.generation > first for item in reply.granted)
+    assert reply.members == ["a", "b"]
+
+
+def test_a_change_is_told_once() -> None:
+    story = Story()
+    story.sync("a")
+    assert story.group.take_change()
+    assert not story.group.take_change()
+    story.sync("a")
+    assert not story.group.take_change()
+    story.sync("b")
+    assert story.group.take_change()
+    story.sync("a")  # now its revoked queues are gone from what it names
+    story.sync("a")
+    assert story.group.take_change(), "there is something to have for b"
+
+
+def test_a_member_that_says_goodbye_leaves_its_queues_at_once() -> None:
+    story = Story()
+    story.sync("a")
+    story.sync("a", is_leaving=True)
+    assert story.ids("a") == [], "who leaves is to let go of everything"
+    reply = story.sync("a", is_leaving=True, owned=[])
+    assert reply.granted == []
+    story.sync("b")
+    assert story.ids("b") == [0, 1, 2, 3]
+    assert story.group.members().members == ("b",)
+
+
+def test_a_silent_members_queues_are_free_when_its_lease_is_over_and_not_before() -> None:
+    story = Story()
+    story.sync("a")
+    story.now_ms = LEASE_MS - 1
+    story.sync("b")
+    assert story.ids("b") == []
+    story.now_ms = LEASE_MS
+    story.sync("b")
+    assert story.ids("b") == [0, 1, 2, 3]
+    reply = story.sync("a")
+    assert reply.granted == []
+    assert [item.queue.queue_id for item in reply.revoke] == [0, 1, 2, 3]
+
+
+def test_a_lost_connection_takes_nothing_from_a_member_and_its_farewell_only_its_place() -> None:
+    story = Story()
+    story.sync("a")
+    story.group.unregister("a", "b1", True, LEASE_MS, 0)
+    assert story.group.members().members == ("a",)
+    story.group.unregister("a", "b1", False, LEASE_MS, 0)
+    assert story.group.members().members == ()
+    assert len(story.group.owners()) == 4
+    story.now_ms = LEASE_MS
+    story.expire()
+    assert story.group.is_empty
+
+
+def test_an_answer_that_was_lost_is_given_again() -> None:
+    story = Story()
+    story.sync("a")
+    first = story.owned.pop("a")
+    story.seen.pop("a")
+    story.sync("a")
+    assert story.owned["a"] == first
+
+
+def test_an_old_request_that_comes_late_releases_nothing() -> None:
+    story = Story()
+    late = SyncGroupRequest("g", "a", 0, {"T": "*"}, [])
+    story.sync("a")
+    reply = story.group.sync(late, LEASE_MS, 0)
+    assert [item.queue.queue_id for item in reply.granted] == [0, 1, 2, 3]
+    assert len(story.group.owners()) == 4
+
+
+def test_a_member_whose_lease_ran_out_goes_on_if_nobody_else_had_its_queues() -> None:
+    story = Story()
+    story.sync("a")
+    before = story.owned["a"]
+    story.now_ms = LEASE_MS
+    story.expire()
+    assert not story.group.owners()
+    story.sync("a", lease_left_ms=-1)
+    assert story.owned["a"] == before
+
+
+def test_different_subscriptions_are_refused_with_both_unless_allowed() -> None:
+    story = Story()
+    story.group.set_queues("U", queues(2, "U"))
+    story.sync("a")
+    with pytest.raises(Refused, match=r"b subscribes to U \[x\], member a to T \[\*\]") as error:
+        story.sync("b", {"U": "x"})
+    assert error.value.code == 7002
+    story.sync("b", {"U": "x"}, allow_subscription_change=True)
+    assert [item.queue.topic for item in story.owned["b"]] == ["U", "U"]
+    assert story.ids("a") == [0, 1, 2, 3]
+
+
+def test_a_lone_member_may_change_its_subscription() -> None:
+    story = Story()
+    story.group.set_queues("U", queues(2, "U"))
+    story.sync("a")
+    reply = story.sync("a", {"U": "*"})
+    assert [item.queue.topic for item in reply.granted] == ["U", "U"]
+    assert [item.queue.topic for item in reply.revoke] == ["T"] * 4
+
+
+def test_queues_that_come_are_given_and_those_that_go_are_taken() -> None:
+    story = Story(2)
+    story.sync("a")
+    story.group.set_queues("T", queues(3))
+    assert story.group.take_change()
+    story.sync("a")
+    assert story.ids("a") == [0, 1, 2]
+    story.group.set_queues("T", queues(1))
+    story.sync("a")
+    assert story.ids("a") == [0]
+
+
+def test_after_a_restart_members_keep_what_they_report_and_others_wait_one_lease() -> None:
+    story = Story(generation=200, recovering_ms=LEASE_MS)
+    story.owned["a"] = [GrantedQueue(queue, 150) for queue in queues(2)]
+    story.seen["a"] = 150
+    story.sync("new")
+    assert story.ids("new") == []
+    story.sync("a")
+    assert story.ids("a") == [0, 1]
+    story.owned["b"] = [GrantedQueue(queues(4)[3], 160)]
+    story.seen["b"] = 160
+    story.now_ms = LEASE_MS - 1
+    for who in ("a", "b", "new"):
+        story.sync(who)
+    assert (story.ids("a"), story.ids("b"), story.ids("new")) == ([0, 1], [3], [])
+    assert story.group.take_change()
+    story.now_ms = LEASE_MS
+    story.expire()
+    assert story.group.take_change(), "the waiting is over"
+    for _ in range(3):
+        for who in ("a", "b", "new"):
+            story.sync(who)
+    assert (story.ids("a"), story.ids("b"), story.ids("new")) == ([0, 1], [2], [3])
+
+
+def test_after_a_restart_a_report_under_a_lease_that_is_over_counts_for_nothing() -> None:
+    story = Story(generation=200, recovering_ms=LEASE_MS)
+    story.owned["stale"] = [GrantedQueue(queue, 150) for queue in queues(4)]
+    assert story.sync("stale", lease_left_ms=0).granted == []
+    story.owned["b"] = [GrantedQueue(queue, 160) for queue in queues(4)]
+    assert len(story.sync("b", lease_left_ms=5).granted) == 4
+
+
+def test_a_report_of_a_generation_that_never_was_is_refused() -> None:
+    story = Story(generation=200, recovering_ms=LEASE_MS)
+    story.owned["liar"] = [GrantedQueue(queues(1)[0], 201)]
+    assert story.sync("liar").granted == []
+
+
+def test_one_member_that_assigns_itself_makes_all_do_so() -> None:
+    story = Story()
+    story.sync("python")
+    assert story.group.heartbeat("java", "b1", {"T": "*"}, 0)
+    reply = story.sync("python")
+    assert reply.is_self_assigning
+    assert (reply.granted, reply.members) == ([], ["java", "python"])
+    assert story.group.members().is_self_assigning
+    assert not story.group.heartbeat("java", "b2", {"T": "a"}, 0), "the last heartbeat wins, and is told"
+
+
+def test_a_member_that_assigns_itself_is_gone_when_no_broker_has_it() -> None:
+    story = Story()
+    for broker in ("b1", "b2"):
+        story.group.heartbeat("java", broker, {"T": "*"}, 0)
+    story.group.unregister("java", "b1", True, LEASE_MS, 0)
+    assert story.group.members().members == ("java",)
+    story.group.unregister("java", "b2", True, LEASE_MS, 0)
+    assert story.group.members().members == ()
+    story.sync("python")
+    assert story.ids("python") == [], "who assigned itself may still be at it"
+    story.now_ms = LEASE_MS
+    story.sync("python")
+    assert story.ids("python") == [0, 1, 2, 3]
+
+
+def test_a_silent_member_that_assigns_itself_expires_and_a_farewell_is_believed() -> None:
+    story = Story()
+    story.group.heartbeat("java", "b1", {"T": "*"}, 0)
+    story.group.heartbeat("other", "b1", {"T": "*"}, 5)
+    story.group.expire_heartbeats(1, LEASE_MS, 10)
+    assert story.group.members().members == ("other",)
+    story.group.heartbeat("other", "b2", {"T": "*"}, 6)
+    story.group.unregister("other", "b1", False, LEASE_MS, 10)
+    assert story.group.is_empty
