@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Sequence
 from concurrent.futures import Future
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from cluster.client.config import Nameservers, ProducerConfig
+from cluster.client.core.direct import DirectConnections
 from cluster.client.core.loop_thread import LoopThread, Waiter
+from cluster.client.core.outbound import Outbound
 from cluster.client.core.producer_core import ProducerCore, as_message, chooser, producer_config
+from cluster.client.core.sender import Choose
 from cluster.client.core.table_send import TableSender
 from cluster.client.errors import ClientClosed
 from cluster.client.results import SendResult, TableReceipt
@@ -65,6 +69,7 @@ class Producer:
         clock: Clock | None = None,
     ) -> None:
         self._core = ProducerCore(producer_config(nameservers, group, config), clock)
+        self._connections = DirectConnections(self._core.config.request_timeout_ms)
         self._opening = threading.Lock()
         self._thread: LoopThread | None = None
         self._tables: TableSender
@@ -84,6 +89,7 @@ class Producer:
             thread, self._thread = self._thread, None
         if thread is not None:
             thread.run(self._core.close())
+        self._connections.close()
 
     def __enter__(self) -> Self:
         return self.start()
@@ -119,8 +125,20 @@ class Producer:
         thread = self._thread or self._opened()
         ready = as_message(message, body, tags, keys, properties)
         choose = chooser(ready, sharding_key, queue, selector, argument)
+        outbound = self._core.factory.message(ready)
+        return self._send(thread, outbound, choose, self._core.timeout_ms(choose, timeout_ms))
+
+    def _send(
+        self, thread: LoopThread, outbound: Outbound, choose: Choose | None, timeout_ms: int
+    ) -> SendResult:
+        began_s = time.monotonic()
+        sender = self._core.sender
+        sent = sender.send_directly(outbound, choose, timeout_ms, self._connections)
+        if isinstance(sent, SendResult):
+            return sent
+        left_ms = timeout_ms - int((time.monotonic() - began_s) * 1000)
         waiter: Waiter[SendResult] = Waiter()
-        thread.post(self._core.sender.start, self._core.factory.message(ready), choose, timeout_ms, waiter)
+        thread.post(sender.start_after, outbound, choose, left_ms, sent, waiter)
         return waiter.wait()
 
     def send_async(
@@ -145,6 +163,7 @@ class Producer:
         ready = as_message(message, body, tags, keys, properties)
         choose = chooser(ready, sharding_key, queue, selector, argument)
         promise = _Promise()
+        timeout_ms = self._core.timeout_ms(choose, timeout_ms)
         thread.post(self._core.sender.start, self._core.factory.message(ready), choose, timeout_ms, promise)
         return promise.future
 
@@ -163,9 +182,7 @@ class Producer:
         thread = self._opened()
         outbound = self._core.factory.batch(messages)
         choose = chooser(messages[0], sharding_key, queue, None, None)
-        waiter: Waiter[SendResult] = Waiter()
-        thread.post(self._core.sender.start, outbound, choose, timeout_ms, waiter)
-        return waiter.wait()
+        return self._send(thread, outbound, choose, self._core.timeout_ms(choose, timeout_ms))
 
     def send_oneway(
         self,

@@ -116,6 +116,7 @@ class Producer:
         choose = chooser(ready, sharding_key, queue, selector, argument)
         outbound = self._opened().factory.message(ready)
         future: asyncio.Future[SendResult] = asyncio.get_running_loop().create_future()
+        timeout_ms = self._core.timeout_ms(choose, timeout_ms)
         self._core.sender.start(outbound, choose, timeout_ms, Promise(future))
         return await future
 
@@ -134,6 +135,7 @@ class Producer:
         outbound = self._opened().factory.batch(messages)
         choose = chooser(messages[0], sharding_key, queue, None, None)
         future: asyncio.Future[SendResult] = asyncio.get_running_loop().create_future()
+        timeout_ms = self._core.timeout_ms(choose, timeout_ms)
         self._core.sender.start(outbound, choose, timeout_ms, Promise(future))
         return await future
 

@@ -76,6 +76,12 @@ class ProducerCore:
     def _heartbeat(self) -> HeartbeatData:
         return HeartbeatData(self.instance.client_id, producer_groups=[self.config.group])
 
+    def timeout_ms(self, choose: Choose | None, given_ms: int | None) -> int:
+        """How long a send may take: what the call says, else by whether it has a queue of its own."""
+        if given_ms is not None:
+            return given_ms
+        return self.config.send_timeout_ms if choose is None else self.config.delivery_timeout_ms
+
     async def oneway(self, outbound: Outbound, choose: Choose | None) -> None:
         """Send without wanting an answer."""
         instance = self.instance

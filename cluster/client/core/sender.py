@@ -13,12 +13,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from actors.remoting.command import RemotingCommand
 from actors.remoting.errors import RemotingError
 from cluster.client.config import ProducerConfig
 from cluster.client.core.backoff import Backoff
+from cluster.client.core.direct import DirectConnections
 from cluster.client.core.instance import ClientInstance
 from cluster.client.core.outbound import Outbound
 from cluster.client.core.routes import TopicRoute
@@ -50,6 +51,20 @@ class Outcome(Protocol):
         """Take the error."""
 
 
+class Unsent(NamedTuple):
+    """A first attempt that did not succeed: where it went and what came of it, as far as it got."""
+
+    queue: MessageQueue | None
+    error: ClientError | None
+
+
+def is_curable(error: ClientError) -> bool:
+    """Whether another attempt may cure it: RocketMQ's producers retry an unknown topic and a missing
+    permission too.
+    """
+    return error.retriable or isinstance(error, TopicNotFound | PermissionDenied)
+
+
 class Sender:
     """Sends requests of one producer. Lives on its instance's loop."""
 
@@ -77,18 +92,13 @@ class Sender:
             self._idle.set_result(None)
             self._idle = None
 
-    def start(
-        self, outbound: Outbound, choose: Choose | None, timeout_ms: int | None, outcome: Outcome
-    ) -> None:
+    def start(self, outbound: Outbound, choose: Choose | None, timeout_ms: int, outcome: Outcome) -> None:
         """Send `outbound` to a queue in turn, or to the one that `choose` gives (pinned)."""
         instance = self._instance
         self._pending += 1
         try:
             if instance.is_closed:
                 raise ClientClosed("the producer is closed")
-            if timeout_ms is None:
-                config = self._config
-                timeout_ms = config.send_timeout_ms if choose is None else config.delivery_timeout_ms
             route = instance.routes.peek(outbound.topic)
             if route is None:
                 self._go_slow(outbound, choose, timeout_ms, outcome, None, None)
@@ -96,12 +106,49 @@ class Sender:
             queue = self.in_turn(route) if choose is None else choose(route)
             address = instance.master_of(queue.topic, queue.broker_name)
         except BrokerUnreachable as error:
-            self._go_slow(outbound, choose, timeout_ms or 0, outcome, None, error)
+            self._go_slow(outbound, choose, timeout_ms, outcome, None, error)
             return
         except ClientError as error:
             self._settle(outcome, None, error)
             return
         self._attempt(outbound, choose, timeout_ms, outcome, queue, address)
+
+    def send_directly(
+        self,
+        outbound: Outbound,
+        choose: Choose | None,
+        timeout_ms: int,
+        connections: DirectConnections,
+    ) -> SendResult | Unsent:
+        """One attempt in the caller's thread, or what `start_after` needs to carry on. Raises
+        BrokerRefused.
+        """
+        instance = self._instance
+        route = instance.routes.peek(outbound.topic)
+        if route is None or instance.is_closed:
+            return Unsent(None, None)
+        queue = None
+        try:
+            queue = self.in_turn(route) if choose is None else choose(route)
+            address = instance.master_of(queue.topic, queue.broker_name)
+            answer = connections.exchange(address, command_for(outbound, queue), timeout_ms)
+            return self._result(answer, outbound, queue, address)
+        except RemotingError as error:
+            return Unsent(queue, instance.translated(error))
+        except ClientError as error:
+            if not is_curable(error):
+                raise
+            return Unsent(queue, error)
+
+    def start_after(
+        self, outbound: Outbound, choose: Choose | None, left_ms: int, unsent: Unsent, outcome: Outcome
+    ) -> None:
+        """Carry on where `send_directly` failed."""
+        self._pending += 1
+        if self._instance.is_closed:
+            self._settle(outcome, None, ClientClosed("the producer is closed"))
+        else:
+            self._go_slow(outbound, choose, left_ms, outcome, unsent.queue, unsent.error)
 
     def _attempt(
         self,
@@ -198,7 +245,7 @@ class Sender:
 
     async def _note(self, error: ClientError, topic: str, attempts: list[ClientError]) -> None:
         """Keep a failure that another attempt may cure; raise any other."""
-        if not error.retriable and not isinstance(error, TopicNotFound | PermissionDenied):
+        if not is_curable(error):
             raise error
         attempts.append(error)
         await self._refresh(topic)
