@@ -204,6 +204,10 @@ class Driver:
             if action.spec is not None:
                 fleet.create(self.topology.namespace, action.spec)
                 self._wait([action.spec])
+        if any(action.spec is not None and action.spec.kind is Kind.NAMESERVER for action in plan.changes):
+            for action in plan.having(Verb.ADOPT):
+                if action.spec is not None and action.spec.kind is Kind.BROKER:
+                    fleet.announce(self.topology.namespace, action.name)
 
     def _stop(self, action: Action) -> None:
         with self.report.working(f"stopping {action.name}"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ CLASSES = {
 }
 STATUS = "raymq_status"
 STOP = "raymq_stop"
+ANNOUNCE = "raymq_announce"
 ASK_TIMEOUT_S = 3.0
 RESTART_PATIENCE_S = 12.0
 """How long an actor of our namespace may be silent: Ray has a killed one back within 6 s."""
@@ -99,6 +101,12 @@ def stop(namespace: str, name: str) -> str:
         hindrance = str(error)
     ray_port.end(where)
     return hindrance
+
+
+def announce(namespace: str, name: str) -> None:
+    """Have a broker register with all nameservers now; one that cannot does so within its interval anyway."""
+    with contextlib.suppress(ActorGone, ActorSilent, ActorFailed):
+        ray_port.ask(ActorName(namespace, name), ANNOUNCE, timeout_s=ASK_TIMEOUT_S)
 
 
 @dataclass(frozen=True)

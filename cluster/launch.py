@@ -133,6 +133,8 @@ def why_failing(actor: Running, brokers: Sequence[ActorSpec]) -> str:
     """Why an actor does not serve, or an empty string."""
     if actor.spec is None or actor.state != State.SERVING:
         return actor.reason or actor.state
+    if refusal := actor.details.get("write_refusal"):
+        return f"refuses writes: {refusal}"
     return probe(actor.spec, brokers)
 
 

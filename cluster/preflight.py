@@ -73,7 +73,8 @@ def check_store(root: str, identity: StoreIdentity) -> str:
             "name the right store or broker"
         )
     if owner := lock_owner(folder / LOCK_FILE):
-        return f"{root} is in use by process {owner} ({_command(owner)}); a store has one writer"
+        whose = f"the store of {spell(name.identity)} and " if name else ""
+        return f"{root} is {whose}in use by process {owner} ({_command(owner)}); a store has one writer"
     return ""
 
 

@@ -35,6 +35,11 @@ class Broker(ActorShell):
         """What the broker says of itself and its store."""
         return cast("BrokerService", self._host.service).describe()
 
+    @control
+    def raymq_announce(self) -> None:
+        """Register with all nameservers: the driver has made a new one."""
+        self._host.call(cast("BrokerService", self._host.service).announce)
+
     @append
     def append(self, request: bytes) -> bytes:
         """Store a batch of messages of one topic."""

@@ -50,7 +50,8 @@ class RayMQ:
         sets = [part for override in self.overrides for part in ("--set", override)]
         return subprocess.run(
             [sys.executable, "-m", "cluster.cli.main", command, *sets, *extra],
-            env=self.environment, cwd=REPO, capture_output=True, text=True, timeout=CLI_TIMEOUT_S, check=False,
+            env=self.environment, cwd=REPO, capture_output=True, text=True,
+            check=False, timeout=CLI_TIMEOUT_S,
         )  # fmt: skip
 
 
@@ -86,3 +87,12 @@ def raymq(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RayMQ]:
 def _leave_ray() -> None:
     if "ray" in sys.modules:
         sys.modules["ray"].shutdown()
+
+
+@pytest.fixture
+def running(raymq: RayMQ) -> RayMQ:
+    """Give the topology up, with this process connected to its Ray."""
+    from tests.cluster.ray_helpers import ensure_up
+
+    ensure_up(raymq)
+    return raymq

@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 
 from cluster.preflight import Demand, check_all, check_port, check_store, free_ports, lock_owner
-from store.identity import StoreIdentity, write_name
-from store.settings import StoreSettings
+from store.identity import StoreIdentity, StoreName, write_name
 
 HOLDS_A_LOCK = """
 import fcntl, sys
@@ -45,7 +44,7 @@ def test_free_ports_are_free_and_different() -> None:
 
 
 def test_a_store_of_another_broker_is_refused(tmp_path: Path) -> None:
-    write_name(tmp_path, StoreIdentity("C", "broker-b"), StoreSettings())
+    write_name(tmp_path, StoreName(StoreIdentity("C", "broker-b"), "id", 4096, 20, 1, 2))
     assert check_store(str(tmp_path), OURS) == (
         f"{tmp_path} belongs to broker broker-b (replica 0) of cluster C, not to broker broker-a "
         "(replica 0) of cluster C; name the right store or broker"

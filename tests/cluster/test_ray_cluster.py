@@ -6,89 +6,43 @@ The tests share one Ray cluster and run in the order of the file; each leaves th
 from __future__ import annotations
 
 import json
-import os
 import runpy
 import shutil
-import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 import msgpack
 import pytest
 
 from actors import ray_port
-from actors.ray_port import ActorName
 from cluster import launch
-from cluster.driver import LaunchRefused
-from cluster.paths import home_of
+from cluster.driver import LaunchFailed, LaunchRefused
 from cluster.plan import Verb
+from cluster.preflight import free_ports
 from cluster.ray_head import marked_processes, read_record
-from cluster.ray_session import choose_way, connect, disconnect, is_connected
+from cluster.ray_session import disconnect
 from cluster.topology_file import load_topology
+from store.identity import StoreIdentity, StoreName, write_name
 from tests.cluster.conftest import REPO, RayMQ
+from tests.cluster.ray_helpers import (
+    TOPIC,
+    append,
+    call,
+    ensure_up,
+    kill_process,
+    last_line,
+    read_all,
+    status_of,
+    wait_for_successor,
+)
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow]
 
 BROKERS = ("broker-a", "broker-b")
-TOPIC = "kept"
+PACKAGE_BYTES_MAX = 2 * 1024 * 1024
 BACK_WITHIN_S = 6.0
-
-
-def last_line(text: str) -> str:
-    return text.strip().splitlines()[-1]
-
-
-def ensure_up(raymq: RayMQ) -> None:
-    """Bring the topology up by the command, unless it is."""
-    if read_record(raymq.home) is None:
-        done = raymq.run("up")
-        assert done.returncode == 0, done.stderr + done.stdout
-        assert last_line(done.stdout) == f"READY {raymq.nameserver}"
-    topology = load_topology(overrides=raymq.overrides)
-    if not is_connected():
-        connect(topology, home_of(topology.cluster), choose_way(topology, raymq.home, os.environ))
-
-
-@pytest.fixture
-def running(raymq: RayMQ) -> RayMQ:
-    """Give the topology up, with this process connected to its Ray."""
-    ensure_up(raymq)
-    return raymq
-
-
-def call(broker: str, method: str, **fields: object) -> dict[str, Any]:
-    request = msgpack.packb({"v": 1, **fields})
-    reply: dict[str, Any] = msgpack.unpackb(
-        ray_port.ask(ActorName("raymq", f"{broker}-0"), method, request, timeout_s=30)
-    )
-    return reply
-
-
-def batch(*bodies: bytes) -> bytes:
-    from store.message.batch import encode_batch
-    from store.message.message import Message
-
-    return encode_batch([Message(TOPIC, body) for body in bodies])
-
-
-def append(broker: str, *bodies: bytes) -> dict[str, Any]:
-    return call(broker, "append", topic=TOPIC, queue=0, batch=batch(*bodies))
-
-
-def read_all(broker: str) -> list[bytes]:
-    from store.message.record import decode_records
-
-    found = call(broker, "read", topic=TOPIC, queue=0, offset=0, max_messages=1000)
-    assert found["code"] == 0, found["remark"]
-    return [message.body for message in decode_records(found["records"])]
-
-
-def status_of(broker: str) -> dict[str, Any]:
-    status: dict[str, Any] = ray_port.ask(ActorName("raymq", f"{broker}-0"), "raymq_status", timeout_s=10)
-    return status
 
 
 def test_up_down_and_up_again_keeps_every_message(raymq: RayMQ) -> None:
@@ -121,11 +75,11 @@ def test_status_tells_what_runs(running: RayMQ) -> None:
 
 
 def test_up_again_adopts_what_runs(running: RayMQ) -> None:
-    before = status_of("broker-a")["pid"]
+    before = status_of("broker-a-0")["pid"]
     result = launch.up(overrides=running.overrides)
     assert {action.verb for action in result.plan.actions} == {Verb.ADOPT}
     assert result.nameservers == [running.nameserver]
-    assert status_of("broker-a")["pid"] == before
+    assert status_of("broker-a-0")["pid"] == before
 
 
 def test_a_second_topology_on_the_same_ports_and_stores_is_refused_by_name(running: RayMQ) -> None:
@@ -169,23 +123,16 @@ def test_a_waiting_read_does_not_block_describe(running: RayMQ) -> None:
 
 
 def test_a_killed_broker_is_back_on_its_own_store_and_nothing_acknowledged_is_lost(running: RayMQ) -> None:
-    before = status_of("broker-b")
+    before = status_of("broker-b-0")
     acknowledged = read_all("broker-b")
     assert append("broker-b", b"just before the kill")["code"] == 0
     begin_s = time.monotonic()
-    os.kill(before["pid"], signal.SIGKILL)
-    while True:
-        try:
-            after = status_of("broker-b")
-        except ray_port.ActorSilent:
-            continue
-        if after["state"] == "serving" and after["pid"] != before["pid"]:
-            break
+    after = wait_for_successor("broker-b-0", kill_process("broker-b-0"))
     back_after_s = time.monotonic() - begin_s
     assert read_all("broker-b") == [*acknowledged, b"just before the kill"]
     assert after["details"]["epoch"] == before["details"]["epoch"] + 1
     assert back_after_s < BACK_WITHIN_S
-    assert {entry.failing for entry in launch.status(load_topology(overrides=running.overrides))} <= {""}
+    assert {entry.failing for entry in launch.status(load_topology(overrides=running.overrides))} == {""}
 
 
 def test_a_writer_whose_epoch_is_over_acknowledges_nothing(running: RayMQ) -> None:
@@ -196,11 +143,60 @@ def test_a_writer_whose_epoch_is_over_acknowledges_nothing(running: RayMQ) -> No
     reply = append("broker-a", b"of an old epoch")
     assert reply["code"] != 0
     assert "another writer has opened this store" in reply["remark"]
+    (found,) = [
+        entry.failing
+        for entry in launch.status(load_topology(overrides=running.overrides))
+        if entry.actor.name == "broker-a-0"
+    ]
+    assert found.startswith("refuses writes: ")
 
-    result = launch.up(overrides=[*running.overrides, "brokers.broker-a.settings={pull_max_messages: 33}"])
-    assert [action.name for action in result.plan.having(Verb.ROLL)] == ["broker-a-0"]
-    assert b"of an old epoch" not in read_all("broker-a")
+    wait_for_successor("broker-a-0", kill_process("broker-a-0"))
     assert append("broker-a", b"of a new epoch")["code"] == 0
+
+
+def with_third_broker(raymq: RayMQ, port: int) -> list[str]:
+    names = [*BROKERS, "broker-c"]
+    ports = [*raymq.ports[1:], port]
+    entries = ", ".join(
+        f"{{name: {name}, listen_port: {port}}}" for name, port in zip(names, ports, strict=True)
+    )
+    return [*raymq.overrides, f"brokers=[{entries}]"]
+
+
+def test_a_broker_that_cannot_serve_says_why_and_prune_removes_it(running: RayMQ) -> None:
+    three = with_third_broker(running, free_ports(["127.0.0.1"])[0])
+    store = running.store("broker-c")
+    store.mkdir(parents=True)
+    write_name(store, StoreName(StoreIdentity("DefaultCluster", "broker-c"), "id", 1 << 20, 6_000_000, 1, 2))
+    with pytest.raises(LaunchFailed, match=r"broker-c-0: not serving: .*commit_log_file_bytes"):
+        launch.up(overrides=three)
+    (store / "raymq.json").unlink()
+    result = launch.up(overrides=three)
+    assert [action.name for action in result.plan.having(Verb.ROLL)] == ["broker-c-0"]
+
+    dry = launch.up(overrides=running.overrides, dry_run=True, prune=True)
+    assert [action.name for action in dry.plan.having(Verb.REMOVE)] == ["broker-c-0"]
+    kept = launch.up(overrides=running.overrides)
+    assert [action.name for action in kept.plan.having(Verb.KEEP)] == ["broker-c-0"]
+    assert status_of("broker-c-0")["state"] == "serving"
+    launch.up(overrides=running.overrides, prune=True)
+    with pytest.raises(ray_port.ActorGone):
+        status_of("broker-c-0")
+    assert (store / "raymq.json").exists()
+
+
+def test_a_check_runs_on_the_node_that_has_the_resource(running: RayMQ) -> None:
+    resource = status_of("broker-a-0")["spec"]["resource"]
+    assert len(ray_port.run_on(resource, free_ports, ["127.0.0.1"], timeout_s=30)) == 1
+
+
+def test_what_a_job_uploads_is_small(tmp_path: Path) -> None:
+    from ray._private.ray_constants import get_runtime_env_default_excludes
+    from ray._private.runtime_env.packaging import create_package
+
+    package = tmp_path / "package.zip"
+    create_package(str(REPO), package, include_gitignore=True, excludes=get_runtime_env_default_excludes())
+    assert package.stat().st_size < PACKAGE_BYTES_MAX
 
 
 def submit(raymq: RayMQ, tree: Path) -> str:
@@ -231,11 +227,11 @@ def test_submitted_as_a_job_edited_and_submitted_again_keeps_every_message(
 
     shown = submit(running, tree)
     assert f"READY {running.nameserver}" in shown
-    first = status_of("broker-a")["code_version"]
+    first = status_of("broker-a-0")["code_version"]
     assert f"→ {first}" in shown
 
     (tree / "actors" / "shell.py").open("a").write("# edited again\n")
     shown = submit(running, tree)
-    second = status_of("broker-a")["code_version"]
+    second = status_of("broker-a-0")["code_version"]
     assert f"code {first} → {second}" in shown
     assert {broker: read_all(broker) for broker in BROKERS} == before

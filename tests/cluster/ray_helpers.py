@@ -1,0 +1,84 @@
+"""What the tests of a running cluster share: bringing it up, asking brokers by their handles, killing actors."""
+
+from __future__ import annotations
+
+import os
+import signal
+from typing import Any
+
+import msgpack
+
+from actors import ray_port
+from actors.ray_port import ActorName
+from cluster.paths import home_of
+from cluster.ray_head import read_record
+from cluster.ray_session import choose_way, connect, is_connected
+from cluster.topology_file import load_topology
+from tests.cluster.conftest import RayMQ
+
+TOPIC = "kept"
+
+
+def last_line(text: str) -> str:
+    return text.strip().splitlines()[-1]
+
+
+def ensure_up(raymq: RayMQ) -> None:
+    """Bring the topology up by the command, unless it is."""
+    if read_record(raymq.home) is None:
+        done = raymq.run("up")
+        assert done.returncode == 0, done.stderr + done.stdout
+        assert last_line(done.stdout) == f"READY {raymq.nameserver}"
+    topology = load_topology(overrides=raymq.overrides)
+    if not is_connected():
+        connect(topology, home_of(topology.cluster), choose_way(topology, raymq.home, os.environ))
+
+
+def call(broker: str, method: str, **fields: object) -> dict[str, Any]:
+    request = msgpack.packb({"v": 1, **fields})
+    reply: dict[str, Any] = msgpack.unpackb(
+        ray_port.ask(ActorName("raymq", f"{broker}-0"), method, request, timeout_s=30)
+    )
+    return reply
+
+
+def batch(*bodies: bytes) -> bytes:
+    from store.message.batch import encode_batch
+    from store.message.message import Message
+
+    return encode_batch([Message(TOPIC, body) for body in bodies])
+
+
+def append(broker: str, *bodies: bytes) -> dict[str, Any]:
+    return call(broker, "append", topic=TOPIC, queue=0, batch=batch(*bodies))
+
+
+def read_all(broker: str) -> list[bytes]:
+    from store.message.record import decode_records
+
+    found = call(broker, "read", topic=TOPIC, queue=0, offset=0, max_messages=1000)
+    assert found["code"] == 0, found["remark"]
+    return [message.body for message in decode_records(found["records"])]
+
+
+def status_of(actor: str) -> dict[str, Any]:
+    status: dict[str, Any] = ray_port.ask(ActorName("raymq", actor), "raymq_status", timeout_s=10)
+    return status
+
+
+def kill_process(actor: str) -> int:
+    """End the process of an actor with kill -9; gives its id."""
+    pid: int = status_of(actor)["pid"]
+    os.kill(pid, signal.SIGKILL)
+    return pid
+
+
+def wait_for_successor(actor: str, pid: int) -> dict[str, Any]:
+    """Wait until the actor serves in another process than `pid`; gives its status."""
+    while True:
+        try:
+            status = status_of(actor)
+        except ray_port.ActorSilent:
+            continue
+        if status["state"] == "serving" and status["pid"] != pid:
+            return status

@@ -1,0 +1,155 @@
+"""Clients over a cluster whose processes are killed: nothing acknowledged is lost, no queue
+has two owners.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+
+import pytest
+
+from cluster.client import Admin, MessageExt, MessageQueue, Producer, PullConsumer, PushConfig, PushConsumer
+from tests.cluster.conftest import RayMQ
+from tests.cluster.ray_helpers import kill_process, wait_for_successor
+
+pytestmark = [pytest.mark.ray, pytest.mark.slow]
+
+QUEUES = 4
+DEADLINE_S = 40.0
+
+
+def wait_until(claim: Callable[[], bool], what: str) -> None:
+    pause = threading.Event()
+    deadline_s = time.monotonic() + DEADLINE_S
+    while not claim():
+        assert time.monotonic() < deadline_s, f"not within {DEADLINE_S:g} s: {what}"
+        pause.wait(0.01)
+
+
+class Load:
+    """A producer that sends numbered bodies, keyed, and knows which were acknowledged."""
+
+    def __init__(self, producer: Producer, topic: str) -> None:
+        self.acknowledged: list[bytes] = []
+        self._producer = producer
+        self._topic = topic
+        self._is_over = threading.Event()
+        self._thread = threading.Thread(target=self._send)
+
+    def __enter__(self) -> Load:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._is_over.set()
+        self._thread.join()
+
+    def _send(self) -> None:
+        number = 0
+        while not self._is_over.wait(0.002):
+            body = b"%06d" % number
+            self._producer.send(self._topic, body, sharding_key=str(number % 7))
+            self.acknowledged.append(body)
+            number += 1
+
+
+@pytest.fixture
+def producer(running: RayMQ) -> Iterator[Producer]:
+    with Producer(running.nameserver, group="faults") as producer:
+        yield producer
+
+
+def make_topic(raymq: RayMQ, topic: str) -> None:
+    with Admin(raymq.nameserver) as admin:
+        admin.create_topic(topic, queues=QUEUES)
+
+
+def test_clients_go_on_over_a_kill_of_a_broker(running: RayMQ, producer: Producer) -> None:
+    make_topic(running, "over-a-kill")
+    received: Counter[bytes] = Counter()
+    with (
+        PullConsumer(running.nameserver, group="over-a-kill") as consumer,
+        Load(producer, "over-a-kill") as load,
+    ):
+        consumer.subscribe("over-a-kill")
+
+        def has_received(count: int) -> bool:
+            received.update(message.body for message in consumer.poll(1000, 0.2))
+            return len(received) >= count
+
+        wait_until(lambda: has_received(100), "the first messages")
+        pid = kill_process("broker-a-0")
+        wait_until(
+            lambda: has_received(len(load.acknowledged)) and load.acknowledged[-1] in received, "going on"
+        )
+        wait_for_successor("broker-a-0", pid)
+        sent = len(load.acknowledged)
+        wait_until(lambda: has_received(sent + 100), "messages after the kill")
+        load.__exit__()
+        wait_until(lambda: received.keys() >= set(load.acknowledged), "every acknowledged message")
+
+
+class Members:
+    """Push consumers of one group; watches that no queue is held by two of them at once."""
+
+    def __init__(self, raymq: RayMQ, group: str, topic: str) -> None:
+        self.received: Counter[bytes] = Counter()
+        self.doubly_owned: list[MessageQueue] = []
+        self._raymq = raymq
+        self._group = group
+        self._topic = topic
+        self._consumers: list[PushConsumer] = []
+        self._stack = ExitStack()
+
+    def join(self) -> None:
+        config = PushConfig(
+            group=self._group, lease_ms=2000, sync_interval_ms=200, commit_interval_ms=200, consume_threads=2
+        )
+        consumer = PushConsumer(self._raymq.nameserver, listener=self._listen, config=config)
+        self._stack.enter_context(consumer)
+        consumer.subscribe(self._topic)
+        self._consumers.append(consumer)
+
+    def _listen(self, messages: list[MessageExt]) -> None:
+        self.received.update(message.body for message in messages)
+
+    def shares(self) -> list[int]:
+        """How many queues each holds; looks for a queue of two owners on the way."""
+        for consumer in self._consumers:
+            before = set(consumer.assignment())
+            others = {
+                queue for other in self._consumers if other is not consumer for queue in other.assignment()
+            }
+            # Both looks at `consumer` embrace the look at the others: what it held all the while counts.
+            self.doubly_owned += before & others & set(consumer.assignment())
+        return sorted(len(consumer.assignment()) for consumer in self._consumers)
+
+    @contextmanager
+    def open(self) -> Iterator[Members]:
+        with self._stack:
+            yield self
+
+
+def test_a_rebalancer_killed_in_mid_rebalance_gives_no_queue_two_owners(
+    running: RayMQ, producer: Producer
+) -> None:
+    topic = "mid-rebalance"
+    make_topic(running, topic)
+    with Members(running, "mid-rebalance", topic).open() as members, Load(producer, topic) as load:
+        members.join()
+        wait_until(lambda: members.shares() == [2 * QUEUES], "one member with all queues")
+        members.join()
+        pid = kill_process("rebalancer-0")
+        received = len(members.received)
+        wait_until(
+            lambda: members.shares() and len(members.received) > received + 50, "consumption without it"
+        )
+        wait_for_successor("rebalancer-0", pid)
+        wait_until(lambda: members.shares() == [QUEUES, QUEUES], "two members with half of the queues each")
+        load.__exit__()
+        wait_until(lambda: members.received.keys() >= set(load.acknowledged), "every acknowledged message")
+        assert members.doubly_owned == []
