@@ -190,6 +190,8 @@ class CommitLog:
 
     def append_raw(self, offset: int, data: Buffer) -> None:
         """Append bytes as another log has them, blanks included. Raises StoreError when `offset` is not `written`."""
+        if not self._bases and self.positions.written == 0:
+            self.positions.set_all(offset, offset)  # a fresh replica begins where it is told
         if offset != self.positions.written:
             raise StoreError(
                 f"raw bytes for {offset:,}, but the log is written to {self.positions.written:,}"

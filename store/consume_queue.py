@@ -15,7 +15,7 @@ from struct import Struct
 from typing import NamedTuple
 
 from store.errors import StoreError
-from store.files import Descriptors, zero_data
+from store.files import Descriptors, running_crc, zero_data
 from store.files import write_all as write_bytes
 
 UNIT_BYTES = 20
@@ -44,10 +44,19 @@ class QueueFiles(NamedTuple):
     descriptors: Descriptors
 
 
+class QueueNote(NamedTuple):
+    """What a queue held at some time: units [first_offset, next_offset), and the CRC of those in each file."""
+
+    first_offset: int
+    next_offset: int
+    crcs: list[int]
+
+
 class ConsumeQueue:
     """One queue's units. `next_offset` is where dispatch goes on; `assigned_offset` what the next append gets."""
 
     __slots__ = (
+        "_crcs",
         "_directory",
         "_dirty_from",
         "_files",
@@ -74,23 +83,26 @@ class ConsumeQueue:
         self.end_physical_offset = 0  # where the last unit's record ends
         self._made_to = 0  # offsets below this have their file
         self._dirty_from = -1  # the first unit not made durable
+        self._crcs: list[int] = []  # of the units in each file
 
     @property
     def directory(self) -> Path:
         """Where its files are."""
         return Path(self._directory)
 
-    def set_extent(self, first_offset: int, next_offset: int, made_to: int, end_physical_offset: int) -> None:
-        """What loading found: units [first_offset, next_offset), files up to unit `made_to`."""
+    def set_extent(
+        self, first_offset: int, next_offset: int, made_to: int, end_physical_offset: int, crcs: list[int]
+    ) -> None:
+        """What loading found: units [first_offset, next_offset), files up to unit `made_to`, a CRC for each with units."""
         self.first_offset = self.min_offset = first_offset
         self.next_offset = self.assigned_offset = next_offset
         self._made_to = made_to
         self.end_physical_offset = end_physical_offset
+        self._crcs = crcs
 
-    @property
-    def extent(self) -> tuple[int, int]:
-        """Its first and its next offset."""
-        return self.first_offset, self.next_offset
+    def note(self) -> QueueNote:
+        """What it holds now."""
+        return QueueNote(self.first_offset, self.next_offset, self._crcs.copy())
 
     @property
     def units_per_file(self) -> int:
@@ -121,6 +133,10 @@ class ConsumeQueue:
             offset = place // UNIT_BYTES
             descriptor = self._file(offset) if offset < self._made_to else self._make_file(offset)
             write_bytes(descriptor, part, within)
+            if within:
+                self._crcs[-1] = running_crc(part, self._crcs[-1])
+            else:
+                self._crcs.append(running_crc(part))
             place += len(part)
             self.next_offset = place // UNIT_BYTES
             if len(part) == len(rest):
@@ -136,8 +152,14 @@ class ConsumeQueue:
             self.remove_file(self.file_path(empty))
         self.first_offset = self.next_offset = offset - offset % self.units_per_file
         self._made_to = self.first_offset
+        self._crcs = []
         self.fill_to(offset)
         self.min_offset = offset
+
+    def start_again(self, offset: int) -> None:
+        """Begin anew: the topic was deleted and made again, or the beginning is lost. Raises OSError."""
+        self.truncate_to(self.first_offset, 0)
+        self.start_at(offset)
 
     def fill_to(self, offset: int) -> None:
         """Hold the places up to `offset`, whose records are gone. Raises OSError."""
@@ -175,6 +197,10 @@ class ConsumeQueue:
             self.remove_file(self.file_path(offset))
         self._made_to = min(self._made_to, keep_to)
         self.clear_tail()
+        del self._crcs[-(-(self.next_offset - self.first_offset) // per_file) :]
+        within = self.next_offset % per_file
+        if within and self._crcs:
+            self._crcs[-1] = running_crc(self.read_units(self.next_offset - within, within))
 
     def truncate_after(self, physical_offset: int) -> None:
         """Drop the units of records at or after `physical_offset`. Raises OSError, StoreError."""

@@ -8,9 +8,9 @@ from typing import NamedTuple
 import numpy as np
 import structlog
 
-from store.consume_queue import UNIT_BYTES, ConsumeQueue, QueueFiles
+from store.consume_queue import UNIT_BYTES, ConsumeQueue, QueueFiles, QueueNote
 from store.errors import StoreError
-from store.files import Descriptors
+from store.files import Descriptors, running_crc
 from store.kernels.units import sound_units
 
 _log = structlog.get_logger(__name__)
@@ -114,9 +114,12 @@ class ConsumeQueueTable:
                 self.root,
             )
 
-    def load(self, log_end: int) -> list[LoadedQueue]:
-        """Find and check every queue on disk; units are counted up to the first that is not sound."""
-        return [self._load_queue(topic, queue_id, log_end) for topic, queue_id in self._on_disk()]
+    def load(self, log_end: int, notes: dict[tuple[str, int], QueueNote]) -> list[LoadedQueue]:
+        """Find and check every queue on disk; units are counted up to the first that is not sound, or not as noted."""
+        return [
+            self._load_queue(topic, queue_id, log_end, notes.get((topic, queue_id)))
+            for topic, queue_id in self._on_disk()
+        ]
 
     def _on_disk(self) -> Iterator[tuple[str, int]]:
         topics = sorted(os.scandir(self.root), key=lambda entry: entry.name) if self.root.is_dir() else []
@@ -133,7 +136,7 @@ class ConsumeQueueTable:
             for number in sorted(numbers):
                 yield topic.name, number
 
-    def _load_queue(self, topic: str, queue_id: int, log_end: int) -> LoadedQueue:
+    def _load_queue(self, topic: str, queue_id: int, log_end: int, note: QueueNote | None) -> LoadedQueue:
         queue = self.get(topic, queue_id)
         file_bytes = self.files.file_bytes
         damage: str | None = None
@@ -149,33 +152,27 @@ class ConsumeQueueTable:
             elif damage is None:
                 bases.append(int(entry.name))
         if bases:
-            damage = self._check_units(queue, bases, log_end) or damage
+            damage = self._check_files(queue, bases, log_end, note) or damage
         return LoadedQueue(queue, damage)
 
-    def _check_units(self, queue: ConsumeQueue, bases: list[int], log_end: int) -> str | None:
-        """Count the sound units of a queue with files at `bases`, and note its extent."""
+    def _check_files(
+        self, queue: ConsumeQueue, bases: list[int], log_end: int, note: QueueNote | None
+    ) -> str | None:
+        """Count the sound units of a queue with files at `bases`, and note its extent; returns what is wrong."""
         per_file = queue.units_per_file
         first = bases[0] // UNIT_BYTES
         made_to = bases[-1] // UNIT_BYTES + per_file
-        offset = first
-        end_physical = 0
-        window = _FIRST_READ_UNITS
-        queue.set_extent(first, made_to, made_to, 0)  # so that all can be read
-        damage = None
-        while offset < made_to:
-            units = queue.read_units(offset, window)
-            count = len(units) // UNIT_BYTES
-            sound, end_physical = sound_units(
-                np.frombuffer(units, dtype=np.uint8), count, end_physical, log_end
-            )
-            offset += sound
-            if sound < count:
-                if any(units[sound * UNIT_BYTES : sound * UNIT_BYTES + UNIT_BYTES]):
-                    damage = f"unit {offset} is not sound"
+        queue.set_extent(first, made_to, made_to, 0, [])  # so that all can be read
+        found = _FileCheck(first, 0, 0, None)
+        crcs: list[int] = []
+        for start in range(first, made_to, per_file):
+            found = _check_file(queue, start, found.end_physical, log_end, note)
+            if found.next_offset > start:
+                crcs.append(found.crc)
+            if found.next_offset < start + per_file:
                 break
-            window = _READ_UNITS
-        queue.set_extent(first, offset, made_to, end_physical)
-        return damage
+        queue.set_extent(first, found.next_offset, made_to, found.end_physical, crcs)
+        return found.damage
 
     def discard_unsound(self, loaded: LoadedQueue) -> None:
         """Cut a queue behind its last sound unit, on disk too. Raises OSError."""
@@ -187,3 +184,45 @@ class ConsumeQueueTable:
                 if entry.path not in kept and not entry.is_dir():
                     queue.remove_file(entry.path)
         queue.truncate_to(queue.next_offset, queue.end_physical_offset)
+
+
+class _FileCheck(NamedTuple):
+    """How far a file's units are sound, where the last one's record ends, their CRC, and what is wrong."""
+
+    next_offset: int
+    end_physical: int
+    crc: int
+    damage: str | None
+
+
+def _check_file(
+    queue: ConsumeQueue, start: int, end_physical: int, log_end: int, note: QueueNote | None
+) -> _FileCheck:
+    """Check the units of the file that begins with unit `start`; `end_physical` is where the record before it ends."""
+    stop = start + queue.units_per_file
+    noted_to, noted_crc = _noted(note, start, stop)
+    offset, end, crc = start, end_physical, 0
+    window = _FIRST_READ_UNITS
+    while offset < stop:
+        units = queue.read_units(offset, min(window, (noted_to if offset < noted_to else stop) - offset))
+        count = len(units) // UNIT_BYTES
+        sound, end = sound_units(np.frombuffer(units, dtype=np.uint8), count, end, log_end)
+        crc = running_crc(units[: sound * UNIT_BYTES], crc)
+        offset += sound
+        if sound < count:
+            is_end = not any(units[sound * UNIT_BYTES : sound * UNIT_BYTES + UNIT_BYTES])
+            return _FileCheck(offset, end, crc, None if is_end else f"unit {offset} is not sound")
+        if offset == noted_to and crc != noted_crc:
+            return _FileCheck(start, end_physical, 0, f"units {start} to {noted_to} are not what was written")
+        window = _READ_UNITS
+    return _FileCheck(offset, end, crc, None)
+
+
+def _noted(note: QueueNote | None, start: int, stop: int) -> tuple[int, int]:
+    """Up to which unit of a file there is a note, and the CRC that it has."""
+    if note is None or not note.first_offset <= start < note.next_offset:
+        return start, 0
+    file = (start - note.first_offset) // (stop - start)
+    if (start - note.first_offset) % (stop - start) or file >= len(note.crcs):
+        return start, 0
+    return min(stop, note.next_offset), note.crcs[file]

@@ -77,7 +77,8 @@ class Dispatcher:
             _ROWS, dtype=np.dtype(">i8"), buffer=self._unit_bytes, offset=12, strides=(UNIT_BYTES,)
         )
         self._keys = np.zeros((_KEYS, KEY_FIELDS), dtype=np.int64)
-        self.compares_units = False  # units that are there already are compared with the log, and mended
+        # Then bodies' CRCs are checked, and units that are there already are compared with the log, and mended.
+        self.is_recovering = False
         self.skipped_bytes = 0  # of the log, as they are no records
 
     def step(self, begin: int, end: int, arrivals: list[Arrival] | None = None) -> Step:
@@ -93,6 +94,7 @@ class Dispatcher:
             start,
             min(stop, start + self._slice_bytes),
             file.base,
+            self.is_recovering,
             self._delays_ms,
             self._rows,
             self._groups,
@@ -140,7 +142,7 @@ class Dispatcher:
             file = self._log.file_at(begin)
             stop = min(end - file.base, file.size_bytes)
             position, status, rows, groups, keys, _ = kernel.dispatch_records(
-                file.array, begin - file.base, stop, file.base, self._delays_ms,
+                file.array, begin - file.base, stop, file.base, self.is_recovering, self._delays_ms,
                 self._rows, self._groups, self._buckets, self._units, self._keys,
             )  # fmt: skip
             yield file, groups, keys
@@ -204,10 +206,15 @@ class Dispatcher:
         """Put units that do not simply follow (store format 3.2): again, after a gap, or at an old queue's start."""
         first = group[kernel.GROUP_FIRST_QUEUE_OFFSET]
         end = group[kernel.GROUP_END_PHYSICAL_OFFSET]
+        if 0 <= first < queue.first_offset:
+            queue.start_again(first)  # its beginning is lost: what stands in the log belongs into it
         if not group[kernel.GROUP_IN_ORDER]:
             self._put_one_by_one(queue, file, units)
         elif first > queue.next_offset:
             self._close_gap(queue, first)
+            queue.append_units(units, end)
+        elif first == 0 and group[kernel.GROUP_FIRST_PHYSICAL_OFFSET] >= queue.end_physical_offset:
+            queue.start_again(0)
             queue.append_units(units, end)
         elif self._is_there(queue, first, units):
             there = (queue.next_offset - first) * UNIT_BYTES
@@ -222,6 +229,8 @@ class Dispatcher:
             physical_offset, size, _ = UNIT.unpack(unit)
             record = physical_offset - file.base
             queue_offset = int.from_bytes(file.view[record + 20 : record + 28], "big", signed=True)
+            if queue_offset == 0 and physical_offset >= queue.end_physical_offset:
+                queue.start_again(0)
             if queue_offset < queue.next_offset:
                 self._mend(queue, queue_offset, unit)
                 if queue_offset < queue.next_offset:
@@ -247,9 +256,7 @@ class Dispatcher:
     def _is_there(self, queue: ConsumeQueue, first: int, units: memoryview) -> bool:
         """Whether the queue has what it holds from `first` on, of these units, already."""
         count = min(queue.next_offset - first, len(units) // UNIT_BYTES)
-        if first < queue.first_offset:
-            return False
-        if not self.compares_units:
+        if not self.is_recovering:
             physical_offset, size, _ = UNIT.unpack(units[(count - 1) * UNIT_BYTES : count * UNIT_BYTES])
             return bool(physical_offset + size <= queue.end_physical_offset)
         done = 0
@@ -262,7 +269,7 @@ class Dispatcher:
 
     def _mend(self, queue: ConsumeQueue, offset: int, unit: memoryview) -> None:
         """Cut the queue at a unit that is not what the log says, so that it is built again from there."""
-        if not self.compares_units or offset < queue.first_offset or queue.read_units(offset, 1) == unit:
+        if not self.is_recovering or queue.read_units(offset, 1) == unit:
             return
         _log.warning("consume_queue_mended", topic=queue.topic, queue_id=queue.queue_id, offset=offset)
         end = 0

@@ -5,6 +5,13 @@ import os
 from collections import OrderedDict
 from pathlib import Path
 
+try:
+    from isal.isal_zlib import crc32 as running_crc
+except ImportError:  # isal has no wheel for every platform
+    from zlib import crc32 as running_crc
+
+__all__ = ["Descriptors", "replace_file", "running_crc", "sync_directory", "write_all", "zero_data"]
+
 _ZEROS = memoryview(bytes(1 << 20))
 
 

@@ -23,6 +23,7 @@ from store.positions import Positions
 from store.queries import has_key
 from store.recovery import Tail, find_tail
 from store.settings import StoreSettings
+from store.summary import read_summary
 
 _CANDIDATES_MAX = 1 << 20
 _FOREVER_MS = 1 << 62
@@ -117,7 +118,11 @@ class StoreImage:
         refuse_foreign_kinds(root)
         self.root = root
         self._sizes = find_sizes(root)
-        self._is_ours = read_name(root) is not None
+        name = read_name(root)
+        summary = read_summary(root, name.store_id) if name is not None else None
+        notes = summary.index_files or [] if summary is not None else []
+        self._index_notes = {note.name: note for note in notes}
+        self._is_ours = name is not None
         self.log = CommitLog(root / COMMIT_LOG, self._sizes.log_file_bytes, Positions(), read_only=True)
         descriptors = Descriptors(64, read_only=True)
         self._descriptors = descriptors
@@ -135,8 +140,8 @@ class StoreImage:
     def load_queues(self) -> list[ConsumeQueue]:
         """All queues in order of topic and id, with the units that the log has and the files lack."""
         positions = self.log.positions
-        self.queues.load(positions.written)
-        self._dispatcher.compares_units = True
+        self.queues.load(positions.written, {})
+        self._dispatcher.is_recovering = True
         self._dispatcher.run(positions.min, positions.written)
         for queue in self.queues:
             queue.correct_min_offset(positions.min)
@@ -161,11 +166,12 @@ class StoreImage:
 
     def _sound_index(self, path: Path) -> IndexFile | None:
         try:
-            file = IndexFile(
-                path, self._sizes.index_slots, self._sizes.index_entries, copy_on_write=True
-            )
+            file = IndexFile(path, self._sizes.index_slots, self._sizes.index_entries, copy_on_write=True)
         except StoreError:
             return None
+        note = self._index_notes.get(path.name)
+        if note is not None:
+            return file if file.restore(note) is None else None
         if AbortFile(self.root).exists:
             if not self._is_ours and file.end_timestamp > self._checkpoint().index_msg_timestamp:
                 return None

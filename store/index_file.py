@@ -4,11 +4,13 @@ import mmap
 import os
 from pathlib import Path
 from struct import Struct
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from store.errors import StoreError
+from store.files import running_crc
 from store.kernels import index as kernel
 from store.kernels.index import ENTRY_BYTES, HEADER_BYTES, SLOT_BYTES
 from store.mapped_file import allocate_file
@@ -21,10 +23,19 @@ def index_file_bytes(slots: int, entries: int) -> int:
     return HEADER_BYTES + SLOT_BYTES * slots + ENTRY_BYTES * entries
 
 
+class IndexNote(NamedTuple):
+    """What an index file held at some time: its header (hexadecimal), its count, and the CRC of its entries."""
+
+    name: str
+    count: int
+    crc: int
+    header: str
+
+
 class IndexFile:
     """One mapped index file with `slots` hash slots and room for `capacity` − 1 entries."""
 
-    __slots__ = ("array", "capacity", "path", "slots")
+    __slots__ = ("_counted_crc", "_crc", "array", "capacity", "path", "slots")
 
     def __init__(self, path: Path, slots: int, capacity: int, *, copy_on_write: bool = False) -> None:
         """Map a file. Raises StoreError when its size is another one."""
@@ -42,6 +53,8 @@ class IndexFile:
         finally:
             os.close(descriptor)
         self.array: NDArray[np.uint8] = np.frombuffer(mapped, dtype=np.uint8)
+        self._crc = 0  # of the entries below number …
+        self._counted_crc = 1
 
     @classmethod
     def create(
@@ -93,6 +106,30 @@ class IndexFile:
         """Put rows [first, end) of `keys` (columns KEY_…) in; returns how many found room."""
         return int(kernel.insert_keys(self.array, self.slots, self.capacity, keys, first, end))
 
+    def note(self) -> IndexNote:
+        """What it holds now; its cost goes by the entries that are new since the last call."""
+        count = self.count
+        self._crc = self._entries_crc(self._counted_crc, count, self._crc)
+        self._counted_crc = count
+        return IndexNote(self.path.name, count, self._crc, self.array[:HEADER_BYTES].tobytes().hex())
+
+    def _entries_crc(self, first: int, end: int, crc: int) -> int:
+        entries = HEADER_BYTES + SLOT_BYTES * self.slots
+        return running_crc(self.array[entries + ENTRY_BYTES * first : entries + ENTRY_BYTES * end], crc)
+
+    def restore(self, note: IndexNote) -> str | None:
+        """Go back to what was noted: later entries are taken out. Returns what is wrong, or None."""
+        if not 1 <= note.count <= min(self.count, self.capacity):
+            return f"it counts {self.count} entries in place of {note.count}"
+        if self._entries_crc(1, note.count, 0) != note.crc:
+            return "its entries are not what was written"
+        self._crc, self._counted_crc = note.crc, note.count
+        header = bytes.fromhex(note.header)
+        if self.array[:HEADER_BYTES].tobytes() != header:
+            self._cut(note.count)
+            self.array[:HEADER_BYTES] = np.frombuffer(header, dtype=np.uint8)
+        return None if self.is_sound() else "its chains are not what its entries make"
+
     def select(self, key_hash: int, begin_ms: int, end_ms: int, limit: int) -> list[int]:
         """Physical offsets of up to `limit` entries with this hash within the times, newest first."""
         found = np.empty(limit, dtype=np.int64)
@@ -106,18 +143,13 @@ class IndexFile:
 
     def cut_at(self, physical_offset: int) -> None:
         """Forget the entries of records at or after `physical_offset`, and what a kill left behind the last entry."""
-        cut = int(kernel.entry_at_or_after(self.array, self.slots, physical_offset))
-        written = int(kernel.written_entries(self.array, self.slots, self.capacity))
-        # An entry knows its time to the second; the exact one of the new last entry is set by the next insert.
-        kernel.cut_entries(self.array, self.slots, cut, max(cut, written))
+        self._cut(int(kernel.entry_at_or_after(self.array, self.slots, physical_offset)))
+        self._crc, self._counted_crc = 0, 1
 
-    def sync(self) -> None:
-        """Make the entries durable. Raises OSError."""
-        descriptor = os.open(self.path, os.O_RDWR)
-        try:
-            os.fdatasync(descriptor)
-        finally:
-            os.close(descriptor)
+    def _cut(self, number: int) -> None:
+        # An entry knows its time to the second; the exact one of the new last entry is set by the next insert.
+        written = int(kernel.written_entries(self.array, self.slots, self.capacity))
+        kernel.cut_entries(self.array, self.slots, number, max(number, written))
 
     def close(self) -> None:
         """Let go of the map."""

@@ -1,6 +1,5 @@
 """IndexService: the index files of a store, one after the other, and queries over all of them."""
 
-import re
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -10,12 +9,11 @@ import structlog
 from numpy.typing import NDArray
 
 from store.errors import StoreError
-from store.index_file import IndexFile, index_file_bytes
+from store.index_file import IndexFile, IndexNote, index_file_bytes
 from store.kernels.index import HEADER_BYTES, KEY_PHYSICAL_OFFSET, KEY_TIMESTAMP, SLOT_BYTES
 
 _log = structlog.get_logger(__name__)
 
-_NAME = re.compile(r"\d{17}")
 _NOTHING = -1
 
 
@@ -43,10 +41,9 @@ class IndexService:
             None  # after `load`: from this offset on, records are to be put in again
         )
 
-    @property
-    def names(self) -> list[str]:
-        """The names of all files."""
-        return [file.path.name for file in self._files]
+    def notes(self) -> list[IndexNote]:
+        """What the files hold now."""
+        return [file.note() for file in self._files]
 
     @property
     def end_physical_offset(self) -> int:
@@ -63,26 +60,26 @@ class IndexService:
 
     # ---- load -------------------------------------------------------------------------------------------------
 
-    def load(self, *, orderly_end: bool, expected: list[str]) -> None:
-        """Open what is on disk as far as it is sound; what follows the first unsound file is removed.
+    def load(self, notes: list[IndexNote]) -> None:
+        """Open the files as they were noted, as far as they are sound; everything else is removed.
 
-        `expected` are the names that must be there.
+        What came after the note is taken out too: it is put in again, with whatever a kill has kept from it.
         """
-        paths = sorted(self.directory.iterdir()) if self.directory.is_dir() else []
-        names = [path.name for path in paths]
-        missing = min((name for name in expected if name not in names), default=None)
-        for number, path in enumerate(paths):
-            reason = "a file before it is missing" if missing is not None and path.name > missing else None
-            reason = reason or self._open(path, repair=not orderly_end and number == len(paths) - 1)
-            if reason is not None:
+        paths = {path.name: path for path in self.directory.iterdir()} if self.directory.is_dir() else {}
+        for note in notes:
+            path = paths.get(note.name)
+            damage = "it is missing" if path is None else self._open(path, note)
+            if damage is not None:
                 _log.warning(
-                    "index_file_damaged", path=str(path), damage=reason, rebuilt_from=self.end_physical_offset
+                    "index_file_damaged",
+                    path=str(self.directory / note.name),
+                    damage=damage,
+                    rebuilt_from=self.end_physical_offset,
                 )
-                self._remove(paths[number:])
                 self.lacks_from = self.end_physical_offset
-                return
-        if missing is not None:
-            self.lacks_from = self.end_physical_offset
+                break
+            del paths[note.name]
+        self._remove(list(paths.values()))
 
     def check_settings(self) -> None:
         """Raise StoreError when the files look like those of a store with other index settings."""
@@ -99,24 +96,16 @@ class IndexService:
                 self.directory,
             )
 
-    def _open(self, path: Path, *, repair: bool) -> str | None:
-        """Take in a file; returns what is wrong with it, or None."""
-        if not path.is_file() or not _NAME.fullmatch(path.name):
-            return "no index file"
+    def _open(self, path: Path, note: IndexNote) -> str | None:
+        """Take in a file as it was noted; returns what is wrong with it, or None."""
         try:
             file = IndexFile(path, self.slots, self.capacity)
         except StoreError as error:
             return error.reason
-        if repair:
-            # Its last record may have got only some of its keys: it is taken out, and dispatched again.
-            if file.begin_physical_offset >= file.end_physical_offset:
-                return "it holds no more than its last record"
-            self.lacks_from = file.end_physical_offset
-            file.cut_at(file.end_physical_offset)
-        if not file.is_sound() or (file.count > 1 and file.begin_physical_offset < self.end_physical_offset):
-            return "its chains are not what its entries make"
-        self._files.append(file)
-        return None
+        damage = file.restore(note)
+        if damage is None:
+            self._files.append(file)
+        return damage
 
     def _remove(self, paths: list[Path]) -> None:
         for path in paths:

@@ -122,8 +122,8 @@ class Maintenance:
             self._positions.dispatched,
             self._last_record,
             self._positions.min,
-            {(queue.topic, queue.queue_id): queue.extent for queue in parts.queues if queue.next_offset},
-            parts.index.names if parts.index is not None else [],
+            {(queue.topic, queue.queue_id): queue.note() for queue in parts.queues if queue.next_offset},
+            parts.index.notes() if parts.index is not None else None,
         )
         return CheckpointJob(
             paths, directories, self._root / CHECKPOINT, checkpoint, summary_path(self._root), summary

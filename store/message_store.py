@@ -82,7 +82,14 @@ class MessageStore:
         self._failure: StoreError | None = None
         self._dispatch_fault: str | None = None
         self._dispatch_again_ns = 0
+        self._nothing_whole_before = -1  # up to here there is only a part of a record left
         self._flushing: FlushJob | None = None
+        self._is_closed = False
+
+    @property
+    def epoch(self) -> int:
+        """This writer's number: one more than that of the writer before it."""
+        return self._guards.epoch.number
 
     @classmethod
     def open(
@@ -185,7 +192,12 @@ class MessageStore:
     @property
     def has_more_to_dispatch(self) -> bool:
         """Whether another `tick` has work left from this one."""
-        return self.positions.dispatched < self.positions.confirmed and self._dispatch_fault is None
+        confirmed = self.positions.confirmed
+        return (
+            self.positions.dispatched < confirmed
+            and self._dispatch_fault is None
+            and confirmed != self._nothing_whole_before
+        )
 
     def on_confirmed(self, offset: int, callback: Callback) -> None:
         """Call back in a `tick` when `confirmed` has reached `offset`; at once, with the error, on a failed store."""
@@ -216,7 +228,7 @@ class MessageStore:
             return
         try:
             step = self._dispatcher.step(self.positions.dispatched, confirmed, arrivals)
-        except OSError as error:
+        except (OSError, StoreError) as error:
             # The log has it, so nothing is lost: tried again until there is space, and told to senders meanwhile.
             self._dispatch_again_ns = self._clock.monotonic_ns() + _DISPATCH_RETRY_NS
             if self._dispatch_fault is None:
@@ -224,6 +236,8 @@ class MessageStore:
             self._dispatch_fault = f"consume queues or index cannot be written: {error}"
             return
         self._dispatch_fault = None
+        if step.position == self.positions.dispatched:
+            self._nothing_whole_before = confirmed
         self.positions.dispatched = step.position
         self._maintenance.note(step)
 
@@ -333,6 +347,9 @@ class MessageStore:
     def delete_topic(self, topic: str) -> int:
         """Remove the queues of a topic; its records stay in the log until that is cleaned. Returns their count."""
         self._maintenance.finish()
+        self.flush_now()
+        while self.has_more_to_dispatch:  # or what is on its way would make the queues anew
+            self._dispatch(self.positions.confirmed, [])
         removed = self._queues.remove_topic(topic)
         self._maintenance.checkpoint_now()
         return removed
@@ -341,6 +358,9 @@ class MessageStore:
 
     def close(self) -> None:
         """Flush, dispatch everything, note it, and let go. `abort` stays when any of this fails."""
+        if self._is_closed:
+            return
+        self._is_closed = True
         try:
             if self._failure is None:
                 self._maintenance.finish()

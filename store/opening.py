@@ -1,5 +1,6 @@
 """Opening a store: everything is found, checked, cut to the log's end, and what is lacking is dispatched."""
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -87,25 +88,29 @@ def recover(
     parts.tail = tail
     if log.bases:
         log.truncate_to(tail.position)
+    if not orderly_end:
+        # What a kill left in the page cache is about to be called flushed.
+        for descriptor in log.descriptors(min(start, max(tail.position - 1, log_min)), tail.position):
+            os.fdatasync(descriptor)
     parts.positions.set_all(log_min, tail.position)
-    loaded = queues.load(tail.position)
+    loaded = queues.load(tail.position, summary.queues if summary is not None else {})
     for queue in loaded:
         queues.discard_unsound(queue)
-    if index is not None:
-        if summary is not None and log.bases:
-            index.load(orderly_end=orderly_end, expected=summary.index_files)
-            index.truncate_to(tail.position)
-        else:
-            index.remove_all()
+    if index is not None and summary is not None and summary.index_files is not None and log.bases:
+        index.load(summary.index_files)
+        index.truncate_to(tail.position)
+    elif index is not None:
+        index.remove_all()
+        index.lacks_from = log_min
     if not log.bases:
         queues.remove_all()
     lack = Lack(log_min, ["nothing is noted about the derived files"])
     if summary is not None:
         lack = dispatch_start(summary, log_min, tail.position, queues, loaded, index)
     parts.dispatched_from = lack.position
-    parts.dispatcher.compares_units = summary is None
+    parts.dispatcher.is_recovering = True
     parts.positions.dispatched = parts.dispatcher.run(lack.position, tail.position)
-    parts.dispatcher.compares_units = False
+    parts.dispatcher.is_recovering = False
     for each in queues:
         each.correct_min_offset(log_min)
     _log.info(

@@ -112,7 +112,7 @@ def dispatch_start(
     for queue, damage in loaded:
         if damage is not None:
             positions.append((queue.end_physical_offset, f"{queue.topic}-{queue.queue_id}: {damage}"))
-    for (topic, queue_id), (first, following) in summary.queues.items():
+    for (topic, queue_id), (first, following, _) in summary.queues.items():
         found = queues.find(topic, queue_id)
         if found is None or (found.first_offset > first and summary.min_offset >= log_min):
             positions.append((log_min, f"{topic}-{queue_id} is missing or lacks its beginning"))

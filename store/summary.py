@@ -5,12 +5,15 @@ missing at the next start has been lost and is built again from the log. The fil
 time; then all derived files are compared by one walk over the log.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import orjson
 import structlog
+
+from store.consume_queue import QueueNote
+from store.index_file import IndexNote
 
 _log = structlog.get_logger(__name__)
 
@@ -22,21 +25,21 @@ _VERSION = 1
 class DerivedSummary:
     """Everything before `position` was dispatched; `last_record` is the last one's place, −1 for none.
 
-    `queues` gives the first and the next offset of every queue at that time.
+    `queues` and `index_files` are what was there then; no index files are known of a store without an index.
     """
 
     store_id: str
     position: int
     last_record: int
     min_offset: int
-    queues: dict[tuple[str, int], tuple[int, int]]
-    index_files: list[str] = field(default_factory=list)
+    queues: dict[tuple[str, int], QueueNote]
+    index_files: list[IndexNote] | None
 
     def encode(self) -> bytes:
         """The file's content."""
-        topics: dict[str, dict[str, tuple[int, int]]] = {}
-        for (topic, queue_id), extent in self.queues.items():
-            topics.setdefault(topic, {})[str(queue_id)] = extent
+        topics: dict[str, dict[str, QueueNote]] = {}
+        for (topic, queue_id), note in self.queues.items():
+            topics.setdefault(topic, {})[str(queue_id)] = note
         return orjson.dumps(
             {
                 "version": _VERSION,
@@ -46,7 +49,8 @@ class DerivedSummary:
                 "minOffset": self.min_offset,
                 "indexFiles": self.index_files,
                 "queues": topics,
-            }
+            },
+            default=tuple,  # named tuples
         )
 
 
@@ -63,17 +67,23 @@ def read_summary(root: Path, store_id: str) -> DerivedSummary | None:
         if content["version"] != _VERSION or content["storeId"] != store_id:
             return None
         queues = {
-            (topic, int(queue_id)): (int(first), int(following))
+            (topic, int(queue_id)): QueueNote(int(first), int(following), [int(crc) for crc in crcs])
             for topic, by_id in content["queues"].items()
-            for queue_id, (first, following) in by_id.items()
+            for queue_id, (first, following, crcs) in by_id.items()
         }
+        noted = content["indexFiles"]
+        index_files = None
+        if noted is not None:
+            index_files = [
+                IndexNote(str(name), int(count), int(crc), str(header)) for name, count, crc, header in noted
+            ]
         return DerivedSummary(
             store_id,
             int(content["position"]),
             int(content["lastRecord"]),
             int(content["minOffset"]),
             queues,
-            [str(name) for name in content["indexFiles"]],
+            index_files,
         )
     except FileNotFoundError:
         return None

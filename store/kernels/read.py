@@ -5,7 +5,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 from store.kernels.memory import load_i32, load_i64
-from store.kernels.walk import record_parts, record_size
+from store.kernels.walk import body_is_sound, record_parts, record_size
 
 Bytes = NDArray[np.uint8]
 Numbers = NDArray[np.int64]
@@ -36,8 +36,10 @@ def _is_record_of(
         return False
     if load_i64(log, place + 20) != queue_offset or load_i64(log, place + 28) != base + place:
         return False
-    _, body_length, start, length, _, _ = record_parts(log, place, size)
+    body, body_length, start, length, _, _ = record_parts(log, place, size)
     if body_length < 0 or length != topic.size:
+        return False
+    if not body_is_sound(log, place, body, body_length):
         return False
     for index in range(length):
         if log[start + index] != topic[index]:

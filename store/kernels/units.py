@@ -18,7 +18,15 @@ from numpy.typing import NDArray
 from store.kernels.memory import load_i32, load_i64, load_u64_little, store_i32, store_i64
 from store.kernels.index import KEY_HASH, KEY_PHYSICAL_OFFSET, KEY_TIMESTAMP
 from store.kernels.java_hash import as_i32, hash_bytes, key_hash, plain_key_hash
-from store.kernels.walk import BAD_PARTS, BLANK, record_parts, record_size, store_timestamp_at
+from store.kernels.walk import (
+    BAD_CRC,
+    BAD_PARTS,
+    BLANK,
+    body_is_sound,
+    record_parts,
+    record_size,
+    store_timestamp_at,
+)
 from store.message.record import decode_record
 from store.message.tags import tags_code
 
@@ -272,6 +280,7 @@ def dispatch_records(
     start: int,
     end: int,
     base: int,
+    check_crc: bool,
     delays_ms: Numbers,
     rows: Numbers,
     groups: Numbers,
@@ -294,11 +303,14 @@ def dispatch_records(
         if size <= 0:
             status = size
             break
-        _, body_length, topic, topic_length, properties, properties_length = record_parts(
+        body, body_length, topic, topic_length, properties, properties_length = record_parts(
             buffer, position, size
         )
         if body_length < 0:
             status = BAD_PARTS
+            break
+        if check_crc and not body_is_sound(buffer, position, body, body_length):
+            status = BAD_CRC
             break
         queue_id = load_i32(buffer, position + 12)
         group = last_group

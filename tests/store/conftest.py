@@ -1,0 +1,127 @@
+"""Small stores for the tests of `store`: files of a few kilobytes, so that they roll, and a clock at rest."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from store.clock import Clock
+from store.identity import StoreIdentity
+from store.message.hosts import Host
+from store.message.message import MessageExt
+from store.message.properties import encode_properties
+from store.message.record import RecordDraft, decode_records
+from store.message_store import GetMessageStatus, MessageStore
+from store.settings import StoreSettings
+
+SMALL: dict[str, Any] = {
+    "commit_log_file_bytes": 8192,
+    "consume_queue_file_bytes": 400,
+    "index_slots": 20,
+    "index_entries": 64,
+    "flush": "async",
+    "lock_wait_ms": 0,
+    "preallocate": False,
+}
+OWNER = StoreIdentity("DefaultCluster", "broker-a", 0)
+# Notes of ours about a writer; they differ from open to open.
+NOTES = {"raymq.json", "raymq.epoch", "raymq.derived", "lock", "abort", "checkpoint"}
+
+
+@dataclass
+class SmallStores:
+    """Opens and closes stores in one test, and looks at their files."""
+
+    directory: Path
+    clock: Clock
+    opened: list[MessageStore] = field(default_factory=list)
+
+    def open(self, name: str = "store", *, adopt: bool = False, **settings: Any) -> MessageStore:
+        """Open the store called `name` with small files."""
+        chosen = StoreSettings(**{**SMALL, **settings})
+        store = MessageStore.open(
+            self.directory / name, chosen, OWNER, self.clock, adopt=adopt, store_host=Host("127.0.0.1", 10911)
+        )
+        self.opened.append(store)
+        return store
+
+    def kill(self, store: MessageStore, into: str) -> Path:
+        """What a kill leaves now: a copy of the files as they are, `abort` among them."""
+        target = self.directory / into
+        shutil.copytree(store.root, target)
+        return target
+
+    def files(self, root: Path) -> dict[str, str]:
+        """A hash of each file but the notes about writers."""
+        return {
+            str(path.relative_to(root)): hashlib.sha256(path.read_bytes()).hexdigest()
+            for path in sorted(root.rglob("*"))
+            if path.is_file() and path.name not in NOTES
+        }
+
+
+@pytest.fixture
+def stores(tmp_path: Path, clock: Clock) -> Iterator[SmallStores]:
+    """Give a maker of small stores; what is still open at the end is closed."""
+    maker = SmallStores(tmp_path, clock)
+    yield maker
+    for store in maker.opened:
+        store.close()
+
+
+def a_draft(
+    body: bytes = b"body",
+    topic: str = "Topic",
+    queue_id: int = 0,
+    tags: str = "",
+    keys: str = "",
+    uniq: str = "",
+    **more: Any,
+) -> RecordDraft:
+    properties = {"TAGS": tags, "KEYS": keys, "UNIQ_KEY": uniq}
+    return RecordDraft(topic, queue_id, body, encode_properties(properties), **more)
+
+
+@pytest.fixture
+def draft() -> Callable[..., RecordDraft]:
+    """Give a maker of drafts: body, topic, queue_id, tags, keys, uniq."""
+    return a_draft
+
+
+def all_messages(
+    store: MessageStore, topic: str = "Topic", queue_id: int = 0, **filters: Any
+) -> list[MessageExt]:
+    found: list[MessageExt] = []
+    offset = store.min_offset(topic, queue_id)
+    while offset < store.max_offset(topic, queue_id):
+        result = store.get_message(topic, queue_id, offset, 32, 1 << 20, **filters)
+        assert result.status in (GetMessageStatus.FOUND, GetMessageStatus.NO_MATCHED_MESSAGE)
+        for run in result.slices:
+            found += decode_records(run)
+        offset = result.next_begin_offset
+    return found
+
+
+@pytest.fixture
+def read_all() -> Callable[..., list[MessageExt]]:
+    """Give a reader of a whole queue: (store, topic, queue_id)."""
+    return all_messages
+
+
+@pytest.fixture
+def drain() -> Callable[[MessageStore], None]:
+    """Give a function that ticks until all is flushed and dispatched."""
+
+    def run(store: MessageStore) -> None:
+        store.flush_now()
+        store.tick()
+        while store.has_more_to_dispatch:
+            store.tick()
+
+    return run
