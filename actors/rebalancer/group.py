@@ -118,7 +118,7 @@ class Group:
     def set_queues(self, topic: str, queues: Iterable[MessageQueue]) -> None:
         """The queues that a topic has now."""
         wanted = frozenset(queues)
-        if self._queues.get(topic, frozenset()) != wanted:
+        if self._queues.get(topic) != wanted:
             self._queues[topic] = wanted
             self._change()
 
