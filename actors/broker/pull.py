@@ -33,6 +33,7 @@ SUBSCRIPTION = 0x4
 # A woken pull whose connection still has too much to write is looked at again after this time.
 SLOW_READER_RETRY_NS = 20_000_000
 NEVER_ARRIVES = 1 << 62
+_WATCHED = "held_pulls_watch_close"
 
 _CODES = {
     GetMessageStatus.FOUND: ResponseCode.SUCCESS,
@@ -167,44 +168,31 @@ class Puller:
         if outcome.code != ResponseCode.PULL_NOT_FOUND or request.wait_ms <= 0:
             self._answer(context, outcome)
             return
-        deadline_ns = self._clock.monotonic_ns() + request.wait_ms * 1_000_000
+        self._hold(context, request, request.offset, request.wait_ms * 1_000_000)
 
-        def resume(pull: HeldPull) -> None:
-            self._resume(context, request)
-
-        self._held.hold(
-            HeldPull(
-                request.topic,
-                request.queue_id,
-                request.offset,
-                request.tags_codes,
-                deadline_ns,
-                context.connection,
-                resume,
-            )
+    def _hold(self, context: RequestContext, request: PullRequest, offset: int, wait_ns: int) -> None:
+        connection = context.connection
+        pull = HeldPull(
+            request.topic,
+            request.queue_id,
+            offset,
+            request.tags_codes,
+            self._clock.monotonic_ns() + wait_ns,
+            connection,
+            lambda _: self._resume(context, request),
         )
+        self._held.hold(pull)
+        if _WATCHED not in connection.attributes.extra:
+            connection.attributes.extra[_WATCHED] = True
+            connection.on_close(self._held.forget)
 
     def _resume(self, context: RequestContext, request: PullRequest) -> None:
-        connection = context.connection
-        if connection.is_closed:
-            return
-        if connection.over_high_water:
+        if context.connection.over_high_water:
             # Its reader is behind: nothing more is produced for it until it has caught up.
-            deadline_ns = self._clock.monotonic_ns() + SLOW_READER_RETRY_NS
-            self._held.hold(
-                HeldPull(
-                    request.topic,
-                    request.queue_id,
-                    NEVER_ARRIVES,
-                    None,
-                    deadline_ns,
-                    connection,
-                    lambda pull: self._resume(context, request),
-                )
-            )
+            self._hold(context, request, NEVER_ARRIVES, SLOW_READER_RETRY_NS)
             return
         try:
-            self._answer(context, self._read(request))
+            self._answer(context, self.read(request))
         except Exception as error:  # noqa: BLE001 - one pull's damage is its own answer, and ends no other's
             context.refuse(error)
 

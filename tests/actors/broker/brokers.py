@@ -1,0 +1,131 @@
+"""A broker over its socket: started for a story, with a small store, and stopped after it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import uvloop
+
+from actors.broker.service import BrokerService
+from actors.broker.settings import BrokerSettings
+from actors.remoting.client import RemotingClient
+from actors.remoting.codes import RayMQRequestCode, RequestCode
+from actors.remoting.command import RemotingCommand
+from actors.remoting.groups import ConsumerData, HeartbeatData, SubscriptionData
+from actors.remoting.headers import (
+    PullRecordsHeader,
+    QueryConsumerOffsetHeader,
+    TopicQueueHeader,
+    UpdateConsumerOffsetHeader,
+)
+from actors.remoting.hot_headers import PullMessageHeader, SendMessageHeader
+from actors.remoting.table import RequestTable
+from store.clock import Clock, SystemClock
+from store.message.message import MessageExt
+from store.message.record import decode_records
+from store.settings import StoreSettings
+
+SUSPEND, SUBSCRIPTION = 2, 4
+SMALL_STORE = {
+    "commit_log_file_bytes": 1 << 20,
+    "consume_queue_file_bytes": 40_000,
+    "index_slots": 100,
+    "index_entries": 2_000,
+}
+
+
+class Peer:
+    """What a client asks of one broker, in one line each."""
+
+    def __init__(self, broker: BrokerService, pushed: RequestTable | None = None) -> None:
+        self.broker = broker
+        self.client = RemotingClient(SystemClock(), pushed)
+
+    async def ask(self, code: int, ext: dict[str, str] | None = None, body: bytes = b"") -> RemotingCommand:
+        """The answer, whatever its code."""
+        return await self.client.invoke(self.broker.address, RemotingCommand(code, ext, body), 10_000)
+
+    async def send(
+        self, topic: str, body: bytes = b"hello", queue_id: int = 0, properties: str = "", **header: Any
+    ) -> RemotingCommand:
+        ext = SendMessageHeader("PG", topic, queue_id, properties, **header).to_ext()
+        return await self.ask(RequestCode.SEND_MESSAGE_V2, ext, body)
+
+    async def pull(
+        self, topic: str, offset: int = 0, queue_id: int = 0, wait_ms: int = 0, tags: str = "*", **header: Any
+    ) -> RemotingCommand:
+        sys_flag = SUBSCRIPTION | (SUSPEND if wait_ms else 0)
+        pull = PullMessageHeader(
+            "CG",
+            topic,
+            queue_id,
+            offset,
+            sys_flag=sys_flag,
+            suspend_timeout_millis=wait_ms,
+            subscription=tags,
+            **header,
+        )
+        return await self.ask(RequestCode.PULL_MESSAGE, pull.to_ext())
+
+    async def pull_records(self, topic: str, offset: int = 0, **header: Any) -> RemotingCommand:
+        ext = PullRecordsHeader(topic, 0, offset, "CG", **header).to_ext()
+        return await self.ask(RayMQRequestCode.PULL_RECORDS, ext)
+
+    async def messages(self, topic: str, offset: int = 0, queue_id: int = 0) -> list[MessageExt]:
+        return decode_records((await self.pull(topic, offset, queue_id)).body)
+
+    async def committed(self, group: str, topic: str, queue_id: int = 0) -> RemotingCommand:
+        ext = QueryConsumerOffsetHeader(group, topic, queue_id, set_zero_if_not_found=False).to_ext()
+        return await self.ask(RequestCode.QUERY_CONSUMER_OFFSET, ext)
+
+    async def commit(self, group: str, topic: str, offset: int, queue_id: int = 0) -> RemotingCommand:
+        ext = UpdateConsumerOffsetHeader(group, topic, queue_id, offset).to_ext()
+        return await self.ask(RequestCode.UPDATE_CONSUMER_OFFSET, ext)
+
+    async def offset(self, code: int, topic: str, queue_id: int = 0) -> int:
+        return int((await self.ask(code, TopicQueueHeader(topic, queue_id).to_ext())).ext["offset"])
+
+    async def heartbeat(self, client_id: str, group: str, **tags: str) -> RemotingCommand:
+        subscriptions = [SubscriptionData(topic, expression) for topic, expression in tags.items()]
+        beat = HeartbeatData(client_id, [ConsumerData(group, subscriptions=subscriptions)], ["PG"])
+        return await self.ask(RequestCode.HEART_BEAT, body=beat.encode())
+
+
+Story = Callable[[Peer], Awaitable[None]]
+
+
+def settings_of(root: Path, store: dict[str, Any] | None = None, **settings: Any) -> BrokerSettings:
+    return BrokerSettings(
+        listen_port=0,
+        store_root=root / "store",
+        store=StoreSettings.model_validate({**SMALL_STORE, **(store or {})}),
+        **settings,
+    )
+
+
+def run(story: Callable[[], Awaitable[None]]) -> None:
+    """Run a story on a loop of its own, for 20 seconds at most."""
+
+    async def within() -> None:
+        await asyncio.wait_for(story(), 20)
+
+    uvloop.run(within())
+
+
+def with_broker(story: Story, settings: BrokerSettings, clock: Clock | None = None) -> None:
+    """Run a story with a broker and a client of it."""
+
+    async def told() -> None:
+        broker = BrokerService(settings, clock or SystemClock())
+        await broker.start()
+        peer = Peer(broker)
+        try:
+            await story(peer)
+        finally:
+            await peer.client.close()
+            await broker.stop()
+
+    run(told)

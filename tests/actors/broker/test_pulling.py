@@ -1,0 +1,251 @@
+"""Pulling, over the socket: found, filtered, held, woken, timed out; and what is asked about messages."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from actors.broker.wire import SplitsBody
+from actors.remoting.codes import RayMQRequestCode, RequestCode, ResponseCode
+from actors.remoting.command import RemotingCommand, encode_command
+from actors.remoting.headers import (
+    CreateTopicHeader,
+    DeleteTopicHeader,
+    PullRecordsHeader,
+    QueryMessageHeader,
+    SearchOffsetHeader,
+    TopicHeader,
+    TopicQueueHeader,
+    ViewMessageHeader,
+)
+from actors.remoting.hot_headers import PullMessageHeader
+from store.message.message_id import decode_message_id
+from store.message.record import decode_record, decode_records
+from tests.actors.broker.brokers import SUSPEND, Peer, settings_of, with_broker
+
+
+def test_a_pull_answers_what_rocketmq_answers_at_each_place(tmp_path: Path) -> None:
+    async def story(peer: Peer) -> None:
+        await peer.send("T", b"0")
+        await peer.send("T", b"1")
+        expected = {
+            0: (ResponseCode.SUCCESS, "2", [b"0", b"1"]),
+            1: (ResponseCode.SUCCESS, "2", [b"1"]),
+            2: (ResponseCode.PULL_NOT_FOUND, "2", []),
+            3: (ResponseCode.PULL_OFFSET_MOVED, "2", []),
+        }
+        for offset, (code, next_offset, bodies) in expected.items():
+            answer = await peer.pull("T", offset)
+            assert (answer.code, answer.ext["nextBeginOffset"]) == (code, next_offset)
+            assert [message.body for message in decode_records(answer.body)] == bodies
+            assert (answer.ext["minOffset"], answer.ext["maxOffset"]) == ("0", "2")
+            assert answer.ext["suggestWhichBrokerId"] == "0"
+
+    with_broker(story, settings_of(tmp_path))
+
+
+def test_an_empty_queue_has_its_end_at_nought_and_nowhere_else(tmp_path: Path) -> None:
+    async def story(peer: Peer) -> None:
+        await peer.send("T")
+        assert (await peer.pull("T", 0, queue_id=1)).code == ResponseCode.PULL_NOT_FOUND
+        moved = await peer.pull("T", 5, queue_id=1)
+        assert (moved.code, moved.ext["nextBeginOffset"]) == (ResponseCode.PULL_OFFSET_MOVED, "0")
+        assert (await peer.pull("T", queue_id=4)).code == ResponseCode.INVALID_PARAMETER
+        assert (await peer.pull("U")).code == ResponseCode.TOPIC_NOT_EXIST
+
+    with_broker(story, settings_of(tmp_path))
+
+
+def test_limits_of_messages_and_bytes_hold_for_rocketmqs_clients(tmp_path: Path) -> None:
+    async def story(peer: Peer) -> None:
+        for _ in range(40):
+            await peer.send("T", b"x" * 100)
+        assert (await peer.pull("T", max_msg_nums=1000)).ext["count"] == "32"
+        assert (await peer.pull("T", max_msg_nums=3)).ext["count"] == "3"
+        assert (await peer.pull_records("T")).ext["count"] == "40"
+        assert (await peer.pull_records("T", max_bytes=1)).ext["count"] == "1"
+        assert (await peer.pull_records("T", max_messages=5)).ext["count"] == "5"
+
+    with_broker(story, settings_of(tmp_path))
+
+
+def test_tags_are_filtered_by_the_broker(tmp_path: Path) -> None:
+    async def story(peer: Peer) -> None:
+        for number, tag in enumerate("abcab"):
+            await peer.send("T", b"%d" % number, properties=f"TAGS\x01{tag}\x02")
+        some = await peer.pull("T", tags="a || c")
+        assert [message.body for message in decode_records(some.body)] == [b"0", b"2", b"3"]
+        none = await peer.pull("T", tags="z")
+        assert (none.code, none.ext["nextBeginOffset"]) == (ResponseCode.PULL_RETRY_IMMEDIATELY, "5")
+        assert (await peer.pull("T", expression_type="SQL92")).code == ResponseCode.SYSTEM_ERROR
+        assert (await peer.pull_records("T", subscription="b")).ext["count"] == "2"
+
+    with_broker(story, settings_of(tmp_path))
+
+
+def test_a_held_pull_is_answered_by_the_first_message_that_it_wants(tmp_path: Path) -> None:
+    async def story(peer: Peer) -> None:
+        await peer.send("T", properties="TAGS\x01a\x02")
+        waiting = asyncio.create_task(peer.pull("T", 1, wait_ms=15_000, tags="b"))
+        other_queue = asyncio.create_task(peer.pull_records("T", 1, wait_ms=15_000))
+        await until_held(peer, 2)
+        await peer.send("T", b"not mine", properties="TAGS\x01a\x02")
+        assert decode_records((await other_queue).body)[0].body == b"not mine"
+        assert not waiting.done()
+        await peer.send("T", b"mine", properties="TAGS\x01b\x02")
+        answer = await waiting
+        assert [message.body for message in decode_records(answer.body)] == [b"mine"]
+        assert answer.ext["nextBeginOffset"] == "3"
+
+    with_broker(story, settings_of(tmp_path))
+
+
+async def until_held(peer: Peer, count: int) -> None:
+    while peer.broker.describe()["held_pulls"] != count:  # noqa: ASYNC110 - the broker tells nobody
+        await asyncio.sleep(0)
+
+
+def test_a_held_pull_ends_at_its_time(tmp_path: Path) -> None:
+    async def story(peer: Peer) -> None:
+        await peer.send("T")
+        answer = await peer.pull("T", 1, wait_ms=30)
+        assert (answer.code, answer.ext["nextBeginOffset"]) == (ResponseCode.PULL_NOT_FOUND, "1")
+        assert peer.broker.describe()["held_pulls"] == 0
+
+    with_broker(story, settings_of(tmp_path))
+
+
+def test_held_pulls_go_with_their_connection(tmp_path: Path) -> None:
+    async def story(peer: Peer) -> None:
+        await peer.send("T")
+        gone = Peer(peer.broker)
+        lost = asyncio.create_task(gone.pull("T", 1, wait_ms=15_000))
+        await until_held(peer, 1)
+        await gone.client.close()
+        await asyncio.gather(lost, return_exceptions=True)
+        await until_held(peer, 0)
+
+    with_broker(story, settings_of(tmp_path))
+
+
+def test_a_deleted_topic_answers_those_who_wait_for_it(tmp_path: Path) -> None:
+    async def story(peer: Peer) -> None:
+        await peer.send("T")
+        waiting = asyncio.create_task(peer.pull("T", 1, wait_ms=15_000))
+        await until_held(peer, 1)
+        assert (await peer.ask(RequestCode.DELETE_TOPIC_IN_BROKER, DeleteTopicHeader("T").to_ext())).code == 0
+        assert (await waiting).code == ResponseCode.TOPIC_NOT_EXIST
+        await peer.send("T", b"new")
+        assert [message.body for message in await peer.messages("T")] == [b"new"]
+
+    with_broker(story, settings_of(tmp_path))
+
+
+def test_the_subscription_of_the_heartbeat_holds_where_a_pull_names_none(tmp_path: Path) -> None:
+    async def story(peer: Peer) -> None:
+        await peer.send("T", b"a", properties="TAGS\x01a\x02")
+        await peer.send("T", b"b", properties="TAGS\x01b\x02")
+        pull = PullMessageHeader("G", "T", 0, 0, sys_flag=SUSPEND).to_ext()
+        assert (await peer.ask(RequestCode.PULL_MESSAGE, pull)).code == ResponseCode.SUBSCRIPTION_NOT_EXIST
+        await peer.heartbeat("client-1", "G", T="b")
+        found = await peer.ask(RequestCode.PULL_MESSAGE, pull)
+        assert [message.body for message in decode_records(found.body)] == [b"b"]
+        newer = PullMessageHeader("G", "T", 0, 0, sub_version=7).to_ext()
+        assert (await peer.ask(RequestCode.PULL_MESSAGE, newer)).code == ResponseCode.SUBSCRIPTION_NOT_LATEST
+        other = PullMessageHeader("G", "TBW102", 0, 0).to_ext()
+        assert (await peer.ask(RequestCode.PULL_MESSAGE, other)).code == ResponseCode.SUBSCRIPTION_NOT_EXIST
+
+    with_broker(story, settings_of(tmp_path))
+
+
+def test_a_write_only_topic_is_not_read(tmp_path: Path) -> None:
+    async def story(peer: Peer) -> None:
+        await peer.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, CreateTopicHeader("W", 1, 1, 2).to_ext())
+        assert (await peer.send("W")).code == 0
+        assert (await peer.pull("W")).code == ResponseCode.NO_PERMISSION
+        assert (await peer.pull_records("W")).code == ResponseCode.NO_PERMISSION
+
+    with_broker(story, settings_of(tmp_path))
+
+
+def test_the_ends_and_times_of_a_queue(tmp_path: Path, clock) -> None:
+    async def story(peer: Peer) -> None:
+        first_ms = clock.wall_ms()
+        for _ in range(3):
+            await peer.send("T")
+            clock.set_wall_ms(clock.wall_ms() + 1000)
+        assert await peer.offset(RequestCode.GET_MIN_OFFSET, "T") == 0
+        assert await peer.offset(RequestCode.GET_MAX_OFFSET, "T") == 3
+        assert await peer.offset(RequestCode.GET_MAX_OFFSET, "T", 1) == 0
+        assert await peer.offset(RequestCode.GET_MAX_OFFSET, "UNKNOWN") == 0
+        search = SearchOffsetHeader("T", 0, first_ms + 500).to_ext()
+        assert (await peer.ask(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, search)).ext["offset"] == "1"
+        for queue, time in ((0, first_ms), (1, -1)):
+            earliest = TopicQueueHeader("T", queue).to_ext()
+            answer = await peer.ask(RequestCode.GET_EARLIEST_MSG_STORETIME, earliest)
+            assert answer.ext["timestamp"] == str(time)
+
+    with_broker(story, settings_of(tmp_path, {"flush": "async"}), clock)
+
+
+def test_messages_are_found_by_id_by_key_and_by_unique_key(tmp_path: Path) -> None:
+    async def story(peer: Peer) -> None:
+        sent = await peer.send("T", b"one", properties="KEYS\x01k\x02UNIQ_KEY\x01U1\x02")
+        await peer.send("T", b"two", properties="KEYS\x01k other\x02UNIQ_KEY\x01U2\x02")
+        _, position = decode_message_id(sent.ext["msgId"])
+        viewed = await peer.ask(RequestCode.VIEW_MESSAGE_BY_ID, ViewMessageHeader(position).to_ext())
+        assert decode_record(viewed.body).body == b"one"
+        beyond = await peer.ask(RequestCode.VIEW_MESSAGE_BY_ID, ViewMessageHeader(1 << 40).to_ext())
+        assert beyond.code == ResponseCode.SYSTEM_ERROR
+        for key, unique, bodies in (("k", False, [b"one", b"two"]), ("U2", True, [b"two"]), ("x", False, [])):
+            ext = QueryMessageHeader("T", key, 32, 0, 1 << 60, unique).to_ext()
+            found = await peer.ask(RequestCode.QUERY_MESSAGE, ext)
+            assert found.code == (0 if bodies else ResponseCode.QUERY_NOT_FOUND)
+            assert sorted(message.body for message in decode_records(found.body)) == bodies
+
+    with_broker(story, settings_of(tmp_path))
+
+
+def test_a_bulk_reader_learns_where_the_messages_are(tmp_path: Path) -> None:
+    async def story(peer: Peer) -> None:
+        await peer.send("T", queue_id=1)
+        answer = await peer.ask(RayMQRequestCode.DESCRIBE_SPLITS, TopicHeader("T").to_ext())
+        splits = SplitsBody.decode(answer.body)
+        assert [(queue.min_offset, queue.max_offset) for queue in splits.queues] == [
+            (0, 0),
+            (0, 1),
+            (0, 0),
+            (0, 0),
+        ]
+        assert splits.address == peer.broker.address
+        assert Path(splits.store_root) == (tmp_path / "store").resolve()
+        assert (splits.commit_log_file_bytes, splits.consume_queue_file_units) == (1 << 20, 2000)
+        unknown = await peer.ask(RayMQRequestCode.DESCRIBE_SPLITS, TopicHeader("U").to_ext())
+        assert unknown.code == ResponseCode.TOPIC_NOT_EXIST
+
+    with_broker(story, settings_of(tmp_path))
+
+
+def test_a_reader_that_reads_nothing_is_sent_no_more(tmp_path: Path) -> None:
+    """A connection that is over its high-water mark gets no further answers produced (design law 10)."""
+
+    async def story(peer: Peer) -> None:
+        for _ in range(8):
+            await peer.send("T", b"x" * 100_000)
+        host, _, port = peer.broker.address.partition(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        command = RemotingCommand(
+            RayMQRequestCode.PULL_RECORDS, PullRecordsHeader("T", 0, 0, "CG").to_ext(), opaque=1
+        )
+        frame = bytes(encode_command(command))
+        before = int(str(peer.broker.describe()["messages_out"]))
+        writer.write(frame * 400)
+        await writer.drain()
+        for _ in range(20):
+            await peer.send("T")
+        produced = int(str(peer.broker.describe()["messages_out"])) - before
+        assert 0 < produced < 8 * 40
+        writer.close()
+        reader.feed_eof()
+
+    with_broker(story, settings_of(tmp_path))

@@ -1,0 +1,229 @@
+"""Sending, over the socket: what is stored, what is answered, and what is refused with which code."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from actors.remoting.codes import RayMQRequestCode, RequestCode, ResponseCode
+from actors.remoting.command import RemotingCommand
+from actors.remoting.headers import CreateTopicHeader, SendRecordsHeader
+from actors.remoting.hot_headers import SendMessageHeader, SendMessageHeaderV1
+from store.clock import SystemClock
+from store.message.batch import encode_batch
+from store.message.hosts import Host
+from store.message.message import Message
+from store.message.message_id import UniqKeyGenerator, decode_message_id
+from store.message.record import RecordDraft, decode_records, encode_record
+from tests.actors.broker.brokers import Peer, settings_of, with_broker
+
+SYNC_AND_ASYNC = pytest.mark.parametrize("flush", ["sync", "async"])
+
+
+@SYNC_AND_ASYNC
+def test_a_message_is_stored_as_rocketmq_stores_it(tmp_path: Path, flush: str) -> None:
+    async def story(peer: Peer) -> None:
+        properties = "KEYS\x01k1 k2\x02UNIQ_KEY\x01ABCD\x02TAGS\x01t"
+        sent = await peer.send("T", b"hello", 3, properties, flag=7, born_timestamp=5, sys_flag=0x301)
+        assert (sent.code, sent.ext["queueId"], sent.ext["queueOffset"]) == (0, "3", "0")
+        assert sent.ext["transactionId"] == "ABCD"
+        assert (sent.ext["MSG_REGION"], sent.ext["TRACE_ON"]) == ("DefaultRegion", "true")
+        host, _, port = peer.broker.address.partition(":")
+        assert decode_message_id(sent.ext["msgId"]) == (Host(host, int(port)), 0)
+        pulled = await peer.pull("T", queue_id=3)
+        (message,) = decode_records(pulled.body)
+        assert message.offset_msg_id == sent.ext["msgId"]
+        assert (message.flag, message.born_timestamp, message.sys_flag) == (7, 5, 0x301)
+        assert message.born_host.ip == "127.0.0.1"
+        assert message.properties == {
+            "KEYS": "k1 k2",
+            "UNIQ_KEY": "ABCD",
+            "TAGS": "t",
+            "MSG_REGION": "DefaultRegion",
+            "TRACE_ON": "true",
+            "CLUSTER": "DefaultCluster",
+        }
+
+    with_broker(story, settings_of(tmp_path, {"flush": flush}))
+
+
+def test_offsets_count_up_in_each_queue(tmp_path: Path) -> None:
+    async def story(peer: Peer) -> None:
+        offsets = [(await peer.send("T", queue_id=queue)).ext["queueOffset"] for queue in (0, 1, 0, 1, 1)]
+        assert offsets == ["0", "0", "1", "1", "2"]
+        assert len(await peer.messages("T", queue_id=1)) == 3
+
+    with_broker(story, settings_of(tmp_path))
+
+
+def test_a_message_without_a_unique_key_gets_one(tmp_path: Path) -> None:
+    async def story(peer: Peer) -> None:
+        sent = await peer.send("T", properties="X_UNIQ_KEY\x01no\x02")
+        (message,) = await peer.messages("T")
+        assert message.properties["UNIQ_KEY"] == sent.ext["transactionId"]
+        assert len(sent.ext["transactionId"]) == 32
+        assert message.properties["X_UNIQ_KEY"] == "no"
+
+    with_broker(story, settings_of(tmp_path))
+
+
+def test_transient_and_pop_properties_are_not_stored(tmp_path: Path) -> None:
+    async def story(peer: Peer) -> None:
+        await peer.send("T", properties="__RMQ.TRANSIENT.x\x011\x02POP_CK\x01c\x02MY_DELAY\x012\x02")
+        (message,) = await peer.messages("T")
+        assert "MY_DELAY" in message.properties
+        assert not {"__RMQ.TRANSIENT.x", "POP_CK"} & message.properties.keys()
+
+    with_broker(story, settings_of(tmp_path))
+
+
+def test_librocketmqs_send_and_one_way_sends_arrive_too(tmp_path: Path) -> None:
+    async def story(peer: Peer) -> None:
+        old = SendMessageHeaderV1("PG", "T", 0, "TAGS\x01old\x02").to_ext()
+        assert (await peer.ask(RequestCode.SEND_MESSAGE, old, b"1")).code == 0
+        connection = peer.client.connection(peer.broker.address)
+        assert connection is not None
+        connection.oneway(
+            RemotingCommand(RequestCode.SEND_MESSAGE_V2, SendMessageHeader("PG", "T", 0).to_ext(), b"2")
+        )
+        assert (await peer.send("T", b"3")).ext["queueOffset"] == "2"
+        assert [message.body for message in await peer.messages("T")] == [b"1", b"2", b"3"]
+
+    with_broker(story, settings_of(tmp_path))
+
+
+def test_a_negative_queue_is_any(tmp_path: Path) -> None:
+    async def story(peer: Peer) -> None:
+        queues = {(await peer.send("T", queue_id=-1)).ext["queueId"] for _ in range(64)}
+        assert queues == {"0", "1", "2", "3"}
+
+    with_broker(story, settings_of(tmp_path))
+
+
+def test_a_batch_is_stored_whole_in_one_queue(tmp_path: Path) -> None:
+    async def story(peer: Peer) -> None:
+        messages = [Message("T", b"%d" % n, keys=f"k{n}") for n in range(5)]
+        ext = SendMessageHeader("PG", "T", 1, "UNIQ_KEY\x01BATCH\x02", batch=True).to_ext()
+        sent = await peer.ask(RequestCode.SEND_BATCH_MESSAGE, ext, encode_batch(messages))
+        assert (sent.code, sent.ext["queueOffset"], sent.ext["batchUniqId"]) == (0, "0", "BATCH")
+        stored = await peer.messages("T", queue_id=1)
+        assert [message.body for message in stored] == [b"0", b"1", b"2", b"3", b"4"]
+        assert [message.properties for message in stored] == [{"KEYS": f"k{n}"} for n in range(5)]
+        assert ",".join(message.offset_msg_id for message in stored) == sent.ext["msgId"]
+        broken = await peer.ask(RequestCode.SEND_BATCH_MESSAGE, ext, encode_batch(messages)[:-1])
+        assert broken.code == ResponseCode.MESSAGE_ILLEGAL
+        assert len(await peer.messages("T", queue_id=1)) == 5
+
+    with_broker(story, settings_of(tmp_path))
+
+
+def some_records(topic: str, queue_id: int, count: int) -> bytes:
+    keys = UniqKeyGenerator("127.0.0.1", 1, SystemClock(), random.Random(1))
+    return b"".join(
+        encode_record(
+            RecordDraft(topic, queue_id, b"%d" % n, f"UNIQ_KEY\x01{keys.next()}\x02".encode()),
+            0,
+            0,
+            0,
+            bytes(8),
+        )
+        for n in range(count)
+    )
+
+
+@pytest.mark.parametrize("count", [1, 1000])
+def test_records_that_a_client_built_are_stamped_and_stored(tmp_path: Path, count: int) -> None:
+    async def story(peer: Peer) -> None:
+        await peer.send("T")
+        ext = SendRecordsHeader("T", 0, count).to_ext()
+        sent = await peer.ask(RayMQRequestCode.SEND_RECORDS, ext, some_records("T", 0, count))
+        assert (sent.code, sent.ext["queueOffset"], sent.ext["count"]) == (0, "1", str(count))
+        pulled = await peer.pull_records("T", 1)
+        assert (pulled.ext["nextBeginOffset"], pulled.ext["count"]) == (str(count + 1), str(count))
+        stored = decode_records(pulled.body)
+        assert [message.body for message in stored] == [b"%d" % n for n in range(count)]
+        assert [message.queue_offset for message in stored] == list(range(1, count + 1))
+        assert str(stored[0].commit_log_offset) == sent.ext["physicalOffset"]
+
+    with_broker(story, settings_of(tmp_path))
+
+
+@pytest.mark.parametrize(
+    "records",
+    [b"", b"no records", some_records("U", 0, 2), some_records("T", 1, 2), some_records("T", 0, 2)[:-1]],
+)
+def test_records_that_are_none_or_of_another_queue_are_refused_whole(tmp_path: Path, records: bytes) -> None:
+    async def story(peer: Peer) -> None:
+        sent = await peer.ask(RayMQRequestCode.SEND_RECORDS, SendRecordsHeader("T", 0, 2).to_ext(), records)
+        assert sent.code == ResponseCode.MESSAGE_ILLEGAL
+        assert sent.remark
+        assert await peer.messages("T") == []
+
+    with_broker(story, settings_of(tmp_path))
+
+
+REFUSED: list[tuple[dict[str, Any], ResponseCode, str]] = [
+    ({"topic": "a b"}, ResponseCode.INVALID_PARAMETER, "a b"),
+    ({"topic": "x" * 128}, ResponseCode.INVALID_PARAMETER, "127"),
+    ({"topic": "T", "queue_id": 4}, ResponseCode.INVALID_PARAMETER, "queues 0 to 3"),
+    ({"topic": "T", "body": b"x" * 1001}, ResponseCode.MESSAGE_ILLEGAL, "1,001 bytes is over max"),
+    ({"topic": "T", "properties": f"a\x01{'x' * 32_767}\x02"}, ResponseCode.MESSAGE_ILLEGAL, "32,767"),
+    ({"topic": "READ_ONLY"}, ResponseCode.NO_PERMISSION, "permission is 4"),
+    ({"topic": "SCHEDULE_TOPIC_XXXX"}, ResponseCode.NO_PERMISSION, "SCHEDULE_TOPIC_XXXX"),
+    ({"topic": "T", "sys_flag": 4}, ResponseCode.NO_PERMISSION, "transaction"),
+    ({"topic": "T", "properties": "DELAY\x013\x02"}, ResponseCode.MESSAGE_ILLEGAL, "DELAY"),
+    ({"topic": "UNKNOWN", "default_topic": "NOT_THERE"}, ResponseCode.TOPIC_NOT_EXIST, "UNKNOWN"),
+]  # fmt: skip
+
+
+def test_what_cannot_be_stored_is_refused_with_the_value_and_the_limit(tmp_path: Path) -> None:
+    async def story(peer: Peer) -> None:
+        await peer.send("T")
+        await peer.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, CreateTopicHeader("READ_ONLY", 4, 4, 4).to_ext())
+        for given, code, words in REFUSED:
+            answer = await peer.send(**given)
+            assert (answer.code, words in (answer.remark or "")) == (code, True), (
+                given,
+                answer.code,
+                answer.remark,
+            )
+        assert len(await peer.messages("T")) == 1
+
+    with_broker(story, settings_of(tmp_path, {"max_message_bytes": 1000}))
+
+
+def test_without_auto_create_an_unknown_topic_stays_unknown(tmp_path: Path) -> None:
+    async def story(peer: Peer) -> None:
+        assert (await peer.send("T")).code == ResponseCode.TOPIC_NOT_EXIST
+        assert (await peer.pull("T")).code == ResponseCode.TOPIC_NOT_EXIST
+        await peer.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, CreateTopicHeader("T", 1, 1, 6).to_ext())
+        assert (await peer.send("T")).code == 0
+
+    with_broker(story, settings_of(tmp_path, auto_create_topics=False))
+
+
+def test_a_producers_retry_goes_to_the_dead_letters_in_the_end(tmp_path: Path) -> None:
+    async def story(peer: Peer) -> None:
+        assert (await peer.send("%RETRY%G", reconsume_times=16)).code == 0
+        assert (await peer.send("%RETRY%G", reconsume_times=17)).code == 0
+        assert (await peer.send("%RETRY%G", reconsume_times=3, max_reconsume_times=2)).code == 0
+        assert len(await peer.messages("%RETRY%G")) == 1
+        assert len(await peer.messages("%DLQ%G")) == 2
+
+    with_broker(story, settings_of(tmp_path))
+
+
+def test_headers_that_cannot_be_read_are_answered_by_the_field(tmp_path: Path) -> None:
+    async def story(peer: Peer) -> None:
+        ext = SendMessageHeader("PG", "T", 0).to_ext()
+        for field, value in (("e", "x"), ("b", None)):
+            bad = {key: text for key, text in ({**ext, field: value}).items() if text is not None}
+            answer = await peer.ask(RequestCode.SEND_MESSAGE_V2, bad, b"hello")
+            assert (answer.code, f"`{field}`" in (answer.remark or "")) == (ResponseCode.SYSTEM_ERROR, True)
+        assert (await peer.ask(9999)).code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
+        assert (await peer.send("T")).code == 0
+
+    with_broker(story, settings_of(tmp_path))
