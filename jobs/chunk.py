@@ -45,6 +45,9 @@ class Source(Protocol):
     def read(self, offset: int) -> Chunk:
         """Give the messages at queue offset `offset`; `next_offset` of the answer is always beyond it."""
 
+    def close(self) -> None:
+        """Let go of what is open."""
+
 
 def make_chunk(
     records: Buffer, positions: Numbers, offset: int, broker_name: str, columns: Sequence[str]

@@ -1,4 +1,4 @@
-"""A blocking connection to a nameserver or broker.
+"""A blocking connection to a broker.
 
 A Spark worker runs one task at a time and has no event loop: here a plain socket is both simpler and faster.
 """
@@ -6,7 +6,6 @@ A Spark worker runs one task at a time and has no event loop: here a plain socke
 from __future__ import annotations
 
 import socket
-from types import TracebackType
 
 from actors.remoting.codes import ResponseCode
 from actors.remoting.command import (
@@ -18,7 +17,7 @@ from actors.remoting.command import (
     decode_command,
     encode_command,
 )
-from jobs.errors import BrokerUnreachable
+from jobs.errors import FetchFailed
 
 CALL_TIMEOUT_S = 10.0
 
@@ -26,7 +25,7 @@ CALL_TIMEOUT_S = 10.0
 class Connection:
     """One socket to `address` ("host:port"); requests are answered in the order in which they were sent.
 
-    Raises `BrokerUnreachable` when the peer cannot be reached, closes, or is silent for `timeout_s`.
+    Raises `FetchFailed` when the peer cannot be reached, closes, or is silent for `timeout_s`.
     """
 
     def __init__(self, address: str, timeout_s: float = CALL_TIMEOUT_S) -> None:
@@ -35,16 +34,12 @@ class Connection:
         try:
             self._socket = socket.create_connection((host, int(port)), timeout_s)
         except (OSError, ValueError) as error:
-            raise BrokerUnreachable(f"{address} cannot be reached: {error}") from error
+            raise FetchFailed(f"{address} cannot be reached: {error}") from error
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._opaque = 0
 
-    def __enter__(self) -> Connection:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def close(self) -> None:
+        """Close the socket."""
         self._socket.close()
 
     def send(self, code: int, ext: dict[str, str], body: bytes = b"") -> int:
@@ -52,9 +47,9 @@ class Connection:
         self._opaque += 1
         command = RemotingCommand(code, ext, body, opaque=self._opaque)
         try:
-            self._socket.sendall(b"".join(map(bytes, encode_command(command))))
+            self._socket.sendall(encode_command(command))
         except OSError as error:
-            raise BrokerUnreachable(f"{self.address} took no request: {error}") from error
+            raise FetchFailed(f"{self.address} took no request: {error}") from error
         return self._opaque
 
     def receive(self, opaque: int) -> RemotingCommand:
@@ -65,7 +60,7 @@ class Connection:
             header_bytes = mark & HEADER_LENGTH_MASK
             body_bytes = total - LENGTH_BYTES - header_bytes
             if total > MAX_FRAME_BYTES or body_bytes < 0:
-                raise BrokerUnreachable(
+                raise FetchFailed(
                     f"{self.address} sent a frame of {total} bytes with a header of {header_bytes}:"
                     " it does not speak RocketMQ's remoting protocol"
                 )
@@ -73,10 +68,6 @@ class Connection:
             answer = decode_command(header, mark >> 24, self._read(body_bytes))
             if answer.is_response and answer.opaque == opaque:
                 return answer
-
-    def call(self, code: int, ext: dict[str, str], body: bytes = b"") -> RemotingCommand:
-        """Send a request and give its answer, whatever its code."""
-        return self.receive(self.send(code, ext, body))
 
     def _read(self, size_bytes: int) -> bytearray:
         data = bytearray(size_bytes)
@@ -86,17 +77,17 @@ class Connection:
             try:
                 count = self._socket.recv_into(view[filled:])
             except OSError as error:
-                raise BrokerUnreachable(f"{self.address} did not answer: {error}") from error
+                raise FetchFailed(f"{self.address} did not answer: {error}") from error
             if not count:
-                raise BrokerUnreachable(f"{self.address} closed the connection before it answered")
+                raise FetchFailed(f"{self.address} closed the connection before it answered")
             filled += count
         return data
 
 
-def refusal(address: str, answer: RemotingCommand) -> BrokerUnreachable:
+def refusal(address: str, answer: RemotingCommand) -> FetchFailed:
     """The error for an answer that is none of those a job can work with."""
     try:
         code = ResponseCode(answer.code).name
     except ValueError:
         code = str(answer.code)
-    return BrokerUnreachable(f"{address} answered {code}: {answer.remark or 'without a remark'}")
+    return FetchFailed(f"{address} answered {code}: {answer.remark or 'without a remark'}")

@@ -22,12 +22,8 @@ class JavaMissing(JobError):
     """Spark was asked for where no Java can run it."""
 
 
-class TopicNotFound(JobError):
-    """No broker serves the topic."""
-
-
-class BrokerUnreachable(JobError):
-    """A nameserver or broker did not answer, or answered with an error."""
+class FetchFailed(JobError):
+    """A worker could not fetch its split: the broker did not answer, or answered with an error."""
 
 
 @dataclass(frozen=True)

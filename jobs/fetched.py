@@ -13,6 +13,7 @@ import numpy as np
 from actors.broker.wire import PULL_RECORDS_BYTES_MAX
 from actors.remoting.codes import RayMQRequestCode, ResponseCode
 from actors.remoting.command import RemotingCommand
+from actors.remoting.headers import PullRecordsHeader, PullRecordsResponse
 from jobs.chunk import Chunk, Lost, make_chunk
 from jobs.connection import Connection, refusal
 from jobs.splits import Split
@@ -44,19 +45,21 @@ class FetchedSplit:
             self._ask(following)
         return make_chunk(answer.body, positions, offset, self._split.queue.broker_name, self._columns)
 
+    def close(self) -> None:
+        """Close the connection."""
+        self._connection.close()
+
     def _ask(self, offset: int) -> None:
         queue = self._split.queue
-        ext = {
-            "consumerGroup": READER_GROUP,
-            "topic": queue.topic,
-            "queueId": str(queue.queue_id),
-            "queueOffset": str(offset),
-            "maxMsgNums": str(self._split.end - offset),
-            "maxMsgBytes": str(PULL_RECORDS_BYTES_MAX),
-            "suspendTimeoutMillis": "0",
-            "subscription": "*",
-        }
-        self._asked = offset, self._connection.send(RayMQRequestCode.PULL_RECORDS, ext)
+        header = PullRecordsHeader(
+            queue.topic,
+            queue.queue_id,
+            offset,
+            consumer_group=READER_GROUP,
+            max_messages=self._split.end - offset,
+            max_bytes=PULL_RECORDS_BYTES_MAX,
+        )
+        self._asked = offset, self._connection.send(RayMQRequestCode.PULL_RECORDS, header.to_ext())
 
     def _answer(self, offset: int) -> RemotingCommand:
         if self._asked is None or self._asked[0] != offset:
@@ -70,8 +73,9 @@ class FetchedSplit:
         """What an answer without messages means: offsets that are gone, or a broker that cannot say."""
         if answer.code not in _GONE:
             raise refusal(self._connection.address, answer)
-        following = int(answer.ext.get("nextBeginOffset", "0"))
+        said = PullRecordsResponse.from_ext(answer.ext)
+        following = said.next_begin_offset
         end = min(following, self._split.end) if following > offset else self._split.end
-        kept = f"[{answer.ext.get('minOffset', '?')}, {answer.ext.get('maxOffset', '?')})"
+        kept = f"[{said.min_offset}, {said.max_offset})"
         reason = f"the broker {self._connection.address} has {kept} of this queue"
         return Chunk(None, end, [Lost(offset, end, reason)])

@@ -1,7 +1,7 @@
 """Reading a split out of the store's own files: no broker, no socket, no copy but that into Arrow.
 
-ConsumeQueue units say where the records lie; a kernel makes columns of them straight from the mapped CommitLog
-files. What is read is confirmed, so the writer never touches it again.
+ConsumeQueue units say where the records lie; a kernel makes columns of them straight from mapped CommitLog
+files. What is read is confirmed: the writer never touches it again.
 """
 
 from __future__ import annotations
@@ -73,6 +73,10 @@ class MappedSplit:
         if not count:
             return Chunk(None, offset + 1, [Lost(offset, offset + 1, f"no unit of a message in {path}")])
         return self._read_log(positions[:count], offset)
+
+    def close(self) -> None:
+        """Let go of the mapped file; it is unmapped with the last batch that is made from it."""
+        self._file = None
 
     def _read_log(self, positions: Numbers, offset: int) -> Chunk:
         """Give those of the records that lie in the CommitLog file of the first."""

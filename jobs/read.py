@@ -44,7 +44,7 @@ def read_queue(
     `columns`: only these; Spark cannot push its own pruning into a Python reader.
     `mapFiles`: whether files on the executor's own machine are mapped; otherwise all is fetched from brokers.
 
-    Raises `OffsetsInvalid`, `OptionInvalid`, `TopicNotFound`, `BrokerUnreachable`, `DataLoss`.
+    Raises `OffsetsInvalid`, `OptionInvalid`, `DataLoss`, and `cluster.client.ClientError` (TopicNotFound …).
     """
     chosen = chosen_columns(columns)
     starting = parse_offsets("startingOffsets", startingOffsets, EARLIEST)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from functools import cache
 
 import pyarrow as pa
@@ -34,7 +35,10 @@ class SplitsReader:
 
     def read_split(self, split: Split) -> Iterator[pa.RecordBatch]:
         """Give one split's messages in order; what is lost fails the read, or is logged and passed over."""
-        source = self._open(split)
+        with closing(self._open(split)) as source:
+            yield from self._read_from(source, split)
+
+    def _read_from(self, source: Source, split: Split) -> Iterator[pa.RecordBatch]:
         offset = split.begin
         while offset < split.end:
             chunk = source.read(offset)

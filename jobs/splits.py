@@ -19,7 +19,6 @@ from store.message.message_queue import MessageQueue
 class StorePlace:
     """Where a broker answers, and where on its host its store lies."""
 
-    broker_name: str
     address: str
     store_root: str
     store_id: str

@@ -25,7 +25,7 @@ class SparkCount:
 
 @dataclass(frozen=True)
 class Timings:
-    """How long the parts took; `outage_s` is how long the killed broker was away, None where none was killed."""
+    """How long the parts took; `outage_s` is how long the killed broker was away (None: none was)."""
 
     sent_s: float
     followed_s: float

@@ -14,7 +14,7 @@ from jobs.offsets import EARLIEST, LATEST, OffsetsOption, parse_offsets
 from jobs.splits import QueueState, Split, StorePlace, choose_ranges, cut_splits
 from store.message.message_queue import MessageQueue
 
-PLACE = StorePlace("broker-a", "127.0.0.1:10911", "/nowhere", "id", 1024, 1000)
+PLACE = StorePlace("127.0.0.1:10911", "/nowhere", "id", 1024, 1000)
 
 
 def state(queue_id: int, low: int, high: int) -> QueueState:

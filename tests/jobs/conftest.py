@@ -1,0 +1,99 @@
+"""Two brokers in this process, a topic with messages in them, and one Spark session for all."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pytest
+
+from actors.standalone import StandaloneCluster, StandaloneSettings
+from cluster.client import Admin, Message, Producer, ProducerConfig
+from store.clock import SystemClock
+from store.settings import StoreSettings
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+TOPIC = "orders"
+MESSAGES = 12_000
+BODY_BYTES = 100
+# Small files, so that a read goes over many of them.
+STORE = StoreSettings.model_validate(
+    {
+        "flush": "async",
+        "commit_log_file_bytes": 256 * 1024,
+        "consume_queue_file_bytes": 400 * 20,
+        "index_slots": 1000,
+        "index_entries": 5000,
+    }
+)
+
+
+@dataclass(frozen=True)
+class Orders:
+    """A running cluster with `MESSAGES` messages in TOPIC: bodies are their numbers, padded."""
+
+    nameservers: str
+    sent: list[bytes]
+
+
+def order(number: int) -> bytes:
+    return str(number).encode().rjust(BODY_BYTES)
+
+
+class ClusterThread:
+    """A cluster on an event loop in a thread of its own."""
+
+    def __init__(self, root: Path) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+        self._thread.start()
+        self.cluster = StandaloneCluster(StandaloneSettings(root, brokers=2, store=STORE), SystemClock())
+        asyncio.run_coroutine_threadsafe(self.cluster.start(), self._loop).result(60)
+
+    def stop(self) -> None:
+        asyncio.run_coroutine_threadsafe(self.cluster.stop(), self._loop).result(60)
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(10)
+        self._loop.close()
+
+
+@pytest.fixture(scope="session")
+def orders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Orders]:
+    """Give a cluster of two brokers with the messages in it, three queues a broker."""
+    running = ClusterThread(tmp_path_factory.mktemp("stores"))
+    try:
+        nameservers = running.cluster.nameserver_address
+        with Admin(nameservers) as admin:
+            admin.create_topic(TOPIC, queues=3)
+        sent = [order(number) for number in range(MESSAGES)]
+        table = pa.table(
+            {
+                "body": sent,
+                "tags": [f"tag-{number % 3}" for number in range(MESSAGES)],
+                "keys": [f"key-{number % 500}" for number in range(MESSAGES)],
+            }
+        )
+        with Producer(nameservers, config=ProducerConfig(table_batch_bytes=32 * 1024)) as producer:
+            producer.send_table(TOPIC, table, tags="tags", keys="keys", sharding_key="keys")
+            special = Message(TOPIC, b"!", "späte", ["a", "b"], {"color": "blå", "empty?": "no"})
+            producer.send(special)
+        yield Orders(nameservers, [*sent, b"!"])
+    finally:
+        running.stop()
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    """Give a plain local Spark session of two cores."""
+    from jobs import local_session
+
+    session = local_session(settings={"spark.driver.memory": "1g", "spark.sql.shuffle.partitions": "2"})
+    yield session
+    session.stop()

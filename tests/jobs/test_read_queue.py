@@ -1,0 +1,114 @@
+"""`read_queue` in a plain local Spark session."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+
+from cluster.client import Admin, ClientError, Producer
+from jobs import read_queue
+from jobs.errors import DataLoss, OffsetsInvalid, OptionInvalid
+from jobs.schema import ALL_COLUMNS
+from tests.jobs.conftest import BODY_BYTES, MESSAGES, TOPIC, Orders
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
+
+
+def test_all_columns_of_all_messages_come_with_sparks_own_types(spark: SparkSession, orders: Orders) -> None:
+    frame = read_queue(spark, TOPIC, nameservers=orders.nameservers)
+    assert tuple(frame.columns) == ALL_COLUMNS
+    types = dict(frame.dtypes)
+    assert (types["body"], types["properties"], types["storeTimestamp"]) == (
+        "binary",
+        "map<string,string>",
+        "timestamp",
+    )
+    rows = frame.collect()
+    assert sorted(bytes(row["body"]) for row in rows) == sorted(orders.sent)
+    special = next(row for row in rows if row["tags"] == "späte")
+    assert special["properties"]["color"] == "blå"
+    by_tag = {row["tags"]: row["count"] for row in frame.groupBy("tags").count().collect()}
+    assert by_tag == {"tag-0": MESSAGES // 3, "tag-1": MESSAGES // 3, "tag-2": MESSAGES // 3, "späte": 1}
+
+
+def test_over_the_socket_the_rows_are_the_same(spark: SparkSession, orders: Orders) -> None:
+    mapped, fetched = (
+        read_queue(spark, TOPIC, nameservers=orders.nameservers, mapFiles=map_files).drop("properties")
+        for map_files in (True, False)
+    )
+    assert mapped.exceptAll(fetched).count() == fetched.exceptAll(mapped).count() == 0
+
+
+def test_offsets_choose_a_range_of_each_queue(spark: SparkSession, orders: Orders) -> None:
+    frame = read_queue(
+        spark,
+        TOPIC,
+        nameservers=orders.nameservers,
+        startingOffsets=json.dumps({TOPIC: {"broker-a": {"0": 10, "1": -1}}}),
+        endingOffsets={TOPIC: {"broker-a": {0: 30}, "broker-b": {0: 7, 1: -2, 2: -2}}},
+        columns=["brokerName", "queueId", "queueOffset"],
+    )
+    found: dict[tuple[str, int], list[int]] = {}
+    for broker, queue, offset in sorted(tuple(row) for row in frame.collect()):
+        found.setdefault((broker, queue), []).append(offset)
+    assert found.pop(("broker-a", 0)) == list(range(10, 30))
+    assert found.pop(("broker-b", 0)) == list(range(7))
+    assert list(found) == [("broker-a", 2)]
+
+
+def test_columns_and_partitions_are_as_asked_for(spark: SparkSession, orders: Orders) -> None:
+    frame = read_queue(
+        spark,
+        TOPIC,
+        nameservers=orders.nameservers,
+        columns=["body"],
+        minPartitions=9,
+        maxRecordsPerPartition=900,
+    )
+    assert frame.columns == ["body"]
+    sizes = frame.rdd.mapPartitions(lambda rows: [sum(1 for _ in rows)]).collect()
+    assert len(sizes) >= 9
+    assert max(sizes) <= 900
+    assert sum(sizes) == MESSAGES + 1
+    assert frame.selectExpr("sum(length(body))").first()[0] == MESSAGES * BODY_BYTES + 1
+
+
+def test_the_range_stands_when_the_frame_is_made(spark: SparkSession, orders: Orders) -> None:
+    nameservers = orders.nameservers
+    with Admin(nameservers) as admin, Producer(nameservers) as producer:
+        admin.create_topic("growing", queues=1)
+        producer.send("growing", b"before")
+        frame = read_queue(spark, "growing", nameservers=nameservers, columns=["body"])
+        producer.send("growing", b"after")
+    assert [bytes(row["body"]) for row in frame.collect()] == [b"before"]
+    assert read_queue(spark, "growing", nameservers=nameservers).count() == 2
+
+
+def test_from_latest_there_is_an_empty_frame_with_all_columns(spark: SparkSession, orders: Orders) -> None:
+    frame = read_queue(spark, TOPIC, nameservers=orders.nameservers, startingOffsets="latest")
+    assert (tuple(frame.columns), frame.count()) == (ALL_COLUMNS, 0)
+
+
+def test_missing_offsets_fail_the_read_or_are_left_out(spark: SparkSession, orders: Orders) -> None:
+    ending = {TOPIC: {"broker-a": {0: 1_000_000}}}
+    with pytest.raises(DataLoss, match="orders/broker-a/0"):
+        read_queue(spark, TOPIC, nameservers=orders.nameservers, endingOffsets=ending)
+    frame = read_queue(
+        spark, TOPIC, nameservers=orders.nameservers, endingOffsets=ending, failOnDataLoss=False
+    )
+    assert frame.count() == MESSAGES + 1
+
+
+def test_what_cannot_be_read_is_refused_before_spark_starts(spark: SparkSession, orders: Orders) -> None:
+    nameservers = orders.nameservers
+    with pytest.raises(OffsetsInvalid, match="startingOffsets"):
+        read_queue(spark, TOPIC, nameservers=nameservers, startingOffsets="yesterday")
+    with pytest.raises(OptionInvalid, match="columns"):
+        read_queue(spark, TOPIC, nameservers=nameservers, columns=["value"])
+    with pytest.raises(ClientError, match="nowhere-to-be-found"):
+        read_queue(spark, "nowhere-to-be-found", nameservers=nameservers)

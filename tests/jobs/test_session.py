@@ -1,0 +1,50 @@
+"""What must hold before Spark is started."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from jobs.errors import JavaMissing
+from jobs.session import check_ray_has_java, prepare_environment
+
+
+@pytest.fixture(autouse=True)
+def own_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("JAVA_HOME", "PATH", "PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"):
+        monkeypatch.setenv(name, os.environ.get(name, ""))
+
+
+def test_without_a_java_home_the_packaged_java_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JAVA_HOME", "")
+    prepare_environment()
+    java = Path(os.environ["JAVA_HOME"]) / "bin" / "java"
+    assert java.is_file()
+    assert os.environ["PATH"].startswith(str(java.parent))
+    assert os.environ["PYSPARK_PYTHON"] == sys.executable
+
+
+def test_a_java_home_that_is_set_wins(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    java = tmp_path / "bin" / "java"
+    java.parent.mkdir()
+    java.touch()
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    prepare_environment()
+    assert os.environ["JAVA_HOME"] == str(tmp_path)
+
+
+def test_a_java_home_without_java_is_refused_with_the_cure(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    with pytest.raises(JavaMissing, match="no bin/java"):
+        prepare_environment()
+
+
+def test_a_ray_that_was_started_without_java_is_refused_before_raydp_ends_it() -> None:
+    check_ray_has_java({"CPU": 2.0, "java": 1.0})
+    with pytest.raises(JavaMissing, match="raymq up"):
+        check_ray_has_java({"CPU": 2.0})
