@@ -5,6 +5,7 @@ Imports no Ray: Ray reads most of it when it is imported or started, so that it 
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
 import sys
@@ -86,12 +87,15 @@ def token_path(environment: Mapping[str, str]) -> Path:
 
 def make_token(path: Path) -> None:
     """Write a new token that only its owner can read; another that was faster wins."""
+    partial = path.with_name(f"{path.name}.{os.getpid()}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with os.fdopen(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "w") as file:
+        with os.fdopen(os.open(partial, os.O_CREAT | os.O_TRUNC | os.O_WRONLY, 0o600), "w") as file:
             file.write(secrets.token_hex(TOKEN_BYTES))
-    except FileExistsError:
-        return
+        with contextlib.suppress(FileExistsError):
+            # A link appears whole or not at all, and replaces nothing.
+            path.hardlink_to(partial)
+        partial.unlink()
     except OSError as error:
         raise EnvironmentUnfit(
             f"Ray needs a token, and {path} cannot be written: {error.strerror}; set "

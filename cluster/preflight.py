@@ -45,7 +45,7 @@ def port_owner(port: int) -> str:
     """The process that listens on a port, as far as this user may know."""
     with contextlib.suppress(psutil.Error, OSError):
         for connection in psutil.net_connections("tcp"):
-            if connection.status == psutil.CONN_LISTEN and connection.laddr.port == port and connection.pid:
+            if connection.status == psutil.CONN_LISTEN and connection.laddr[1:] == (port,) and connection.pid:
                 return f"process {connection.pid} ({_command(connection.pid)})"
     return ""
 

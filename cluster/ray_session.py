@@ -138,4 +138,4 @@ def _why_not(address: str, error: Exception) -> str:
             f"{cause}\nThe cluster and this process disagree about Ray's token: the cluster's must stand in "
             f"{token_path(os.environ)} or RAY_AUTH_TOKEN, with {AUTH_MODE_ENV}=token"
         )
-    return f"{cause}\nGive ray.address or {ADDRESS_ENV} of a Ray that runs; `--set ray.address=new` starts one"
+    return f"{cause}\nGive ray.address or {ADDRESS_ENV} of a running Ray; `--set ray.address=new` makes one"

@@ -31,15 +31,11 @@ def make_specs(
     rebalancers = [address(topology, entry) for entry in topology.rebalancers]
     specs = []
     for path, name, entry in topology.listeners():
-        common = {
-            "name": name, "cluster": topology.cluster, "listen": (topology.host_of(entry), entry.listen_port),
-            "advertised": topology.advertised(entry), "resource": resources.get(name, ""),
-            "place": f"{source.place(path)}: {show(path)}",
-        }  # fmt: skip
-        listen = {"listen_host": topology.host_of(entry), "listen_port": entry.listen_port}
+        host, port = topology.host_of(entry), entry.listen_port
+        settings: dict[str, Any] = {"listen_host": host, "listen_port": port}
         if isinstance(entry, Broker):
-            settings = broker_settings(topology, entry, path, source) | {
-                **listen,
+            kind = Kind.BROKER
+            settings |= broker_settings(topology, entry, path, source) | {
                 "cluster_name": topology.cluster,
                 "broker_name": entry.name,
                 "advertised_host": topology.advertised(entry)[0],
@@ -48,14 +44,25 @@ def make_specs(
                 "rebalancers": rebalancers,
                 "store_root": str(topology.store_of(entry, home)),
             }
-            specs.append(ActorSpec(Kind.BROKER, settings=settings, store=settings["store_root"], **common))
         else:
             kind = Kind.NAMESERVER if path[0] == "nameservers" else Kind.REBALANCER
-            settings = listen | {"data_dir": str(home / name)}
+            settings["data_dir"] = str(home / name)
             if kind is Kind.REBALANCER:
                 settings["nameservers"] = nameservers
             settings |= checked(SETTINGS[kind], entry.settings, (*path, "settings"), source)
-            specs.append(ActorSpec(kind, settings=settings, **common))
+        specs.append(
+            ActorSpec(
+                kind,
+                name,
+                topology.cluster,
+                settings,
+                (host, port),
+                topology.advertised(entry),
+                resources.get(name, ""),
+                settings.get("store_root"),
+                f"{source.place(path)}: {show(path)}",
+            )
+        )
     order = list(Kind)
     return sorted(specs, key=lambda spec: order.index(spec.kind))
 

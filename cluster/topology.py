@@ -57,7 +57,8 @@ class Listener(_Model):
     """One actor that listens: where it binds, what it tells others, and the node that it is bound to.
 
     `listen_port` 0 is a free one, chosen once by the driver. `resource` is a Ray resource that only the right
-    node has; without it the actor is bound to the head node's own. `settings` are what else its service may be told.
+    node has; without it the actor is bound to the head node's own. `settings`: what else its service is
+    told.
     """
 
     listen_host: str | None = None

@@ -1,4 +1,4 @@
-"""What the tests of a running cluster share: bringing it up, asking brokers by their handles, killing actors."""
+"""What the tests of a running cluster share: bringing it up, asking its brokers, killing its actors."""
 
 from __future__ import annotations
 

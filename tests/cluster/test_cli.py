@@ -1,0 +1,102 @@
+"""The command answers at once, and tells what is wrong in one line, with an exit code."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from cluster.cli.main import COMMANDS, build
+from cluster.topology import LOOPBACK_HOSTS
+
+HEAVY = ("ray", "pyspark", "numba", "pyarrow", "pydantic")
+
+
+def run(*arguments: str) -> tuple[int, str]:
+    result = CliRunner().invoke(build(arguments), list(arguments))
+    return result.exit_code, result.output
+
+
+def test_help_lists_every_command_and_imports_nothing_heavy() -> None:
+    script = f"""
+import sys
+from cluster.cli.main import main
+try:
+    main(["--help"])
+except SystemExit as end:
+    assert end.code == 0
+print("imported", [name for name in {HEAVY!r} if name in sys.modules])
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.strip().endswith("imported []")
+    for command in COMMANDS:
+        assert f" {command} " in done.stdout
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAYMQ_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("COLUMNS", "400")
+
+
+def test_version_names_the_code_that_actors_are_compared_with() -> None:
+    from actors.code_version import code_version
+
+    status, shown = run("version", "--json")
+    assert status == 0
+    assert f'"code": "{code_version()}"' in shown
+
+
+def test_a_topology_that_cannot_be_ends_with_code_2_and_its_reason() -> None:
+    status, shown = run("up", "--set", "flush=maybe")
+    assert (status, shown) == (2, "--set flush=maybe: flush: 'maybe' is none of 'sync' or 'async'\n")
+    status, shown = run("status", "nowhere.yaml")
+    assert status == 2
+    assert "nowhere.yaml: no such file" in shown
+
+
+def test_a_dry_run_prints_the_plan_and_starts_nothing(tmp_path: Path) -> None:
+    ports = [
+        "nameservers.0.listen_port=0",
+        "brokers.0.listen_port=0",
+        "brokers.1.listen_port=0",
+        "ray.address=new",
+    ]
+    status, shown = run("up", "--dry-run", *[part for port in ports for part in ("--set", port)])
+    assert status == 0
+    assert shown.splitlines() == [
+        "would start Ray (started), and then:",
+        "create  nameserver-0  does not run",
+        "create  rebalancer-0  does not run",
+        "create  broker-a-0    does not run",
+        "create  broker-b-0    does not run",
+    ]
+    assert not (tmp_path / "home" / "ray.json").exists()
+
+
+def test_a_port_in_use_is_refused_before_ray_is_started(tmp_path: Path) -> None:
+    import socket
+
+    with socket.create_server((LOOPBACK_HOSTS[0], 0)) as server:
+        port = server.getsockname()[1]
+        status, shown = run(
+            "up", "--set", "ray.address=new", "--set", f"nameservers.0.listen_port={port}",
+            "--set", "brokers.0.listen_port=0", "--set", "brokers.1.listen_port=0",
+        )  # fmt: skip
+    assert status == 2
+    assert f"nameservers[0].listen_port: 127.0.0.1:{port} cannot be bound (Address already in use)" in shown
+    assert shown.endswith("nothing was started or changed\n")
+    assert not (tmp_path / "home" / "ray.json").exists()
+
+
+def test_down_where_nothing_runs_says_so() -> None:
+    assert run("down", "--set", "ray.address=new") == (0, "nothing runs\n")
+
+
+def test_every_command_has_a_module_that_it_can_be_mounted_from() -> None:
+    for name in ("up", "down", "status", "version", "store"):
+        assert isinstance(build([name]), typer.Typer)

@@ -1,0 +1,150 @@
+"""How a process comes to Ray is decided from what it is told and what runs; nothing is started for it."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+from cluster import ray_head, ray_session
+from cluster.environment import (
+    AUTH_MODE_ENV,
+    JAVA_OPTIONS,
+    TOKEN_PATH_ENV,
+    EnvironmentUnfit,
+    java_home,
+    prepare_to_import_ray,
+    ray_environment,
+)
+from cluster.ray_head import HeadFailed, HeadRecord, read_record, start_command, stop_head, write_record
+from cluster.ray_session import Mode, Way, choose_way
+from cluster.topology import Topology
+
+REPO = Path(__file__).parent.parent.parent
+
+
+def topology(**ray: object) -> Topology:
+    return Topology.model_validate({"brokers": [{"name": "b"}], "ray": ray})
+
+
+@pytest.fixture
+def no_ray(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Pretend that no Ray runs on this machine; gives the file that would say so."""
+    monkeypatch.setattr(ray_head, "CURRENT_CLUSTER", tmp_path / "ray_current_cluster")
+    return tmp_path / "ray_current_cluster"
+
+
+@pytest.fixture
+def listener() -> Iterator[str]:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield f"127.0.0.1:{server.getsockname()[1]}"
+
+
+def test_where_no_ray_runs_one_is_started(no_ray: Path, tmp_path: Path) -> None:
+    assert choose_way(topology(), tmp_path, {}) == Way(Mode.STARTED)
+    assert choose_way(topology(), tmp_path, {}, embedded=True) == Way(Mode.EMBEDDED)
+    no_ray.write_text("127.0.0.1:1")
+    assert choose_way(topology(), tmp_path, {}) == Way(Mode.STARTED)
+
+
+def test_a_ray_that_runs_is_taken_unless_another_is_wanted(
+    no_ray: Path, listener: str, tmp_path: Path
+) -> None:
+    no_ray.write_text(listener)
+    assert choose_way(topology(), tmp_path, {}) == Way(Mode.ATTACHED, listener)
+    assert choose_way(topology(address="new"), tmp_path, {}) == Way(Mode.STARTED)
+
+
+@pytest.mark.usefixtures("no_ray")
+def test_what_the_topology_says_goes_over_the_environment(tmp_path: Path) -> None:
+    environment = {"RAY_ADDRESS": "10.0.0.1:6379"}
+    assert choose_way(topology(), tmp_path, environment) == Way(Mode.ATTACHED, "10.0.0.1:6379")
+    assert choose_way(topology(address="10.0.0.2:1"), tmp_path, environment) == Way(
+        Mode.ATTACHED, "10.0.0.2:1"
+    )
+    assert choose_way(topology(address="new"), tmp_path, environment) == Way(Mode.STARTED)
+
+
+def test_a_submitted_job_takes_the_cluster_that_it_runs_on(tmp_path: Path) -> None:
+    assert choose_way(topology(address="new"), tmp_path, {ray_session.JOB_ENV: "{}"}) == Way(Mode.SUBMITTED)
+
+
+def test_a_head_is_noted_found_by_its_mark_and_forgotten(no_ray: Path, listener: str, tmp_path: Path) -> None:
+    assert read_record(tmp_path) is None
+    write_record(tmp_path, HeadRecord("a-mark-that-no-process-has", listener, "http://127.0.0.1:8265"))
+    no_ray.write_text(listener)
+    # Something listens at its address, but none of its processes lives: it is not our head.
+    assert choose_way(topology(address="new"), tmp_path, {}) == Way(Mode.STARTED)
+    assert stop_head(tmp_path) == 0
+    assert read_record(tmp_path) is None
+    assert not no_ray.exists()
+
+
+def test_a_damaged_note_of_a_head_is_said(tmp_path: Path) -> None:
+    (tmp_path / "ray.json").write_text("{")
+    with pytest.raises(HeadFailed, match=r"ray\.json is damaged"):
+        read_record(tmp_path)
+
+
+def test_rays_workers_stay_away_from_the_ports_of_the_topology() -> None:
+    command = start_command(topology(num_cpus=3), 6379, 8265)
+    assert "--min-worker-port=20000" in command
+    assert "--num-cpus=3" in command
+    taken = Topology.model_validate({"brokers": [{"name": "b", "listen_port": 20911}]})
+    assert "--min-worker-port=40000" in start_command(taken, 6379, 8265)
+
+
+def test_ray_is_started_with_this_python_and_a_java_on_its_path() -> None:
+    environment = ray_environment({"PATH": "/usr/bin"})
+    python, java, rest = environment["PATH"].split(os.pathsep)
+    assert (Path(python) / "python").exists()
+    assert (Path(java) / "java").exists()
+    assert rest == "/usr/bin"
+    assert environment["JDK_JAVA_OPTIONS"] == JAVA_OPTIONS
+    assert environment["PYSPARK_PYTHON"].startswith(python)
+    assert ray_environment(environment)["JDK_JAVA_OPTIONS"] == JAVA_OPTIONS
+
+
+def test_a_java_home_that_is_given_wins(tmp_path: Path) -> None:
+    assert java_home({"JAVA_HOME": str(tmp_path)}) is None
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "java").write_text("")
+    assert java_home({"JAVA_HOME": str(tmp_path)}) == tmp_path
+
+
+def test_a_token_is_made_where_there_is_none_and_only_its_owner_reads_it(tmp_path: Path) -> None:
+    file = tmp_path / "inner" / "token"
+    environment = {TOKEN_PATH_ENV: str(file)}
+    prepare_to_import_ray(environment, starts=False)
+    assert AUTH_MODE_ENV not in environment
+    prepare_to_import_ray(environment, starts=True)
+    assert environment[AUTH_MODE_ENV] == "token"
+    assert file.stat().st_mode & 0o777 == 0o600
+    token = file.read_text()
+    prepare_to_import_ray({TOKEN_PATH_ENV: str(file)}, starts=True)
+    assert file.read_text() == token
+
+
+def test_a_mode_that_is_given_is_kept_and_no_token_made(tmp_path: Path) -> None:
+    environment = {TOKEN_PATH_ENV: str(tmp_path / "token"), AUTH_MODE_ENV: "disabled"}
+    prepare_to_import_ray(environment, starts=True)
+    assert environment[AUTH_MODE_ENV] == "disabled"
+    assert not (tmp_path / "token").exists()
+
+
+def test_a_token_that_cannot_be_written_is_said_with_the_cure(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(EnvironmentUnfit, match="set RAY_AUTH_TOKEN_PATH"):
+        prepare_to_import_ray({TOKEN_PATH_ENV: str(tmp_path / "file" / "token")}, starts=True)
+
+
+def test_the_runtime_environment_has_versions_that_the_project_takes() -> None:
+    import tomllib
+
+    wanted = tomllib.loads((REPO / "pyproject.toml").read_text())["project"]["dependencies"]
+    given = yaml.safe_load((REPO / "configs" / "runtime_env.yaml").read_text())["uv"]
+    assert set(given) <= set(wanted)
