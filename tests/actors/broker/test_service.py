@@ -1,0 +1,145 @@
+"""The broker's life: what survives a restart, what a failed disk does, and what it says to nameservers."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from pathlib import Path
+
+import pytest
+
+from actors.broker.service import BrokerService
+from actors.nameserver.service import NameserverService
+from actors.nameserver.settings import NameserverSettings
+from actors.remoting.bodies import TopicRouteData
+from actors.remoting.codes import RequestCode, ResponseCode
+from actors.remoting.command import RemotingCommand
+from actors.remoting.headers import CreateTopicHeader
+from store.clock import SystemClock
+from store.errors import StoreError
+from tests.actors.broker.brokers import Peer, run, settings_of, with_broker
+
+
+@pytest.mark.parametrize("flush", ["sync", "async"])
+def test_messages_topics_groups_and_offsets_outlive_the_broker(tmp_path: Path, flush: str) -> None:
+    settings = settings_of(tmp_path, {"flush": flush})
+
+    async def first(peer: Peer) -> None:
+        await peer.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, CreateTopicHeader("T", 2, 2, 6).to_ext())
+        for body in (b"0", b"1"):
+            await peer.send("T", body)
+        await peer.commit("G", "T", 1)
+
+    async def second(peer: Peer) -> None:
+        assert [message.body for message in await peer.messages("T")] == [b"0", b"1"]
+        assert (await peer.send("T", queue_id=2)).code == ResponseCode.INVALID_PARAMETER
+        assert (await peer.committed("G", "T")).ext["offset"] == "1"
+        assert (await peer.send("T")).ext["queueOffset"] == "2"
+
+    with_broker(first, settings)
+    with_broker(second, settings)
+
+
+def test_a_topic_that_no_file_names_is_served_from_the_store(tmp_path: Path) -> None:
+    settings = settings_of(tmp_path, auto_create_topics=True)
+
+    async def first(peer: Peer) -> None:
+        await peer.send("T", queue_id=2)
+
+    async def second(peer: Peer) -> None:
+        assert len(await peer.messages("T", queue_id=2)) == 1
+
+    with_broker(first, settings)
+    for file in (settings.store_root / "config").glob("topics.json*"):
+        file.unlink()
+    with_broker(second, settings)
+
+
+def test_a_failed_flush_is_told_to_senders_and_reads_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(descriptor: int) -> None:
+        raise OSError(5, "Input/output error")
+
+    async def story(peer: Peer) -> None:
+        await peer.send("T", b"safe")
+        with monkeypatch.context() as patched:
+            patched.setattr(os, "fdatasync", fails)
+            lost = await peer.send("T")
+        assert (lost.code, "Input/output error" in (lost.remark or "")) == (ResponseCode.SYSTEM_ERROR, True)
+        refused = await peer.send("T")
+        assert refused.code == ResponseCode.SERVICE_NOT_AVAILABLE
+        assert "Input/output error" in (refused.remark or "")
+        assert [message.body for message in await peer.messages("T")] == [b"safe"]
+        assert "Input/output error" in str(peer.broker.describe()["write_refusal"])
+
+    with_broker(story, settings_of(tmp_path))
+
+
+def test_nameservers_know_the_topics_as_they_come_and_the_broker_as_it_goes(tmp_path: Path) -> None:
+    async def story() -> None:
+        nameserver = NameserverService(NameserverSettings.model_validate({"listen_port": 0}), SystemClock())
+        await nameserver.start()
+        broker = BrokerService(settings_of(tmp_path, nameservers=nameserver.address), SystemClock())
+        await broker.start()
+        peer = Peer(broker)
+
+        async def route(topic: str) -> RemotingCommand:
+            command = RemotingCommand(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": topic})
+            return await peer.client.invoke(nameserver.address, command, 5000)
+
+        assert TopicRouteData.decode((await route("TBW102")).body).queue_datas[0].perm == 7
+        assert (await route("T")).code == ResponseCode.TOPIC_NOT_EXIST
+        await peer.send("T")
+        async with asyncio.timeout(5):
+            while (found := await route("T")).code != 0:  # noqa: ASYNC110 - the nameserver tells nobody
+                await asyncio.sleep(0.005)
+        data = TopicRouteData.decode(found.body)
+        assert data.broker_datas[0].broker_addrs == {0: broker.address}
+        await broker.stop()
+        assert (await route("T")).code == ResponseCode.TOPIC_NOT_EXIST
+        await peer.client.close()
+        await nameserver.stop()
+
+    run(story)
+
+
+def test_a_taken_port_is_named_and_the_store_left_alone(tmp_path: Path) -> None:
+    async def story() -> None:
+        with socket.socket() as other:
+            other.bind(("127.0.0.1", 0))
+            other.listen()
+            port = other.getsockname()[1]
+            settings = settings_of(tmp_path).model_copy(update={"listen_port": port, "start_timeout_ms": 0})
+            with pytest.raises(OSError, match=f"{port}.*listen_port"):
+                await BrokerService(settings, SystemClock()).start()
+        assert not settings.store_root.exists()
+
+    run(story)
+
+
+def test_a_store_of_another_broker_is_refused_by_name(tmp_path: Path) -> None:
+    async def nothing(peer: Peer) -> None:
+        return
+
+    with_broker(nothing, settings_of(tmp_path))
+
+    async def story() -> None:
+        settings = settings_of(tmp_path, broker_name="broker-z")
+        with pytest.raises(StoreError, match="broker-a"):
+            await BrokerService(settings, SystemClock()).start()
+
+    run(story)
+
+
+def test_an_http_request_is_turned_away_and_the_broker_lives(tmp_path: Path) -> None:
+    async def story(peer: Peer) -> None:
+        host, _, port = peer.broker.address.partition(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        writer.write(b"GET / HTTP/1.1\r\nHost: broker\r\n\r\n")
+        assert await reader.read() == b""
+        writer.close()
+        assert (await peer.send("T")).code == 0
+
+    with_broker(story, settings_of(tmp_path))
