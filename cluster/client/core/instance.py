@@ -92,11 +92,13 @@ class ClientInstance:
         """Monotonic milliseconds."""
         return self.clock.monotonic_ns() // 1_000_000
 
-    def spawn(self, work: Coroutine[Any, Any, Any], name: str) -> asyncio.Task[Any]:
-        """Run `work` until it ends or the client closes; an error of its own making is logged, not lost."""
+    def spawn(
+        self, work: Coroutine[Any, Any, Any], name: str, *, is_awaited: bool = False
+    ) -> asyncio.Task[Any]:
+        """Run `work` until it ends or the client closes; an error that nobody awaits is logged, not lost."""
         task = asyncio.get_running_loop().create_task(work, name=name)
         self._tasks.add(task)
-        task.add_done_callback(self._ended)
+        task.add_done_callback(self._tasks.discard if is_awaited else self._ended)
         return task
 
     def _ended(self, task: asyncio.Task[Any]) -> None:

@@ -21,13 +21,12 @@ from actors.remoting.headers import SendRecordsHeader, SendRecordsResponse
 from cluster.client.config import ProducerConfig
 from cluster.client.core.backoff import Backoff
 from cluster.client.core.instance import ClientInstance
+from cluster.client.core.sender import is_curable
 from cluster.client.errors import (
-    BrokerRefused,
     BrokerUnreachable,
     ClientClosed,
     ClientError,
     DeadlineExceeded,
-    TopicNotFound,
     refused,
 )
 from cluster.client.results import STATUS_OF_CODE
@@ -36,10 +35,10 @@ from store.message.message_queue import MessageQueue
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """A batch that is acknowledged; `resent`: perhaps stored twice."""
+    """A batch that is acknowledged; it may stand up to `resends` more times in the queue."""
 
     first_offset: int
-    resent: bool
+    resends: int
 
 
 Done = Callable[[Stored | ClientError], None]
@@ -108,15 +107,15 @@ class Lane:
     async def _deliver(self, batch: LaneBatch) -> Stored | ClientError:
         deadline_ms = self._instance.now_ms() + self._config.delivery_timeout_ms
         backoff = Backoff()
-        resent = False
+        resends = 0
         while True:
             left_ms = deadline_ms - self._instance.now_ms()
             try:
-                return Stored(await self._send(batch, max(left_ms, 1)), resent)
+                return Stored(await self._send(batch, max(left_ms, 1)), resends)
             except ClientError as error:
-                if not _is_curable(error) or left_ms <= 0:
+                if not is_curable(error) or left_ms <= 0:
                     return error
-                resent = resent or isinstance(error, BrokerUnreachable | DeadlineExceeded)
+                resends += isinstance(error, BrokerUnreachable | DeadlineExceeded)
             await asyncio.sleep(backoff.next_ms() / 1000)
             await self._refresh()
 
@@ -142,12 +141,6 @@ class Lane:
             await self._instance.routes.refresh(self._queue.topic)
         except ClientError:
             return  # the old route still stands
-
-
-def _is_curable(error: ClientError) -> bool:
-    # A broker on its way back may not know the topic yet; a retry on the same queue cures neither a full
-    # disk nor a withdrawn permission, but both may pass before the deadline.
-    return error.retriable or (isinstance(error, BrokerRefused) and isinstance(error, TopicNotFound))
 
 
 class Lanes:

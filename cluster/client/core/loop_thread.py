@@ -73,6 +73,12 @@ class LoopThread:
     def _run(self) -> None:
         asyncio.set_event_loop(self.loop)
         self.loop.run_forever()
+        self.loop.close()
+
+    def stop(self) -> None:
+        """End the loop and its thread. Not for the shared one."""
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self._thread.join()
 
     def post(self, call: Callable[..., object], *args: object) -> None:
         """Have `call(*args)` run on the loop, after whatever this thread posted before. From any thread."""

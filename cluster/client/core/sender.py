@@ -15,6 +15,7 @@ import asyncio
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
+from actors.remoting.codes import ResponseCode
 from actors.remoting.command import RemotingCommand
 from actors.remoting.errors import RemotingError
 from cluster.client.config import ProducerConfig
@@ -62,7 +63,9 @@ def is_curable(error: ClientError) -> bool:
     """Whether another attempt may cure it: RocketMQ's producers retry an unknown topic and a missing
     permission too.
     """
-    return error.retriable or isinstance(error, TopicNotFound | PermissionDenied)
+    if isinstance(error, TopicNotFound) and not error.address:
+        return False  # the nameservers' word, not one broker's
+    return error.retriable
 
 
 class Sender:
@@ -190,7 +193,7 @@ class Sender:
             work = self._send_anywhere(outbound, left_ms, queue, attempts)
         else:
             work = self._send_pinned(outbound, choose, left_ms, attempts)
-        task = self._instance.spawn(work, "send")
+        task = self._instance.spawn(work, "send", is_awaited=True)
 
         def ended(done: asyncio.Task[SendResult]) -> None:
             if done.cancelled():
@@ -283,7 +286,7 @@ class Sender:
     @staticmethod
     def _writable(route: TopicRoute) -> tuple[MessageQueue, ...]:
         if not route.writable:
-            raise PermissionDenied(16, f"topic {route.topic!r} has no writable queue now", "", True)
+            raise PermissionDenied(ResponseCode.NO_PERMISSION, f"topic {route.topic!r} has no writable queue now", "", True)
         return route.writable
 
 
@@ -295,6 +298,7 @@ def command_for(outbound: Outbound, queue: MessageQueue) -> RemotingCommand:
 
 
 def _failed(outbound: Outbound, attempts: list[ClientError]) -> ClientError:
-    if len(attempts) == 1 and isinstance(attempts[0], DeadlineExceeded | BrokerRefused):
-        return attempts[0]
-    return SendFailed(outbound.topic, attempts, attempts[-1].retriable)
+    last = attempts[-1]
+    if isinstance(last, BrokerRefused | DeadlineExceeded) and all(type(error) is type(last) for error in attempts):
+        return last
+    return SendFailed(outbound.topic, attempts, last.retriable)

@@ -97,6 +97,7 @@ _TEXTS = (
     pa.types.is_string,
     pa.types.is_large_string,
     pa.types.is_integer,
+    pa.types.is_null,  # a column without a single value
 )
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from actors.remoting.codes import ResponseCode
 from cluster.client.config import ProducerConfig
 from cluster.client.core.lanes import LaneBatch, Stored
 from cluster.client.core.outbound import rejected
@@ -24,6 +25,8 @@ from store.message.message_queue import MessageQueue
 from store.message.record import RecordDraft
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from cluster.client.core.table_columns import TableColumns
     from store.kernels.batches import Piece
     from store.kernels.columns_to_records import QueueRecords
@@ -92,7 +95,7 @@ class TableJob:
         else:
             tally = self._tallies.setdefault(queue, _Tally(first_offset=outcome.first_offset))
             tally.rows += rows
-            tally.resent_rows += rows if outcome.resent else 0
+            tally.resent_rows += rows * outcome.resends
             tally.last_offset = outcome.first_offset + rows - 1
         self.budget.release(size_bytes)
         self._leave()
@@ -168,7 +171,7 @@ class TableSender:
             first = route.writable.index(self._core.sender.in_turn(route))
             queues = (*route.writable[first:], *route.writable[:first])
         if not queues:
-            raise PermissionDenied(16, f"topic {topic!r} has no writable queue")
+            raise PermissionDenied(ResponseCode.NO_PERMISSION, f"topic {topic!r} has no writable queue")
         return queues
 
     def _offer_all(
@@ -180,16 +183,18 @@ class TableSender:
     ) -> None:
         batch_bytes = self._config.table_batch_bytes
         slice_bytes = batch_bytes * len(queues) if columns.is_keyed else batch_bytes
+        first_row = 0
         for turn, rows in enumerate(columns.slices(slice_bytes)):
             if job.failures or (stop is not None and stop.is_set()):
                 return
-            for records in self._encode(job.topic, rows, queues, turn):
+            for records in self._encode(job.topic, rows, first_row, queues, turn):
                 queue = queues[records.queue_id]
                 for piece in _pieces(records, queue.queue_id, batch_bytes):
                     self._offer(job, queue, piece)
+            first_row += rows.num_rows
 
     def _encode(
-        self, topic: str, rows: Any, queues: Sequence[MessageQueue], turn: int
+        self, topic: str, rows: pa.RecordBatch, first_row: int, queues: Sequence[MessageQueue], turn: int
     ) -> Iterator[QueueRecords]:
         """The records of one slice by the index of their queue in `queues`."""
         from cluster.client.core.table_columns import encode_slice
@@ -207,7 +212,8 @@ class TableSender:
                 )
             )
         except MessageIllegal as error:
-            raise rejected(error) from error
+            where = f"of the rows from {first_row:,} on, " if first_row else ""
+            raise rejected(MessageIllegal(f"{where}{error}")) from error
 
     def _offer(self, job: TableJob, queue: MessageQueue, piece: Piece) -> None:
         size_bytes = len(piece.records)

@@ -1,0 +1,201 @@
+"""A cluster on real sockets in a thread of the test process, whose parts can be stopped and started again."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import threading
+import time
+from collections.abc import Callable, Coroutine, Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+
+from actors.broker.service import BrokerService
+from actors.broker.settings import BrokerSettings
+from actors.nameserver.service import NameserverService
+from actors.nameserver.settings import NameserverSettings
+from actors.rebalancer.service import RebalancerService
+from actors.rebalancer.settings import RebalancerSettings
+from cluster.client import Admin
+from cluster.client.core.loop_thread import LoopThread
+from store.clock import SystemClock
+from store.settings import StoreSettings
+
+T = TypeVar("T")
+
+SMALL_STORE = StoreSettings.model_validate(
+    {
+        "flush": "async",
+        "commit_log_file_bytes": 32 << 20,
+        "consume_queue_file_bytes": 60_000 * 20,
+        "index_slots": 5_000,
+        "index_entries": 200_000,
+    }
+)
+
+
+def eventually(answer: Callable[[], T | None], within_s: float = 15.0) -> T:
+    """What `answer` gives as soon as it gives something; fails when it does not in time."""
+    pause = threading.Event()
+    deadline_s = time.monotonic() + within_s
+    while True:
+        given = answer()
+        if given:
+            return given
+        assert time.monotonic() < deadline_s, f"still {given!r} after {within_s} s"
+        pause.wait(0.01)
+
+
+class Cluster:
+    """A nameserver, a rebalancer and brokers named a, b, …"""
+
+    def __init__(self, root: Path, brokers: int = 2, **broker_settings: Any) -> None:
+        self._root = root
+        self._thread = LoopThread("test-cluster")
+        self._broker_settings = broker_settings
+        self._topics = itertools.count()
+        self.brokers: dict[str, BrokerService] = {}
+        self.ports: dict[str, int] = {}
+        self._nameserver = NameserverService(NameserverSettings(listen_port=0), SystemClock())
+        self._thread.run(self._nameserver.start())
+        self.address = self._nameserver.address
+        self._rebalancer_port = 0
+        self.start_rebalancer()
+        for number in range(brokers):
+            self.start_broker("abcdefgh"[number])
+
+    def start_rebalancer(self) -> None:
+        settings = RebalancerSettings(
+            listen_port=self._rebalancer_port, nameservers=[self.address], data_dir=self._root / "rebalancer"
+        )
+        self._rebalancer = RebalancerService(settings, SystemClock())
+        self._thread.run(self._rebalancer.start())
+        self._rebalancer_port = int(self._rebalancer.address.rpartition(":")[2])
+
+    def stop_rebalancer(self) -> None:
+        self._thread.run(self._rebalancer.stop())
+
+    def start_broker(self, name: str, **more: Any) -> BrokerService:
+        """Start a broker, at the port that it had before."""
+        settings = {
+            "broker_name": name,
+            "listen_port": self.ports.get(name, 0),
+            "nameservers": [self.address],
+            "rebalancers": [self._rebalancer.address],
+            "store_root": self._root / name,
+            "store": SMALL_STORE,
+            **self._broker_settings,
+            **more,
+        }
+        broker = BrokerService(BrokerSettings(**settings), SystemClock())
+        self._thread.run(broker.start())
+        self.brokers[name] = broker
+        self.ports[name] = int(broker.address.rpartition(":")[2])
+        return broker
+
+    def stop_broker(self, name: str) -> None:
+        self._thread.run(self.brokers.pop(name).stop())
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run something on the cluster's loop."""
+        return self._thread.run(work)
+
+    def topic(self, queues: int = 4, **options: Any) -> str:
+        """A fresh topic with `queues` queues on every broker."""
+        name = f"topic-{next(self._topics)}"
+        with Admin(self.address) as admin:
+            admin.create_topic(name, queues=queues, **options)
+        return name
+
+    def stop(self) -> None:
+        for name in list(self.brokers):
+            self.stop_broker(name)
+        self.stop_rebalancer()
+        self._thread.run(self._nameserver.stop())
+        self._thread.stop()
+
+
+@pytest.fixture(scope="package")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """Two brokers, shared by all tests of the client: each uses topics and groups of its own."""
+    made = Cluster(tmp_path_factory.mktemp("cluster"))
+    yield made
+    made.stop()
+
+
+@pytest.fixture
+def clusters(tmp_path: Path) -> Iterator[Callable[..., Cluster]]:
+    """Makes clusters of the test's own, for tests that stop parts of them."""
+    made: list[Cluster] = []
+
+    def make(**options: Any) -> Cluster:
+        made.append(Cluster(tmp_path / str(len(made)), **options))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.stop()
+
+
+@pytest.fixture
+def group() -> str:
+    """A consumer group of the test's own."""
+    return f"group-{next(_groups)}"
+
+
+_groups = itertools.count()
+
+
+class BrokerThatLosesAnswers:
+    """Stands before a broker; cuts the connection instead of handing on the answer to chosen requests."""
+
+    def __init__(self, cluster: Cluster, broker: str, loses: Callable[[int, int], bool]) -> None:
+        """`loses(code, number)`: whether the answer to the `number`-th request with this code (from 0) is lost."""
+        self._cluster = cluster
+        self._target = cluster.ports[broker]
+        self._loses = loses
+        self._counts: dict[int, int] = {}
+        self.lost = 0
+        self._server = cluster.run(asyncio.start_server(self._serve, "127.0.0.1", 0))
+        self.port = int(self._server.sockets[0].getsockname()[1])
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        from actors.remoting.command import HEADER_LENGTH_MASK, PREFIX, decode_command
+
+        broker_reader, broker_writer = await asyncio.open_connection("127.0.0.1", self._target)
+        doomed: set[int] = set()
+
+        async def hand_on(source: asyncio.StreamReader, sink: asyncio.StreamWriter, *, answers: bool) -> None:
+            while True:
+                prefix = await source.readexactly(PREFIX.size)
+                total, mark = PREFIX.unpack(prefix)
+                rest = await source.readexactly(total - 4)
+                length = mark & HEADER_LENGTH_MASK
+                command = decode_command(rest[:length], mark >> 24, rest[length:])
+                if answers and command.opaque in doomed:
+                    self.lost += 1
+                    return
+                if not answers:
+                    number = self._counts.get(command.code, 0)
+                    self._counts[command.code] = number + 1
+                    if self._loses(command.code, number):
+                        doomed.add(command.opaque)
+                sink.write(prefix + rest)
+                await sink.drain()
+
+        forth = asyncio.ensure_future(hand_on(reader, broker_writer, answers=False))
+        back = asyncio.ensure_future(hand_on(broker_reader, writer, answers=True))
+        await asyncio.wait({forth, back}, return_when=asyncio.FIRST_COMPLETED)
+        for each in (forth, back):
+            each.cancel()
+        await asyncio.gather(forth, back, return_exceptions=True)
+        broker_writer.close()
+        writer.close()
+
+    def stop(self) -> None:
+        async def close() -> None:
+            self._server.close()
+
+        self._cluster.run(close())

@@ -1,0 +1,270 @@
+"""Sending messages, one by one and in batches, over real sockets."""
+
+from __future__ import annotations
+
+import asyncio
+import pickle
+import threading
+from collections.abc import Callable
+
+import pytest
+
+from actors.remoting.codes import RequestCode
+from cluster.client import (
+    Admin,
+    Message,
+    MessageQueue,
+    Producer,
+    ProducerConfig,
+    PullConsumer,
+    SendStatus,
+    aio,
+)
+from cluster.client.errors import (
+    ClientClosed,
+    ConfigInvalid,
+    DeadlineExceeded,
+    MessageRejected,
+    NameserverUnreachable,
+    PermissionDenied,
+    SendFailed,
+    TopicNotFound,
+)
+
+from .conftest import BrokerThatLosesAnswers, Cluster, eventually
+
+
+def read_all(cluster: Cluster, topic: str) -> list[tuple[MessageQueue, bytes, str | None]]:
+    """Every message of a topic: its queue, body and UNIQ_KEY."""
+    found = []
+    with Admin(cluster.address) as admin:
+        missing = sum(admin.end_offsets(topic).values()) - sum(admin.beginning_offsets(topic).values())
+    with PullConsumer(cluster.address, "reads-all") as consumer:
+        consumer.assign(consumer.queues(topic))
+        consumer.seek_to_beginning()
+        while len(found) < missing:
+            for message in consumer.poll(timeout_ms=5_000):
+                queue = MessageQueue(topic, message.broker_name, message.queue_id)
+                found.append((queue, message.body, message.uniq_key))
+    return found
+
+
+def test_a_sent_message_is_where_the_result_says(cluster: Cluster) -> None:
+    topic = cluster.topic()
+    with Producer(cluster.address, "sends") as producer:
+        result = producer.send(topic, b"4 apples", tags="fruit", keys=["order-1", "apple"])
+    assert result.status is SendStatus.SEND_OK
+    with Admin(cluster.address) as admin:
+        by_id = admin.message_by_id(result.offset_msg_id)
+        by_key = admin.messages_by_key(topic, "apple")
+        by_uniq_key = admin.messages_by_key(topic, result.msg_id, unique=True)
+    assert (by_id.body, by_id.tags, by_id.keys) == (b"4 apples", "fruit", "order-1 apple")
+    assert (by_id.queue_id, by_id.queue_offset) == (result.queue.queue_id, result.queue_offset)
+    assert [m.msg_id for m in by_key] == [m.msg_id for m in by_uniq_key] == [result.msg_id]
+
+
+def test_unkeyed_sends_reach_every_queue_in_turn(cluster: Cluster) -> None:
+    topic = cluster.topic(queues=2)
+    with Producer(cluster.address, "sends") as producer:
+        queues = {producer.send(topic, b"x").queue for _ in range(4)}
+    assert len(queues) == 4
+
+
+def test_equal_sharding_keys_share_a_queue_and_keep_their_order(cluster: Cluster) -> None:
+    topic = cluster.topic()
+    with Producer(cluster.address, "sends") as producer:
+        results = [producer.send(topic, f"{n}", sharding_key=f"key-{n % 3}") for n in range(30)]
+    for key in range(3):
+        mine = results[key::3]
+        assert len({result.queue for result in mine}) == 1
+        offsets = [result.queue_offset for result in mine]
+        assert offsets == sorted(offsets)
+
+
+def test_a_selector_and_a_given_queue_decide(cluster: Cluster) -> None:
+    topic = cluster.topic()
+    last = MessageQueue(topic, "b", 3)
+    with Producer(cluster.address, "sends") as producer:
+        chosen = producer.send(topic, b"x", selector=lambda queues, message, argument: queues[argument], argument=7)
+        given = producer.send(topic, b"x", queue=last)
+        with pytest.raises(ConfigInvalid, match="one of"):
+            producer.send(topic, b"x", queue=last, sharding_key="k")
+    assert chosen.queue == given.queue == last
+
+
+def test_a_batch_lies_in_one_queue_without_gaps(cluster: Cluster) -> None:
+    topic = cluster.topic()
+    messages = [Message(topic, f"{n}".encode(), keys=f"k{n}") for n in range(10)]
+    with Producer(cluster.address, "sends") as producer:
+        result = producer.send_batch(messages)
+        with pytest.raises(ConfigInvalid, match="empty"):
+            producer.send_batch([])
+        with pytest.raises(MessageRejected, match="send them apart"):
+            producer.send_batch([messages[0], Message("another", b"x")])
+    found = read_all(cluster, topic)
+    assert [body for _, body, _ in found] == [message.body for message in messages]
+    assert {queue for queue, _, _ in found} == {result.queue}
+    assert result.msg_id.split(",") == [uniq_key for _, _, uniq_key in found]
+    assert "UNIQ_KEY" not in messages[0].properties, "the caller's messages stay as they were"
+
+
+def test_futures_and_oneway_sends_arrive(cluster: Cluster) -> None:
+    topic = cluster.topic()
+    with Producer(cluster.address, "sends") as producer:
+        futures = [producer.send_async(topic, f"{n}") for n in range(100)]
+        producer.flush()
+        assert all(future.done() for future in futures)
+        assert len({(f.result().queue, f.result().queue_offset) for f in futures}) == 100
+        producer.send_oneway(topic, b"one way")
+        # The same connection carries what follows it: when that is acknowledged, so is the one-way send.
+        for queue in producer.queues(topic):
+            producer.send_async(topic, b"after", queue=queue).result()
+    assert b"one way" in {body for _, body, _ in read_all(cluster, topic)}
+
+
+def test_close_waits_for_what_is_under_way(cluster: Cluster) -> None:
+    topic = cluster.topic()
+    producer = Producer(cluster.address, "sends")
+    futures = [producer.send_async(topic, b"x") for _ in range(50)]
+    producer.close()
+    assert all(future.result().status is SendStatus.SEND_OK for future in futures)
+    with pytest.raises(ClientClosed):
+        producer.send(topic, b"too late")
+
+
+def test_the_async_face_sends_concurrently(cluster: Cluster) -> None:
+    topic = cluster.topic()
+
+    async def send() -> None:
+        async with aio.Producer(cluster.address, "sends") as producer:
+            results = await asyncio.gather(*(producer.send(topic, f"{n}") for n in range(64)))
+            assert len({(result.queue, result.queue_offset) for result in results}) == 64
+            batch = await producer.send_batch([Message(topic, b"a"), Message(topic, b"b")], sharding_key="k")
+            receipt = await producer.send_many(topic, [b"c"] * 10, sharding_keys=["k"] * 10)
+            assert list(receipt.queues) == [batch.queue]
+            await producer.send_oneway(topic, b"d")
+
+    asyncio.run(send())
+
+
+def test_a_message_that_no_broker_takes_is_refused_before_it_is_sent(cluster: Cluster) -> None:
+    with Producer(cluster.address, "sends") as producer:
+        with pytest.raises(MessageRejected, match="4,194,305 bytes is over max_message_bytes 4,194,304"):
+            producer.send("any", bytes(4 * 1024 * 1024 + 1))
+        with pytest.raises(MessageRejected, match="empty"):
+            producer.send("any", b"")
+        with pytest.raises(MessageRejected, match="letters, digits"):
+            producer.send("no blanks", b"x")
+        with pytest.raises(MessageRejected, match="properties of"):
+            producer.send("any", b"x", keys="k" * 40_000)
+        with pytest.raises(ConfigInvalid, match="without a body"):
+            producer.send("any")
+
+
+def test_an_unknown_topic_is_created_by_the_first_send_where_that_is_allowed(cluster: Cluster) -> None:
+    with Producer(cluster.address, "sends") as producer:
+        result = producer.send("made-by-sending", b"x")
+    with Admin(cluster.address) as admin:
+        eventually(lambda: "made-by-sending" in admin.topics())
+        route = admin.route("made-by-sending")
+    assert result.queue in route.writable
+    assert len(route.writable) == 4, "one broker, default_topic_queue_nums queues"
+
+
+def test_an_unknown_topic_and_a_read_only_one_are_told_apart(clusters: Callable[..., Cluster]) -> None:
+    cluster = clusters(brokers=1, auto_create_topics=False)
+    read_only = cluster.topic(perm=4)
+    with Producer(cluster.address, "sends") as producer:
+        with pytest.raises(TopicNotFound, match="Admin.create_topic"):
+            producer.send("unheard-of", b"x")
+        with pytest.raises(PermissionDenied, match="no writable queue"):
+            producer.send(read_only, b"x", timeout_ms=300)
+
+
+def test_an_unkeyed_send_goes_to_another_broker_when_one_is_gone(clusters: Callable[..., Cluster]) -> None:
+    cluster = clusters()
+    topic = cluster.topic()
+    with Producer(cluster.address, "sends") as producer:
+        producer.send(topic, b"the route is known now")
+        cluster.stop_broker("a")
+        results = [producer.send(topic, b"x") for _ in range(8)]
+    assert {result.queue.broker_name for result in results} == {"b"}
+
+
+def test_a_keyed_send_waits_for_its_own_broker(clusters: Callable[..., Cluster]) -> None:
+    cluster = clusters()
+    topic = cluster.topic()
+    with Producer(cluster.address, "sends") as producer:
+        key = next(k for k in map(str, range(99)) if producer.send(topic, k, sharding_key=k).queue.broker_name == "a")
+        before = producer.send(topic, b"before", sharding_key=key)
+        cluster.stop_broker("a")
+        with pytest.raises((SendFailed, DeadlineExceeded)) as failed:
+            producer.send(topic, b"too early", sharding_key=key, timeout_ms=200)
+        assert failed.value.retriable
+        waiting = producer.send_async(topic, b"after", sharding_key=key)
+        cluster.start_broker("a")
+        after = waiting.result(timeout=20)
+    assert after.queue == before.queue
+    assert after.queue_offset == before.queue_offset + 1
+
+
+def test_a_lost_answer_costs_a_duplicate_with_the_same_uniq_key(clusters: Callable[..., Cluster]) -> None:
+    cluster = clusters(brokers=1)
+    proxy = BrokerThatLosesAnswers(cluster, "a", lambda code, n: code == RequestCode.SEND_MESSAGE_V2 and n == 2)
+    cluster.stop_broker("a")
+    cluster.start_broker("a", advertised_port=proxy.port)
+    topic = cluster.topic()
+    with Producer(cluster.address, "sends") as producer:
+        results = [producer.send(topic, f"{n}", sharding_key="k") for n in range(5)]
+    found = read_all(cluster, topic)
+    assert proxy.lost == 1
+    assert [body for _, body, _ in found] == [b"0", b"1", b"2", b"2", b"3", b"4"]
+    assert len({uniq_key for _, _, uniq_key in found}) == 5
+    assert [result.queue_offset for result in results] == [0, 1, 3, 4, 5]
+    proxy.stop()
+
+
+def test_idle_connections_that_the_broker_closed_are_noticed(clusters: Callable[..., Cluster]) -> None:
+    cluster = clusters(brokers=1)
+    topic = cluster.topic()
+    with Producer(cluster.address, "sends") as producer:
+        producer.send(topic, b"first")
+        cluster.stop_broker("a")
+        cluster.start_broker("a")
+        assert producer.send(topic, b"second", sharding_key="k").status is SendStatus.SEND_OK
+
+
+def test_threads_may_share_a_producer(cluster: Cluster) -> None:
+    topic = cluster.topic()
+    with Producer(cluster.address, "sends") as producer:
+
+        def send(thread: int) -> None:
+            for n in range(20):
+                producer.send(topic, f"{thread}-{n}", sharding_key=str(thread))
+
+        threads = [threading.Thread(target=send, args=(number,)) for number in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    bodies = [body.decode() for _, body, _ in read_all(cluster, topic)]
+    for number in range(8):
+        assert [b for b in bodies if b.startswith(f"{number}-")] == [f"{number}-{n}" for n in range(20)]
+
+
+def test_no_nameserver_is_told_with_its_address() -> None:
+    config = ProducerConfig(nameservers="127.0.0.1:1", request_timeout_ms=500, send_timeout_ms=500)
+    with Producer(config=config) as producer, pytest.raises((SendFailed, NameserverUnreachable), match="127.0.0.1:1"):
+        producer.send("any", b"x")
+    with pytest.raises(ConfigInvalid, match="host:port"):
+        Producer("localhost")
+    with pytest.raises(ConfigInvalid, match="producer group"):
+        Producer("127.0.0.1:1", "no blanks")
+
+
+def test_errors_cross_processes() -> None:
+    cause = TopicNotFound(17, "no such topic", "127.0.0.1:1", True)
+    for error in (cause, SendFailed("t", [cause], True), DeadlineExceeded("late")):
+        copy = pickle.loads(pickle.dumps(error))
+        assert str(copy) == str(error)
+        assert copy.retriable == error.retriable

@@ -1,0 +1,309 @@
+"""Reading when asked to: polls, rows, seeks, commits, and queues that change hands."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+
+from cluster.client import Admin, ConsumerConfig, MessageExt, MessageQueue, Producer, PullConsumer, aio
+from cluster.client.core.offsets import Commit
+from cluster.client.errors import ClientClosed, ConfigInvalid, QueueNotAssigned, SubscriptionDiffers
+
+from .conftest import Cluster, eventually
+
+
+def fill(cluster: Cluster, topic: str, count: int, **options: object) -> None:
+    """Messages "0", "1", … spread by their own numbers."""
+    numbers = [f"{n}" for n in range(count)]
+    with Producer(cluster.address, "fills") as producer:
+        producer.send_many(topic, [n.encode() for n in numbers], sharding_keys=numbers, **options)  # type: ignore[arg-type]
+
+
+def poll_numbers(consumer: PullConsumer, count: int) -> list[int]:
+    numbers: list[int] = []
+    while len(numbers) < count:
+        polled = consumer.poll(timeout_ms=10_000)
+        assert polled, f"{len(numbers)} of {count} came"
+        numbers += [int(message.body) for message in polled]
+    return numbers
+
+
+def quick(cluster: Cluster, group: str, **more: object) -> ConsumerConfig:
+    return ConsumerConfig(nameservers=cluster.address, group=group, **more)  # type: ignore[arg-type]
+
+
+def committed(cluster: Cluster, group: str, topic: str) -> int:
+    with Admin(cluster.address) as admin:
+        return sum(offset or 0 for offset in admin.committed_offsets(group, topic).values())
+
+
+def test_every_message_is_polled_once_in_order_of_its_queue(cluster: Cluster, group: str) -> None:
+    topic = cluster.topic()
+    fill(cluster, topic, 500)
+    with PullConsumer(cluster.address, group) as consumer:
+        consumer.assign(consumer.queues(topic))
+        messages: list[MessageExt] = []
+        while len(messages) < 500:
+            messages += consumer.poll(max_messages=70, timeout_ms=10_000)
+        assert sum(consumer.lag().values()) == 0
+        assert consumer.poll(timeout_ms=0) == []
+    assert sorted(int(message.body) for message in messages) == list(range(500))
+    for queue in {(message.broker_name, message.queue_id) for message in messages}:
+        offsets = [m.queue_offset for m in messages if (m.broker_name, m.queue_id) == queue]
+        assert offsets == list(range(len(offsets)))
+    assert committed(cluster, group, topic) == 500
+
+
+def test_rows_and_messages_may_be_taken_in_turn(cluster: Cluster, group: str) -> None:
+    topic = cluster.topic(queues=1)
+    fill(cluster, topic, 300)
+    numbers: list[int] = []
+    with PullConsumer(cluster.address, group) as consumer:
+        consumer.assign(consumer.queues(topic))
+        while len(numbers) < 300:
+            rows = consumer.poll_arrow(max_rows=7, timeout_ms=10_000, columns=["body"])
+            assert rows.schema.names == ["body"]
+            numbers += [int(body) for body in rows.column("body").to_pylist()]
+            numbers += [int(message.body) for message in consumer.poll(max_messages=5, timeout_ms=0)]
+            positions = sum(consumer.position(queue) for queue in consumer.assignment())
+            assert positions == len(numbers)
+        assert consumer.poll_arrow(timeout_ms=0).num_rows == 0
+    assert sorted(numbers) == list(range(300))
+
+
+def test_tags_are_compared_by_text_not_only_by_hash(cluster: Cluster, group: str) -> None:
+    topic = cluster.topic(queues=1)
+    tags = ["Aa", "BB", None, "C"] * 25  # "Aa" and "BB" have one Java hash
+    fill(cluster, topic, 100, tags=tags)
+    with PullConsumer(cluster.address, group) as consumer:
+        consumer.assign(consumer.queues(topic), "Aa || C")
+        found = poll_numbers(consumer, 50)
+        assert consumer.poll(timeout_ms=0) == []
+        consumer.seek_to_beginning()
+        rows = 0
+        while rows < 50:
+            batch = consumer.poll_arrow(timeout_ms=10_000)
+            assert set(batch.column("tags").to_pylist()) <= {"Aa", "C"}
+            rows += batch.num_rows
+    assert all(tags[number] in ("Aa", "C") for number in found)
+
+
+def test_a_group_goes_on_where_it_has_committed(cluster: Cluster, group: str) -> None:
+    topic = cluster.topic()
+    fill(cluster, topic, 100)
+    with PullConsumer(cluster.address, group, config=ConsumerConfig(auto_commit=False)) as consumer:
+        consumer.assign(consumer.queues(topic))
+        first = poll_numbers(consumer, 1)
+        consumer.commit()
+        poll_numbers(consumer, 100 - len(first))
+    with PullConsumer(cluster.address, group) as consumer:
+        consumer.assign(consumer.queues(topic))
+        rest = poll_numbers(consumer, 100 - len(first))
+    assert sorted(first + rest) == list(range(100))
+
+
+def test_messages_of_a_failed_block_come_again(cluster: Cluster, group: str) -> None:
+    topic = cluster.topic(queues=1)
+    fill(cluster, topic, 50)
+    done: list[bytes] = []
+    with pytest.raises(ZeroDivisionError), PullConsumer(cluster.address, group) as consumer:
+        consumer.assign(consumer.queues(topic))
+        for message in consumer:
+            if len(done) == 20:
+                raise ZeroDivisionError
+            done.append(message.body)
+    assert committed(cluster, group, topic) == 20, "the message that failed is not committed"
+
+
+def test_seeking_by_offset_and_by_time(cluster: Cluster, group: str) -> None:
+    topic = cluster.topic(queues=1)
+    queue = MessageQueue(topic, "a", 0)
+    with Producer(cluster.address, "fills") as producer:
+        for n in range(10):
+            producer.send(topic, f"{n}", queue=queue)
+    with PullConsumer(cluster.address, group) as consumer:
+        consumer.assign([queue])
+        everything = [consumer.poll(1, 10_000)[0] for _ in range(10)]
+        consumer.seek(queue, 7)
+        assert poll_numbers(consumer, 3) == [7, 8, 9]
+        consumer.seek_to_time(everything[4].store_timestamp)
+        again = consumer.poll(1, 10_000)[0]
+        assert again.store_timestamp == everything[4].store_timestamp
+        assert again.queue_offset <= 4
+        consumer.seek_to_end()
+        assert consumer.position(queue) == consumer.end_offset(queue) == 10
+        consumer.seek(queue, 1_000)  # beyond the end: the broker says where that is
+        assert eventually(lambda: consumer.poll(timeout_ms=0) or consumer.position(queue) == 10)
+        with pytest.raises(QueueNotAssigned):
+            consumer.seek(MessageQueue(topic, "b", 0), 0)
+
+
+def test_a_paused_queue_is_silent_and_loses_nothing(cluster: Cluster, group: str) -> None:
+    topic = cluster.topic(queues=1)
+    fill(cluster, topic, 100)
+    with PullConsumer(cluster.address, group) as consumer:
+        consumer.assign(consumer.queues(topic))
+        quiet, loud = consumer.assignment()
+        consumer.pause(quiet)
+        ends = {queue: consumer.end_offset(queue) for queue in (quiet, loud)}
+        messages: list[MessageExt] = []
+        while len(messages) < ends[loud]:
+            messages += consumer.poll(timeout_ms=10_000)
+        assert {message.broker_name for message in messages} == {loud.broker_name}
+        assert consumer.poll(timeout_ms=0) == []
+        consumer.resume(quiet)
+        while len(messages) < 100:
+            messages += consumer.poll(timeout_ms=10_000)
+    assert sorted(int(message.body) for message in messages) == list(range(100))
+
+
+def test_a_new_group_may_begin_at_the_end(cluster: Cluster, group: str) -> None:
+    topic = cluster.topic()
+    fill(cluster, topic, 50)
+    config = quick(cluster, group, consume_from="latest")
+    with PullConsumer(config=config) as consumer, Producer(cluster.address, "fills") as producer:
+        consumer.assign(consumer.queues(topic))
+        producer.send(topic, b"1000")
+        assert poll_numbers(consumer, 1) == [1000]
+
+
+def test_a_waiting_poll_is_woken_by_an_arrival(cluster: Cluster, group: str) -> None:
+    topic = cluster.topic()
+    with PullConsumer(cluster.address, group) as consumer, Producer(cluster.address, "fills") as producer:
+        consumer.assign(consumer.queues(topic))
+        sent = producer.send_async(topic, b"7")
+        assert poll_numbers(consumer, 1) == [7]
+        sent.result()
+
+
+def test_two_members_share_the_queues_and_a_leaver_hands_its_own_over(cluster: Cluster, group: str) -> None:
+    topic = cluster.topic()
+    first = PullConsumer(cluster.address, group)
+    second = PullConsumer(cluster.address, group)
+    first.subscribe(topic)
+    eventually(lambda: len(first.assignment()) == 8)
+    second.subscribe(topic)
+    eventually(lambda: first.poll(timeout_ms=0) == [] and len(second.assignment()) == 4)
+    assert not set(first.assignment()) & set(second.assignment())
+    fill(cluster, topic, 200)
+    seen = {int(m.body) for m in first.poll(timeout_ms=10_000)} | {
+        int(m.body) for m in second.poll(timeout_ms=10_000)
+    }
+    first.close()
+    while len(seen) < 200:
+        polled = {int(message.body) for message in second.poll(timeout_ms=10_000)}
+        assert polled
+        assert not polled & seen, "a message came twice though its reader left in order"
+        seen |= polled
+    assert len(second.assignment()) == 8
+    second.close()
+    assert committed(cluster, group, topic) == 200
+
+
+def test_a_revoked_queue_leaves_when_its_last_poll_is_done(cluster: Cluster, group: str) -> None:
+    topic = cluster.topic(queues=1)
+    fill(cluster, topic, 20)
+    first, second = PullConsumer(cluster.address, group), PullConsumer(cluster.address, group)
+    first.subscribe(topic)
+    in_work = [int(message.body) for message in first.poll(timeout_ms=10_000)]
+    while len(in_work) < 20:
+        in_work += [int(message.body) for message in first.poll(timeout_ms=10_000)]
+    second.subscribe(topic)
+    eventually(lambda: len(first.assignment()) == 1)
+    assert second.assignment() == [], "the first still works on its last poll"
+    assert first.poll(timeout_ms=0) == []
+    eventually(lambda: len(second.assignment()) == 1)
+    assert second.poll(timeout_ms=0) == [], "what the first has done is committed"
+    first.close()
+    second.close()
+
+
+def test_a_commit_of_a_former_owner_is_refused(cluster: Cluster, group: str) -> None:
+    topic = cluster.topic(queues=1)
+    fill(cluster, topic, 20)
+    with PullConsumer(cluster.address, group) as consumer:
+        consumer.subscribe(topic)
+        poll_numbers(consumer, 20)
+        consumer.commit()
+        core = consumer._consumer._core
+        queue = consumer.assignment()[0]
+        old = core.deliveries.states[queue].generation - 1
+        refused = consumer._thread.run(core.offsets.commit({queue: Commit(0, old)}))
+        assert refused == [queue]
+        assert consumer.committed(queue) == consumer.position(queue)
+
+
+def test_members_that_subscribe_differently_are_told(cluster: Cluster, group: str) -> None:
+    topic = cluster.topic(queues=1)
+    with PullConsumer(cluster.address, group) as first, PullConsumer(cluster.address, group) as second:
+        first.subscribe(topic, "a")
+        eventually(lambda: len(first.assignment()) == 2)
+        second.subscribe(topic, "b")
+        with pytest.raises(SubscriptionDiffers, match="allow_subscription_change"):
+            second.poll(timeout_ms=10_000)
+
+
+def test_assigning_and_subscribing_exclude_each_other(cluster: Cluster, group: str) -> None:
+    topic = cluster.topic()
+    with PullConsumer(cluster.address, group) as consumer:
+        consumer.assign(consumer.queues(topic))
+        with pytest.raises(ConfigInvalid, match="cannot subscribe"):
+            consumer.subscribe(topic)
+    with pytest.raises(ClientClosed):
+        consumer.poll()
+    with pytest.raises(ConfigInvalid, match="consumer group"):
+        PullConsumer(cluster.address, "no blanks")
+
+
+def test_a_broker_that_restarts_is_read_on(clusters: Callable[..., Cluster], group: str) -> None:
+    cluster = clusters(brokers=1)
+    topic = cluster.topic()
+    fill(cluster, topic, 100)
+    with PullConsumer(cluster.address, group) as consumer:
+        consumer.subscribe(topic)
+        before = poll_numbers(consumer, 100)
+        cluster.stop_broker("a")
+        cluster.start_broker("a")
+        with Producer(cluster.address, "fills") as producer:
+            producer.send(topic, b"100", sharding_key="k")
+        assert poll_numbers(consumer, 1) == [100]
+    assert sorted(before) == list(range(100))
+    assert committed(cluster, group, topic) == 101
+
+
+def test_the_async_face_iterates(cluster: Cluster, group: str) -> None:
+    topic = cluster.topic()
+    fill(cluster, topic, 100)
+
+    async def read() -> None:
+        numbers = []
+        async with aio.PullConsumer(cluster.address, group) as consumer:
+            await consumer.subscribe(topic)
+            async for message in consumer:
+                numbers.append(int(message.body))
+                if len(numbers) == 100:
+                    break
+            assert sum((await consumer.lag()).values()) == 0
+            await consumer.commit()
+            await consumer.seek_to_beginning()
+            rows = await consumer.poll_arrow(timeout_ms=10_000)
+            assert rows.num_rows
+            queue = consumer.assignment()[0]
+            await consumer.pause(queue)
+            await consumer.resume(queue)
+            assert await consumer.beginning_offset(queue) == 0
+        assert sorted(numbers) == list(range(100))
+
+    asyncio.run(read())
+
+
+def test_a_topic_may_be_subscribed_to_before_it_exists(cluster: Cluster, group: str) -> None:
+    config = quick(cluster, group, sync_interval_ms=50, lease_ms=2_000)
+    with PullConsumer(config=config) as consumer:
+        consumer.subscribe("comes-later")
+        with Admin(cluster.address) as admin:
+            admin.create_topic("comes-later", queues=1)
+        fill(cluster, "comes-later", 10)
+        assert sorted(poll_numbers(consumer, 10)) == list(range(10))

@@ -1,0 +1,183 @@
+"""Sending columns: what arrives, in which order, and what happens when a broker falters in between."""
+
+from __future__ import annotations
+
+import threading
+from collections import defaultdict
+from collections.abc import Callable
+
+import pyarrow as pa
+import pytest
+
+from actors.remoting.codes import RayMQRequestCode
+from cluster.client import Admin, MessageQueue, Producer, ProducerConfig, PullConsumer, TableReceipt
+from cluster.client.errors import ConfigInvalid, MessageRejected, TableSendFailed, TopicNotFound
+
+from .conftest import BrokerThatLosesAnswers, Cluster
+
+SMALL_BATCHES = 16 * 1024
+
+
+def flights(rows: int, aircraft: int = 37) -> pa.Table:
+    """Rows numbered in their bodies, keyed by aircraft, tagged by carrier."""
+    return pa.table(
+        {
+            "n": [f"{n}".encode() for n in range(rows)],
+            "tail": [f"N{n * 7 % aircraft}" for n in range(rows)],
+            "carrier": pa.array([None if n % 5 == 0 else f"C{n % 5}" for n in range(rows)]).dictionary_encode(),
+        }
+    )
+
+
+def send(producer: Producer, topic: str, table: pa.Table) -> TableReceipt:
+    return producer.send_table(topic, table, body="n", keys="tail", tags="carrier", sharding_key="tail")
+
+
+def stored(cluster: Cluster, topic: str) -> pa.Table:
+    """All rows of a topic, as a consumer gets them, each queue in its order."""
+    with Admin(cluster.address) as admin:
+        missing = sum(admin.end_offsets(topic).values())
+    batches: list[pa.RecordBatch] = []
+    with PullConsumer(cluster.address, "reads-all") as consumer:
+        consumer.assign(consumer.queues(topic))
+        consumer.seek_to_beginning()
+        while sum(batch.num_rows for batch in batches) < missing:
+            batches.append(consumer.poll_arrow(timeout_ms=5_000))
+    return pa.Table.from_batches(batches)
+
+
+def first_occurrences(rows: pa.Table) -> dict[tuple[str, int], list[int]]:
+    """The numbers in each queue, by offset, each UNIQ_KEY once."""
+    seen: set[str] = set()
+    queues: dict[tuple[str, int], list[int]] = defaultdict(list)
+    for row in rows.select(["brokerName", "queueId", "queueOffset", "body", "uniqKey"]).to_pylist():
+        if row["uniqKey"] not in seen:
+            seen.add(row["uniqKey"])
+            queues[row["brokerName"], row["queueId"]].append(int(row["body"]))
+    return queues
+
+
+def assert_all_there_in_order(rows: pa.Table, count: int) -> None:
+    queues = first_occurrences(rows)
+    assert sorted(n for numbers in queues.values() for n in numbers) == list(range(count))
+    for queue, numbers in queues.items():
+        assert numbers == sorted(numbers), queue
+
+
+def test_rows_arrive_with_their_keys_and_tags_all_of_a_key_in_one_queue(cluster: Cluster) -> None:
+    topic = cluster.topic()
+    with Producer(cluster.address, "tables") as producer:
+        receipt = send(producer, topic, flights(1_000))
+    rows = stored(cluster, topic)
+    assert_all_there_in_order(rows, 1_000)
+    assert receipt.rows == rows.num_rows == 1_000
+    by_number = {int(row["body"]): row for row in rows.to_pylist()}
+    sent = flights(1_000).to_pylist()
+    for number, row in by_number.items():
+        assert (row["keys"], row["tags"]) == (sent[number]["tail"], sent[number]["carrier"])
+        assert len(row["uniqKey"]) == 32
+        assert row["topic"] == topic
+    places = {(row["keys"], row["brokerName"], row["queueId"]) for row in by_number.values()}
+    assert len(places) == 37
+    with Admin(cluster.address) as admin:
+        ends = {queue: end for queue, end in admin.end_offsets(topic).items() if end}
+        assert {queue: part.last_offset + 1 for queue, part in receipt.queues.items()} == ends
+        assert {message.keys for message in admin.messages_by_key(topic, "N3")} == {"N3"}
+
+
+def test_keyed_rows_go_where_keyed_sends_go(cluster: Cluster) -> None:
+    topic = cluster.topic()
+    with Producer(cluster.address, "tables") as producer:
+        one = producer.send(topic, b"1", sharding_key="日本-42")
+        many = producer.send_many(topic, [b"2", b"3"], sharding_keys=["日本-42"] * 2, keys=["a", None], tags="t")
+    assert list(many.queues) == [one.queue]
+    assert many.queues[one.queue].first_offset == one.queue_offset + 1
+
+
+def test_rows_without_a_key_are_dealt_in_runs_and_a_given_queue_takes_all(cluster: Cluster) -> None:
+    topic = cluster.topic()
+    table = pa.table({"body": [f"{n}" for n in range(3_000)]})
+    config = ProducerConfig(table_batch_bytes=SMALL_BATCHES)
+    last = MessageQueue(topic, "b", 3)
+    with Producer(cluster.address, "tables", config=config) as producer:
+        dealt = producer.send_table(topic, table)
+        given = producer.send_table(topic, table.slice(0, 10), queue=last)
+        empty = producer.send_table(topic, table.slice(0, 0))
+    assert len(dealt.queues) == 8
+    assert list(given.queues) == [last]
+    assert (empty.rows, empty.batches) == (0, 0)
+
+
+def test_a_lost_answer_is_followed_by_the_same_batch_before_any_other(clusters: Callable[..., Cluster]) -> None:
+    cluster = clusters(brokers=1)
+    proxy = BrokerThatLosesAnswers(
+        cluster, "a", lambda code, number: code == RayMQRequestCode.SEND_RECORDS and number in (3, 9)
+    )
+    cluster.stop_broker("a")
+    cluster.start_broker("a", advertised_port=proxy.port)
+    topic = cluster.topic()
+    with Producer(cluster.address, "tables", config=ProducerConfig(table_batch_bytes=SMALL_BATCHES)) as producer:
+        receipt = send(producer, topic, flights(2_000))
+    rows = stored(cluster, topic)
+    assert proxy.lost == 2
+    assert_all_there_in_order(rows, 2_000)
+    duplicates = rows.num_rows - 2_000
+    assert 0 < duplicates <= receipt.resent_rows
+    assert receipt.rows == 2_000
+    proxy.stop()
+
+
+def test_a_broker_that_restarts_in_the_middle_costs_no_rows_and_no_order(clusters: Callable[..., Cluster]) -> None:
+    cluster = clusters()
+    topic = cluster.topic()
+    config = ProducerConfig(table_batch_bytes=SMALL_BATCHES, table_buffer_bytes=4 * SMALL_BATCHES)
+    receipts: list[TableReceipt] = []
+    with Producer(cluster.address, "tables", config=config) as producer:
+        send(producer, topic, flights(0))
+        sending = threading.Thread(target=lambda: receipts.append(send(producer, topic, flights(20_000))))
+        broker = cluster.brokers["a"]
+        sending.start()
+        while not broker.describe()["messages_in"]:
+            pass
+        cluster.stop_broker("a")
+        cluster.start_broker("a")
+        sending.join()
+    assert receipts
+    assert receipts[0].rows == 20_000
+    assert_all_there_in_order(stored(cluster, topic), 20_000)
+
+
+def test_what_stays_unacknowledged_is_told_by_queue(clusters: Callable[..., Cluster]) -> None:
+    cluster = clusters()
+    topic = cluster.topic()
+    config = ProducerConfig(delivery_timeout_ms=300, request_timeout_ms=300)
+    with Producer(cluster.address, "tables", config=config) as producer:
+        send(producer, topic, flights(10))
+        cluster.stop_broker("a")
+        with pytest.raises(TableSendFailed) as failed:
+            send(producer, topic, flights(1_000))
+    error = failed.value
+    assert {queue.broker_name for queue in error.failures} == {"a"}
+    assert 0 < error.acknowledged_rows < error.rows == 1_000
+    assert error.retriable
+
+
+def test_bad_tables_are_refused_by_name(cluster: Cluster) -> None:
+    topic = cluster.topic()
+    with Producer(cluster.address, "tables") as producer:
+        with pytest.raises(ConfigInvalid, match="no column 'nothing'; it has n, tail"):
+            producer.send_table(topic, flights(1), body="nothing")
+        with pytest.raises(ConfigInvalid, match="'x' is of double"):
+            producer.send_table(topic, pa.table({"x": [1.5]}), body="x")
+        with pytest.raises(MessageRejected, match="row 0: body of 5,242,880 bytes is over"):
+            producer.send_table(topic, pa.table({"body": [bytes(5 << 20), b"x"]}))
+        with pytest.raises(ConfigInvalid, match="2 bodies, but 1 keys"):
+            producer.send_many(topic, [b"a", b"b"], keys=["k"])
+    with Admin(cluster.address) as admin:
+        assert not sum(admin.end_offsets(topic).values())
+
+
+def test_a_table_for_a_topic_that_nobody_creates_fails(clusters: Callable[..., Cluster]) -> None:
+    cluster = clusters(brokers=1, auto_create_topics=False)
+    with Producer(cluster.address, "tables") as producer, pytest.raises(TopicNotFound):
+        send(producer, "unheard-of", flights(1))
