@@ -41,8 +41,8 @@ class QueueReceipt:
     """The rows of one table that went to one queue: offsets `first_offset` to `last_offset`, if sent without
     a break.
 
-    `rows` counts each row once. At most `resent_rows` more may stand in the queue, with UNIQ_KEYs that are there
-    already: their first result was unknown, so they were sent again.
+    `rows` counts each row once. At most `resent_rows` more may stand in the queue, with UNIQ_KEYs that are
+    there already: their first result was unknown, so they were sent again.
     """
 
     rows: int

@@ -286,7 +286,9 @@ class Sender:
     @staticmethod
     def _writable(route: TopicRoute) -> tuple[MessageQueue, ...]:
         if not route.writable:
-            raise PermissionDenied(ResponseCode.NO_PERMISSION, f"topic {route.topic!r} has no writable queue now", "", True)
+            raise PermissionDenied(
+                ResponseCode.NO_PERMISSION, f"topic {route.topic!r} has no writable queue now", "", True
+            )
         return route.writable
 
 
@@ -299,6 +301,8 @@ def command_for(outbound: Outbound, queue: MessageQueue) -> RemotingCommand:
 
 def _failed(outbound: Outbound, attempts: list[ClientError]) -> ClientError:
     last = attempts[-1]
-    if isinstance(last, BrokerRefused | DeadlineExceeded) and all(type(error) is type(last) for error in attempts):
+    if isinstance(last, BrokerRefused | DeadlineExceeded) and all(
+        type(error) is type(last) for error in attempts
+    ):
         return last
     return SendFailed(outbound.topic, attempts, last.retriable)

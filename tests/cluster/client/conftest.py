@@ -152,7 +152,9 @@ class BrokerThatLosesAnswers:
     """Stands before a broker; cuts the connection instead of handing on the answer to chosen requests."""
 
     def __init__(self, cluster: Cluster, broker: str, loses: Callable[[int, int], bool]) -> None:
-        """`loses(code, number)`: whether the answer to the `number`-th request with this code (from 0) is lost."""
+        """`loses(code, number)`: whether the answer to the `number`-th request with this code (from 0) is
+        lost.
+        """
         self._cluster = cluster
         self._target = cluster.ports[broker]
         self._loses = loses

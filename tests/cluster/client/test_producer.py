@@ -85,7 +85,9 @@ def test_a_selector_and_a_given_queue_decide(cluster: Cluster) -> None:
     topic = cluster.topic()
     last = MessageQueue(topic, "b", 3)
     with Producer(cluster.address, "sends") as producer:
-        chosen = producer.send(topic, b"x", selector=lambda queues, message, argument: queues[argument], argument=7)
+        chosen = producer.send(
+            topic, b"x", selector=lambda queues, message, argument: queues[argument], argument=7
+        )
         given = producer.send(topic, b"x", queue=last)
         with pytest.raises(ConfigInvalid, match="one of"):
             producer.send(topic, b"x", queue=last, sharding_key="k")
@@ -195,7 +197,9 @@ def test_a_keyed_send_waits_for_its_own_broker(clusters: Callable[..., Cluster])
     cluster = clusters()
     topic = cluster.topic()
     with Producer(cluster.address, "sends") as producer:
-        key = next(k for k in map(str, range(99)) if producer.send(topic, k, sharding_key=k).queue.broker_name == "a")
+        key = next(
+            k for k in map(str, range(99)) if producer.send(topic, k, sharding_key=k).queue.broker_name == "a"
+        )
         before = producer.send(topic, b"before", sharding_key=key)
         cluster.stop_broker("a")
         with pytest.raises((SendFailed, DeadlineExceeded)) as failed:
@@ -210,7 +214,9 @@ def test_a_keyed_send_waits_for_its_own_broker(clusters: Callable[..., Cluster])
 
 def test_a_lost_answer_costs_a_duplicate_with_the_same_uniq_key(clusters: Callable[..., Cluster]) -> None:
     cluster = clusters(brokers=1)
-    proxy = BrokerThatLosesAnswers(cluster, "a", lambda code, n: code == RequestCode.SEND_MESSAGE_V2 and n == 2)
+    proxy = BrokerThatLosesAnswers(
+        cluster, "a", lambda code, n: code == RequestCode.SEND_MESSAGE_V2 and n == 2
+    )
     cluster.stop_broker("a")
     cluster.start_broker("a", advertised_port=proxy.port)
     topic = cluster.topic()
@@ -254,7 +260,10 @@ def test_threads_may_share_a_producer(cluster: Cluster) -> None:
 
 def test_no_nameserver_is_told_with_its_address() -> None:
     config = ProducerConfig(nameservers="127.0.0.1:1", request_timeout_ms=500, send_timeout_ms=500)
-    with Producer(config=config) as producer, pytest.raises((SendFailed, NameserverUnreachable), match="127.0.0.1:1"):
+    with (
+        Producer(config=config) as producer,
+        pytest.raises((SendFailed, NameserverUnreachable), match="127.0.0.1:1"),
+    ):
         producer.send("any", b"x")
     with pytest.raises(ConfigInvalid, match="host:port"):
         Producer("localhost")

@@ -197,7 +197,7 @@ def test_two_members_share_the_queues_and_a_leaver_hands_its_own_over(cluster: C
         assert polled
         assert not polled & seen, "a message came twice though its reader left in order"
         seen |= polled
-    assert len(second.assignment()) == 8
+    eventually(lambda: len(second.assignment()) == 8)
     second.close()
     assert committed(cluster, group, topic) == 200
 

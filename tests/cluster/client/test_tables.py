@@ -24,7 +24,9 @@ def flights(rows: int, aircraft: int = 37) -> pa.Table:
         {
             "n": [f"{n}".encode() for n in range(rows)],
             "tail": [f"N{n * 7 % aircraft}" for n in range(rows)],
-            "carrier": pa.array([None if n % 5 == 0 else f"C{n % 5}" for n in range(rows)]).dictionary_encode(),
+            "carrier": pa.array(
+                [None if n % 5 == 0 else f"C{n % 5}" for n in range(rows)]
+            ).dictionary_encode(),
         }
     )
 
@@ -89,7 +91,9 @@ def test_keyed_rows_go_where_keyed_sends_go(cluster: Cluster) -> None:
     topic = cluster.topic()
     with Producer(cluster.address, "tables") as producer:
         one = producer.send(topic, b"1", sharding_key="日本-42")
-        many = producer.send_many(topic, [b"2", b"3"], sharding_keys=["日本-42"] * 2, keys=["a", None], tags="t")
+        many = producer.send_many(
+            topic, [b"2", b"3"], sharding_keys=["日本-42"] * 2, keys=["a", None], tags="t"
+        )
     assert list(many.queues) == [one.queue]
     assert many.queues[one.queue].first_offset == one.queue_offset + 1
 
@@ -108,7 +112,9 @@ def test_rows_without_a_key_are_dealt_in_runs_and_a_given_queue_takes_all(cluste
     assert (empty.rows, empty.batches) == (0, 0)
 
 
-def test_a_lost_answer_is_followed_by_the_same_batch_before_any_other(clusters: Callable[..., Cluster]) -> None:
+def test_a_lost_answer_is_followed_by_the_same_batch_before_any_other(
+    clusters: Callable[..., Cluster],
+) -> None:
     cluster = clusters(brokers=1)
     proxy = BrokerThatLosesAnswers(
         cluster, "a", lambda code, number: code == RayMQRequestCode.SEND_RECORDS and number in (3, 9)
@@ -116,7 +122,9 @@ def test_a_lost_answer_is_followed_by_the_same_batch_before_any_other(clusters: 
     cluster.stop_broker("a")
     cluster.start_broker("a", advertised_port=proxy.port)
     topic = cluster.topic()
-    with Producer(cluster.address, "tables", config=ProducerConfig(table_batch_bytes=SMALL_BATCHES)) as producer:
+    with Producer(
+        cluster.address, "tables", config=ProducerConfig(table_batch_bytes=SMALL_BATCHES)
+    ) as producer:
         receipt = send(producer, topic, flights(2_000))
     rows = stored(cluster, topic)
     assert proxy.lost == 2
@@ -127,7 +135,9 @@ def test_a_lost_answer_is_followed_by_the_same_batch_before_any_other(clusters: 
     proxy.stop()
 
 
-def test_a_broker_that_restarts_in_the_middle_costs_no_rows_and_no_order(clusters: Callable[..., Cluster]) -> None:
+def test_a_broker_that_restarts_in_the_middle_costs_no_rows_and_no_order(
+    clusters: Callable[..., Cluster],
+) -> None:
     cluster = clusters()
     topic = cluster.topic()
     config = ProducerConfig(table_batch_bytes=SMALL_BATCHES, table_buffer_bytes=4 * SMALL_BATCHES)

@@ -1,0 +1,85 @@
+"""Topics, routes, offsets and groups, as an administrator sees them."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from cluster.client import Admin, MessageQueue, Producer, PullConsumer, aio
+from cluster.client.errors import BrokerRefused, ClientClosed, ConfigInvalid, TopicNotFound
+
+from .conftest import Cluster, eventually
+from .test_pull_consumer import fill
+
+
+def test_a_topic_is_made_changed_and_deleted(cluster: Cluster) -> None:
+    with Admin(cluster.address) as admin:
+        route = admin.create_topic("admin-topic", queues=2)
+        assert len(route.writable) == 4
+        route = admin.create_topic("admin-topic", queues=3, read_queues=5, brokers=["a"])
+        shares = {share.broker_name: (share.read_queues, share.write_queues) for share in route.shares}
+        assert shares == {"a": (5, 3), "b": (2, 2)}
+        assert "admin-topic" in admin.topics()
+        admin.delete_topic("admin-topic")
+        eventually(lambda: "admin-topic" not in admin.topics())
+        with pytest.raises(TopicNotFound):
+            admin.route("never-made")
+        with pytest.raises(ConfigInvalid, match="no broker z in the cluster; there are: a, b"):
+            admin.create_topic("admin-topic", brokers=["z"])
+        with pytest.raises(BrokerRefused, match="letters, digits"):
+            admin.create_topic("no blanks")
+
+
+def test_offsets_and_members_are_told(cluster: Cluster, group: str) -> None:
+    topic = cluster.topic(queues=2)
+    fill(cluster, topic, 40)
+    with Admin(cluster.address) as admin, PullConsumer(cluster.address, group) as consumer:
+        ends = admin.end_offsets(topic)
+        assert sum(ends.values()) == 40
+        assert set(admin.beginning_offsets(topic).values()) == {0}
+        assert set(admin.offsets_at(topic, 0).values()) == {0}
+        assert set(admin.committed_offsets(group, topic).values()) == {None}
+        assert admin.group_members(group) == []
+        admin.commit_offsets(group, ends)
+        assert admin.committed_offsets(group, topic) == ends
+        consumer.subscribe(topic)
+        eventually(lambda: admin.group_members(group))
+        eventually(lambda: len(consumer.assignment()) == 4)
+        assert consumer.poll(timeout_ms=0) == []
+
+
+def test_brokers_and_splits_are_told(cluster: Cluster) -> None:
+    topic = cluster.topic(queues=2)
+    fill(cluster, topic, 10)
+    with Admin(cluster.address) as admin:
+        assert set(admin.cluster_info().brokers) == {"a", "b"}
+        splits = {split.broker_name: split for split in admin.splits(topic)}
+        ends = admin.end_offsets(topic)
+    for name, split in splits.items():
+        for queue in split.queues:
+            assert queue.max_offset == ends[MessageQueue(topic, name, queue.queue_id)]
+
+
+def test_the_async_face_is_the_same(cluster: Cluster) -> None:
+    topic = cluster.topic(queues=1)
+
+    async def look() -> None:
+        async with aio.Admin(cluster.address) as admin, aio.Producer(cluster.address, "p") as producer:
+            result = await producer.send(topic, b"x", keys="k")
+            assert (await admin.message_by_id(result.offset_msg_id)).body == b"x"
+            assert [m.body for m in await admin.messages_by_key(topic, "k")] == [b"x"]
+            assert await admin.messages_by_key(topic, "another") == []
+        with pytest.raises(ClientClosed):
+            await admin.topics()
+
+    asyncio.run(look())
+
+
+def test_a_message_is_found_whoever_stores_it(cluster: Cluster) -> None:
+    topic = cluster.topic(queues=1)
+    with Producer(cluster.address, "p") as producer, Admin(cluster.address) as admin:
+        for number, queue in enumerate(producer.queues(topic)):
+            producer.send(topic, f"{number}", keys="shared", queue=queue)
+        found = admin.messages_by_key(topic, "shared")
+    assert {(message.broker_name, message.body) for message in found} == {("a", b"0"), ("b", b"1")}

@@ -1,0 +1,257 @@
+"""A listener that is called: commits, failures, queues that change hands, and a rebalancer that dies."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import Counter
+from collections.abc import Callable
+
+import pytest
+
+from cluster.client import (
+    Admin,
+    ConsumeStatus,
+    MessageExt,
+    Producer,
+    PullConsumer,
+    PushConfig,
+    PushConsumer,
+    aio,
+)
+from cluster.client.errors import ConfigInvalid, SubscriptionDiffers
+
+from .conftest import Cluster, eventually
+from .test_pull_consumer import committed, fill
+
+
+class Seen:
+    """A listener that counts."""
+
+    def __init__(self) -> None:
+        self.numbers: Counter[int] = Counter()
+        self._lock = threading.Lock()
+
+    def __call__(self, messages: list[MessageExt]) -> None:
+        with self._lock:
+            self.numbers.update(int(message.body) for message in messages)
+
+    def wait_for(self, count: int) -> None:
+        eventually(lambda: len(self.numbers) >= count)
+
+
+def test_every_message_is_listened_to_once_and_committed(cluster: Cluster, group: str) -> None:
+    topic = cluster.topic()
+    fill(cluster, topic, 2_500)
+    seen = Seen()
+    with PushConsumer(cluster.address, group, seen, config=PushConfig(consume_batch=16)) as consumer:
+        consumer.subscribe(topic)
+        seen.wait_for(2_500)
+        assert len(consumer.assignment()) == 8
+    assert set(seen.numbers.values()) == {1}
+    assert committed(cluster, group, topic) == 2_500
+
+
+def test_only_wanted_tags_are_listened_to_and_the_rest_is_committed_past(
+    cluster: Cluster, group: str
+) -> None:
+    topic = cluster.topic()
+    fill(cluster, topic, 100, tags=["Aa", "BB"] * 50)
+    seen = Seen()
+    with PushConsumer(cluster.address, group, seen, config=PushConfig(commit_interval_ms=50)) as consumer:
+        consumer.subscribe(topic, "BB")
+        seen.wait_for(50)
+        eventually(lambda: committed(cluster, group, topic) == 100)
+    assert all(number % 2 for number in seen.numbers)
+
+
+def test_a_failing_message_comes_again_and_then_lies_among_the_dead_letters(
+    cluster: Cluster, group: str
+) -> None:
+    topic = cluster.topic(queues=1)
+    fill(cluster, topic, 20)
+    attempts: Counter[int] = Counter()
+    told: list[int] = []
+
+    def listen(messages: list[MessageExt]) -> ConsumeStatus:
+        number = int(messages[0].body)
+        attempts[number] += 1
+        told.append(messages[0].reconsume_times) if number == 7 else None
+        if number == 7:
+            raise ValueError("seven is bad")
+        if number == 8 and attempts[8] < 3:
+            return ConsumeStatus.RECONSUME_LATER
+        return ConsumeStatus.CONSUME_SUCCESS
+
+    config = PushConfig(max_reconsume_times=2, retry_backoff_ms=(1,), consume_threads=2)
+    with PushConsumer(cluster.address, group, listen, config=config) as consumer:
+        consumer.subscribe(topic)
+        eventually(lambda: len(attempts) == 20 and attempts[7] == 3 and attempts[8] == 3)
+        with Admin(cluster.address) as admin:
+            eventually(lambda: f"%DLQ%{group}" in admin.topics())
+    assert told == [0, 1, 2]
+    assert {number: count for number, count in attempts.items() if count > 1} == {7: 3, 8: 3}
+    assert committed(cluster, group, topic) == 20
+    with PullConsumer(cluster.address, f"{group}-dead") as dead:
+        dead.assign(dead.queues(f"%DLQ%{group}"))
+        assert [message.body for message in dead.poll(timeout_ms=10_000)] == [b"7"]
+
+
+def test_close_finishes_what_runs_and_lets_the_rest_be(cluster: Cluster, group: str) -> None:
+    topic = cluster.topic(queues=1)
+    fill(cluster, topic, 40)
+    entered, go_on = threading.Semaphore(0), threading.Event()
+    finished: list[int] = []
+
+    def listen(messages: list[MessageExt]) -> None:
+        entered.release()
+        go_on.wait(20)
+        finished.append(int(messages[0].body))
+
+    consumer = PushConsumer(cluster.address, group, listen, config=PushConfig(consume_threads=2)).start()
+    consumer.subscribe(topic)
+    assert entered.acquire(timeout=15)
+    assert entered.acquire(timeout=15)
+    closing = threading.Thread(target=consumer.close)
+    closing.start()
+    eventually(lambda: not consumer.assignment())
+    go_on.set()
+    closing.join(20)
+    assert not closing.is_alive()
+    assert len(finished) == 2
+    seen = Seen()
+    with PushConsumer(cluster.address, group, seen) as successor:
+        successor.subscribe(topic)
+        seen.wait_for(38)
+    assert set(seen.numbers) == set(range(40)) - set(finished)
+    assert set(seen.numbers.values()) == {1}
+
+
+def test_a_revoked_queue_is_released_when_its_listener_is_done(cluster: Cluster, group: str) -> None:
+    topic = cluster.topic(queues=1)
+    fill(cluster, topic, 10)
+    entered, go_on = threading.Event(), threading.Event()
+    first_numbers: list[int] = []
+
+    def slow(messages: list[MessageExt]) -> None:
+        entered.set()
+        go_on.wait(20)
+        first_numbers.extend(int(message.body) for message in messages)
+
+    seen = Seen()
+    first = PushConsumer(cluster.address, group, slow, config=PushConfig(consume_threads=4)).start()
+    second = PushConsumer(cluster.address, group, seen).start()
+    first.subscribe(topic)
+    assert entered.wait(15)
+    eventually(lambda: len(first.assignment()) == 2)
+    second.subscribe(topic)
+    eventually(lambda: len(first.assignment()) == 1)
+    assert second.assignment() == [], "the first has not committed yet"
+    go_on.set()
+    eventually(lambda: len(second.assignment()) == 1)
+    eventually(lambda: len(first_numbers) + len(seen.numbers) >= 10)
+    first.close()
+    second.close()
+    assert sorted([*first_numbers, *seen.numbers.elements()]) == list(range(10))
+
+
+def test_consumption_survives_the_rebalancer_and_no_queue_has_two_owners(
+    clusters: Callable[..., Cluster], group: str
+) -> None:
+    cluster = clusters()
+    topic = cluster.topic()
+    config = PushConfig(lease_ms=1_000, sync_interval_ms=100, commit_interval_ms=50)
+    owners: dict[int, set[int]] = {}
+    lock = threading.Lock()
+
+    def listener(member: int) -> Callable[[list[MessageExt]], None]:
+        def listen(messages: list[MessageExt]) -> None:
+            with lock:
+                for message in messages:
+                    owners.setdefault(int(message.body), set()).add(member)
+
+        return listen
+
+    consumers = [PushConsumer(cluster.address, group, listener(n), config=config).start() for n in range(3)]
+    consumers[0].subscribe(topic)
+    consumers[1].subscribe(topic)
+    eventually(lambda: sorted(len(c.assignment()) for c in consumers[:2]) == [4, 4])
+    fill(cluster, topic, 300)
+    eventually(lambda: len(owners) == 300)
+    consumers[2].subscribe(topic)
+    cluster.stop_rebalancer()  # in the middle of giving the third its share
+    with Producer(cluster.address, "fills") as producer:
+        numbers = [f"{n}" for n in range(300, 600)]
+        producer.send_many(topic, [n.encode() for n in numbers], sharding_keys=numbers)
+    eventually(lambda: len(owners) == 600)
+    cluster.start_rebalancer()
+    eventually(lambda: sorted(len(c.assignment()) for c in consumers) == [2, 3, 3], within_s=30)
+    held = [queue for consumer in consumers for queue in consumer.assignment()]
+    assert len(held) == len(set(held)) == 8
+    for consumer in consumers:
+        consumer.close()
+    assert {number for number, members in owners.items() if len(members) > 1} == set()
+    assert committed(cluster, group, topic) == 600
+
+
+def test_an_async_listener_runs_on_the_loop(cluster: Cluster, group: str) -> None:
+    topic = cluster.topic()
+    fill(cluster, topic, 100)
+
+    async def consume() -> set[int]:
+        numbers: set[int] = set()
+        done = asyncio.Event()
+
+        async def listen(messages: list[MessageExt]) -> None:
+            await asyncio.sleep(0)
+            numbers.update(int(message.body) for message in messages)
+            if len(numbers) == 100:
+                done.set()
+
+        async with aio.PushConsumer(cluster.address, group, listen) as consumer:
+            await consumer.subscribe(topic)
+            async with asyncio.timeout(15):
+                await done.wait()
+        return numbers
+
+    assert asyncio.run(consume()) == set(range(100))
+    assert committed(cluster, group, topic) == 100
+
+
+def test_flow_control_bounds_what_is_cached(cluster: Cluster, group: str) -> None:
+    topic = cluster.topic(queues=1)
+    fill(cluster, topic, 5_000)
+    go_on, seen = threading.Event(), Seen()
+
+    def listen(messages: list[MessageExt]) -> None:
+        go_on.wait(20)
+        seen(messages)
+
+    config = PushConfig(consume_threads=1, consume_batch=10, max_cached_messages=100, fetch_bytes=8 * 1024)
+    with PushConsumer(cluster.address, group, listen, config=config) as consumer:
+        consumer.subscribe(topic)
+        works = consumer._consumer._core._works
+        eventually(lambda: len(works) == 2 and all(w.fetcher and w.fetcher.is_paused for w in works.values()))
+        assert all(work.process_queue.cached_messages < 200 for work in works.values())
+        go_on.set()
+        seen.wait_for(5_000)
+
+
+def test_a_member_that_subscribes_differently_is_told_by_join(cluster: Cluster, group: str) -> None:
+    topic = cluster.topic(queues=1)
+    with (
+        PushConsumer(cluster.address, group, Seen()) as first,
+        PushConsumer(cluster.address, group, Seen()) as second,
+    ):
+        first.subscribe(topic, "a")
+        eventually(lambda: len(first.assignment()) == 2)
+        second.subscribe(topic, "b")
+        with pytest.raises(SubscriptionDiffers):
+            second.join()
+
+
+def test_a_push_consumer_without_a_listener_is_refused() -> None:
+    with pytest.raises(ConfigInvalid, match="needs a listener"):
+        PushConsumer("127.0.0.1:1", "group")
+    with pytest.raises(ConfigInvalid, match="sync_interval_ms"):
+        PushConfig(lease_ms=1_000)
