@@ -10,12 +10,14 @@ same speed. Under all of that a queue never has two owners whose leases run. Wha
 
 - A queue changes hands only after its owner has left it out of a request, or has not asked for as long as
   its lease.
+- A request that comes after a later one of its sender (`sequence`) changes nothing.
 - Leaving out counts only where the request shows that its sender had seen the grant (`generation`): an
   older request that comes late says nothing of queues granted since.
 - The lease is counted here from when a request comes, by the member from when it asked: the member's ends
   first.
 - After a restart, what members report under a running lease is theirs; nothing else is granted until the
-  longest lease of before is over.
+  longest lease of before is over. Where two report a queue, one of the reports was under way for too long:
+  the later grant counts, and so does a later report of the same member that its lease is over.
 - A queue whose lease is over may be taken up again by its last owner, as long as nobody else has had it.
 """
 
@@ -42,6 +44,7 @@ class _Member:
     subscriptions: dict[str, str] = field(default_factory=dict)
     expires_ns: int = 0
     is_leaving: bool = False
+    sequence: int = 0
 
 
 @dataclass(slots=True)
@@ -132,6 +135,8 @@ class Group:
         """
         client_id = request.client_id
         self.expire(now_ns)
+        if self._is_overtaken(request):
+            return self._reply(client_id, [], lease_ms, self.is_recovering(now_ns))
         self._check_subscription(request, allow_change)
         expires_ns = now_ns + lease_ms * NS_PER_MS
         self._note_member(request, expires_ns)
@@ -194,6 +199,10 @@ class Group:
 
     # ---- the steps of a sync -----------------------------------------------------------------------
 
+    def _is_overtaken(self, request: SyncGroupRequest) -> bool:
+        member = self._members.get(request.client_id)
+        return member is not None and 0 < request.sequence < member.sequence
+
     def _check_subscription(self, request: SyncGroupRequest, allow_change: bool) -> None:
         if allow_change or request.allow_subscription_change or request.is_leaving:
             return
@@ -223,6 +232,7 @@ class Group:
             member.is_leaving = request.is_leaving
             self._change()
         member.expires_ns = max(member.expires_ns, expires_ns)
+        member.sequence = request.sequence
         if member.is_leaving and not request.owned:
             del self._members[client_id]
             self._change()
@@ -241,8 +251,13 @@ class Group:
     def _take_reports(self, request: SyncGroupRequest, expires_ns: int, now_ns: int) -> list[GrantedQueue]:
         """Renew what the member owns, take up what it may report; returns what is not its own."""
         refused = []
-        for held in self._owners.values():
-            if held.client_id == request.client_id:
+        for queue, held in list(self._owners.items()):
+            if held.client_id != request.client_id:
+                continue
+            if held.is_reported and _has_lost_its_lease(request):
+                # The report was under way for too long: when it was made the lease still ran.
+                del self._owners[queue], self._last[queue]
+            else:
                 held.expires_ns = max(held.expires_ns, expires_ns)
         for item in request.owned:
             owner = self._owners.get(item.queue)
@@ -267,7 +282,7 @@ class Group:
             return True
         if not self.is_recovering(now_ns) or (item.queue in self._last and owner is None):
             return False
-        if request.lease_left_ms is not None and request.lease_left_ms <= 0:
+        if _has_lost_its_lease(request):
             return False
         # Two reports of one queue: one of the two did not know that its lease was over. The later grant
         # counts.
@@ -343,6 +358,10 @@ class Group:
             self._recovering_until_ns = max(self._recovering_until_ns, now_ns + lease_ms * NS_PER_MS)
             self._self_subscriptions = {}
         self._change()
+
+
+def _has_lost_its_lease(request: SyncGroupRequest) -> bool:
+    return request.lease_left_ms is not None and request.lease_left_ms <= 0
 
 
 def _shown(subscriptions: Mapping[str, str]) -> str:

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import count
 from typing import Any, Final, Self
 
 import orjson
@@ -153,6 +154,9 @@ def _enum(fields: Mapping[str, Any], key: str, names: Sequence[str], default: in
     return names[number] if 0 <= number < len(names) else names[default]
 
 
+_sequence = count(1)
+
+
 @dataclass(frozen=True, slots=True)
 class GroupMembers:
     """Who is in a group; when `is_self_assigning`, members share the queues out among themselves by this
@@ -207,7 +211,8 @@ class SyncGroupRequest:
 
     `generation` is the highest that an answer told it. `owned` is everything it still works on.
     `lease_left_ms` is how long its own count of the lease still runs (0 or less: it has suspended its
-    queues); None where it does not say.
+    queues); None where it does not say. `sequence` tells a member's later requests from its earlier ones,
+    which may come after them; 0 where it does not say.
     """
 
     group: str
@@ -220,6 +225,7 @@ class SyncGroupRequest:
     lease_left_ms: int | None = None
     is_leaving: bool = False
     allow_subscription_change: bool = False
+    sequence: int = field(default_factory=lambda: next(_sequence))
 
     @classmethod
     def decode(cls, body: Buffer) -> Self:
@@ -240,6 +246,7 @@ class SyncGroupRequest:
             _optional_int(fields, "leaseLeftMs"),
             get_bool(fields, "leaving"),
             get_bool(fields, "allowSubscriptionChange"),
+            get_int(fields, "sequence"),
         )
 
     def encode(self) -> bytes:
@@ -252,6 +259,7 @@ class SyncGroupRequest:
             "owned": [item.to_json() for item in self.owned],
             "leaving": self.is_leaving,
             "allowSubscriptionChange": self.allow_subscription_change,
+            "sequence": self.sequence,
         }
         optional = {"strategy": self.strategy, "leaseMs": self.lease_ms, "leaseLeftMs": self.lease_left_ms}
         fields.update({key: value for key, value in optional.items() if value is not None})

@@ -47,7 +47,14 @@ class Member:
         owned = [GrantedQueue(queue, generation) for queue, generation in sorted(self.held.items())]
         left_ms = self.lease_left_ms(now_ms)
         return SyncGroupRequest(
-            "g", self.name, self.generation, {"T": "*"}, owned, lease_ms=LEASE_MS, lease_left_ms=left_ms
+            "g",
+            self.name,
+            self.generation,
+            {"T": "*"},
+            owned,
+            lease_ms=LEASE_MS,
+            lease_left_ms=left_ms,
+            sequence=number,
         )
 
     def take(self, number: int, reply: SyncGroupReply, asked_at_ms: int, now_ms: int) -> None:
