@@ -1,7 +1,7 @@
 """Appending: records get their place, queue offset and time, and go into the log (all of it or nothing)."""
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple
+from dataclasses import dataclass
 
 from store.clock import Clock
 from store.commit_log import CommitLog
@@ -19,7 +19,8 @@ _OVERHEAD_MAX_BYTES = 65_536  # what a record may have beside its body (RocketMQ
 _DEFAULT_HOST = Host("127.0.0.1", 10911)
 
 
-class AppendResult(NamedTuple):
+@dataclass(slots=True)
+class AppendResult:
     """Where messages went; offsets are the first one's. `positions` are the records' places of a batch."""
 
     physical_offset: int

@@ -1,4 +1,6 @@
-"""Work that must not run on the store's own thread: it waits for the disk. One thread, started when first needed.
+"""Work that must not run on the store's own thread: it waits for the disk.
+
+One thread, started when first needed.
 
 The owner submits jobs and later collects them; nothing of the store is touched in between.
 """

@@ -1,4 +1,5 @@
-"""CommitLog: all records of all queues in the order they came, in files of one size named by their first offset.
+"""CommitLog: all records of all queues in the order they came, in files of one size named by their first
+offset.
 
     commitlog/00000000000000000000  |record|record|…|blank|      a blank closes a file that the next record
     commitlog/00000000001073741824  |record|record|00000…        does not fit into (store format, section 1)
@@ -26,7 +27,8 @@ _log = structlog.get_logger(__name__)
 def log_bases(directory: Path, file_bytes: int) -> list[int]:
     """The first offsets of the files in a log directory, in order, after checks of names, sizes and gaps.
 
-    A last file of no bytes is left out. Raises StoreError, naming the file, for anything that does not belong there.
+    A last file of no bytes is left out. Raises StoreError, naming the file, for anything that does not belong
+    there.
     """
     bases: list[int] = []
     entries = sorted(os.scandir(directory), key=lambda entry: entry.name) if directory.is_dir() else []
@@ -131,10 +133,11 @@ class CommitLog:
                 self._open.pop(base).close()
                 surplus -= 1
 
-    # ---- append -----------------------------------------------------------------------------------------------
+    # ---- append --------------------------------------------------------------------------------------------
 
     def reserve(self, size_bytes: int) -> int:
-        """Where an append of `size_bytes` will stand: closes the file with a blank and goes on to the next if need be.
+        """Where an append of `size_bytes` will stand: closes the file with a blank and goes on to the next if
+        need be.
 
         Raises StoreError when no file can hold it, OSError when there is no space for the next file.
         """
@@ -189,7 +192,10 @@ class CommitLog:
         self.positions.written = position + sum(map(len, buffers))
 
     def append_raw(self, offset: int, data: Buffer) -> None:
-        """Append bytes as another log has them, blanks included. Raises StoreError when `offset` is not `written`."""
+        """Append bytes as another log has them, blanks included.
+
+        Raises StoreError when `offset` is not `written`.
+        """
         if not self._bases and self.positions.written == 0:
             self.positions.set_all(offset, offset)  # a fresh replica begins where it is told
         if offset != self.positions.written:
@@ -223,10 +229,13 @@ class CommitLog:
         self.directory_is_dirty = True
         _log.info("log_file_removed", base=base)
 
-    # ---- read -------------------------------------------------------------------------------------------------
+    # ---- read ----------------------------------------------------------------------------------------------
 
     def slice(self, offset: int, size_bytes: int) -> memoryview:
-        """The bytes [offset, offset + size_bytes), which stand in one file and below `written`. Raises StoreError."""
+        """The bytes [offset, offset + size_bytes), which stand in one file and below `written`.
+
+        Raises StoreError.
+        """
         if not self.positions.min <= offset <= offset + size_bytes <= self.positions.written:
             raise StoreError(
                 f"bytes {offset:,} to {offset + size_bytes:,} are outside the log "

@@ -1,6 +1,7 @@
 """ConsumeQueue: where the messages of one queue lie in the CommitLog.
 
-A unit, 20 bytes, big-endian (store format, section 3); unit n of the queue stands at byte 20·n over all its files:
+A unit, 20 bytes, big-endian (store format, section 3); unit n of the queue stands at byte 20·n over all its
+files:
 
     0                8      12         20
     | physicalOffset | size | tagsCode |
@@ -45,7 +46,7 @@ class QueueFiles(NamedTuple):
 
 
 class QueueNote(NamedTuple):
-    """What a queue held at some time: units [first_offset, next_offset), and the CRC of those in each file."""
+    """What a queue held: units [first_offset, next_offset), and the CRC of those in each file."""
 
     first_offset: int
     next_offset: int
@@ -53,7 +54,10 @@ class QueueNote(NamedTuple):
 
 
 class ConsumeQueue:
-    """One queue's units. `next_offset` is where dispatch goes on; `assigned_offset` what the next append gets."""
+    """One queue's units.
+
+    `next_offset` is where dispatch goes on; `assigned_offset` what the next append gets.
+    """
 
     __slots__ = (
         "_crcs",
@@ -93,7 +97,9 @@ class ConsumeQueue:
     def set_extent(
         self, first_offset: int, next_offset: int, made_to: int, end_physical_offset: int, crcs: list[int]
     ) -> None:
-        """What loading found: units [first_offset, next_offset), files up to unit `made_to`, a CRC for each with units."""
+        """What loading found: units [first_offset, next_offset), files up to unit `made_to`, a CRC for each
+        with units.
+        """
         self.first_offset = self.min_offset = first_offset
         self.next_offset = self.assigned_offset = next_offset
         self._made_to = made_to
@@ -118,7 +124,7 @@ class ConsumeQueue:
         place = offset * UNIT_BYTES
         return f"{self._directory}/{place - place % self._files.file_bytes:020d}"
 
-    # ---- write ------------------------------------------------------------------------------------------------
+    # ---- write ---------------------------------------------------------------------------------------------
 
     def append_units(self, units: memoryview, end_physical_offset: int) -> None:
         """Write units from `next_offset` on; one write unless a file ends. Raises OSError."""
@@ -173,7 +179,7 @@ class ConsumeQueue:
     def _make_file(self, offset: int) -> int:
         path = self.file_path(offset)
         if offset == self.first_offset:
-            os.makedirs(self._directory, exist_ok=True)  # noqa: PTH103: strings keep 20,000 queues small
+            self.directory.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
         try:
             os.ftruncate(descriptor, self._files.file_bytes)
@@ -184,7 +190,10 @@ class ConsumeQueue:
         return self._files.descriptors.put(path, descriptor)
 
     def truncate_to(self, next_offset: int, end_physical_offset: int) -> None:
-        """Drop the units from `next_offset` on: later files go, the rest of the file becomes zeros. Raises OSError."""
+        """Drop the units from `next_offset` on: later files go, the rest of the file becomes zeros.
+
+        Raises OSError.
+        """
         self.next_offset = self.assigned_offset = max(next_offset, self.first_offset)
         self.end_physical_offset = end_physical_offset
         self.min_offset = min(self.min_offset, self.next_offset)
@@ -245,7 +254,7 @@ class ConsumeQueue:
         stop = max(self.next_offset, first + 1)
         return [self.file_path(offset) for offset in range(first, stop, self.units_per_file)]
 
-    # ---- read -------------------------------------------------------------------------------------------------
+    # ---- read ----------------------------------------------------------------------------------------------
 
     def read_units(self, offset: int, count: int) -> bytes:
         """Up to `count` units from `offset` on, no further than the end of the file. Raises StoreError."""

@@ -20,7 +20,9 @@ _READ_UNITS = 65_536
 
 
 class LoadedQueue(NamedTuple):
-    """A queue found on disk, and whether something about its files was wrong (what is behind that is cut off)."""
+    """A queue found on disk, and whether something about its files was wrong (what is behind that is cut
+    off).
+    """
 
     queue: ConsumeQueue
     damage: str | None
@@ -94,10 +96,11 @@ class ConsumeQueueTable:
         del self._queues[queue.topic, queue.queue_id]
         self._by_bytes = {key: other for key, other in self._by_bytes.items() if other is not queue}
 
-    # ---- load -------------------------------------------------------------------------------------------------
+    # ---- load ----------------------------------------------------------------------------------------------
 
     def check_settings(self) -> None:
-        """Raise StoreError for queues of another kind, and when all files look like those of another file size.
+        """Raise StoreError for queues of another kind, and when all files look like those of another file
+        size.
 
         One file of another size among right ones is a damage, and is mended when the queues are loaded.
         """
@@ -109,13 +112,16 @@ class ConsumeQueueTable:
         found_bytes = sizes.pop() if sizes else 0
         if found_bytes and found_bytes % UNIT_BYTES == 0:
             raise StoreError(
-                f"all files have {found_bytes:,} bytes, where consume_queue_file_bytes is {self.files.file_bytes:,} "
+                f"all files have {found_bytes:,} bytes, "
+                f"where consume_queue_file_bytes is {self.files.file_bytes:,} "
                 "(set it to the size that the store was made with)",
                 self.root,
             )
 
     def load(self, log_end: int, notes: dict[tuple[str, int], QueueNote]) -> list[LoadedQueue]:
-        """Find and check every queue on disk; units are counted up to the first that is not sound, or not as noted."""
+        """Find and check every queue on disk; units are counted up to the first that is not sound, or not as
+        noted.
+        """
         return [
             self._load_queue(topic, queue_id, log_end, notes.get((topic, queue_id)))
             for topic, queue_id in self._on_disk()
@@ -158,7 +164,7 @@ class ConsumeQueueTable:
     def _check_files(
         self, queue: ConsumeQueue, bases: list[int], log_end: int, note: QueueNote | None
     ) -> str | None:
-        """Count the sound units of a queue with files at `bases`, and note its extent; returns what is wrong."""
+        """Count the sound units of a queue with files at `bases`; returns what is wrong."""
         per_file = queue.units_per_file
         first = bases[0] // UNIT_BYTES
         made_to = bases[-1] // UNIT_BYTES + per_file
@@ -198,7 +204,9 @@ class _FileCheck(NamedTuple):
 def _check_file(
     queue: ConsumeQueue, start: int, end_physical: int, log_end: int, note: QueueNote | None
 ) -> _FileCheck:
-    """Check the units of the file that begins with unit `start`; `end_physical` is where the record before it ends."""
+    """Check the units of the file that begins with unit `start`; `end_physical` is where the record before it
+    ends.
+    """
     stop = start + queue.units_per_file
     noted_to, noted_crc = _noted(note, start, stop)
     offset, end, crc = start, end_physical, 0

@@ -1,7 +1,7 @@
 """The one dispatch (design law 3): from confirmed log bytes to consume queues and index.
 
-Put, recovery, rebuild and replicas share it. It may be given again what it has had: units and keys that are there
-already are skipped.
+Put, recovery, rebuild and replicas share it. It may be given again what it has had: units and keys that are
+there already are skipped.
 """
 
 from collections.abc import Iterator
@@ -72,12 +72,12 @@ class Dispatcher:
         self._groups = np.zeros((_GROUPS, kernel.GROUP_FIELDS), dtype=np.int64)
         self._buckets = np.zeros(4 * _GROUPS, dtype=np.int32)
         self._units = np.zeros(_ROWS * UNIT_BYTES, dtype=np.uint8)
-        self._unit_bytes = memoryview(self._units)
+        self._unit_bytes = self._units.data
         self._codes = np.ndarray(
             _ROWS, dtype=np.dtype(">i8"), buffer=self._unit_bytes, offset=12, strides=(UNIT_BYTES,)
         )
         self._keys = np.zeros((_KEYS, KEY_FIELDS), dtype=np.int64)
-        # Then bodies' CRCs are checked, and units that are there already are compared with the log, and mended.
+        # Then bodies' CRCs are checked, and units that are there already are compared and mended.
         self.is_recovering = False
         self.skipped_bytes = 0  # of the log, as they are no records
 
@@ -122,7 +122,9 @@ class Dispatcher:
         return begin
 
     def next_offsets(self, begin: int, end: int) -> Iterator[tuple[bytes, int, int]]:
-        """Topic, queue id and next queue offset of what stands in [begin, end); nothing is dispatched by this."""
+        """Topic, queue id and next queue offset of what stands in [begin, end); nothing is dispatched by
+        this.
+        """
         for file, groups, _ in self._walk(begin, end):
             for group in self._groups[:groups].tolist():
                 if group[kernel.GROUP_COUNT]:
@@ -203,7 +205,9 @@ class Dispatcher:
     def _put_out_of_line(
         self, queue: ConsumeQueue, file: MappedFile, group: list[int], units: memoryview
     ) -> None:
-        """Put units that do not simply follow (store format 3.2): again, after a gap, or at an old queue's start."""
+        """Put units that do not simply follow (store format 3.2): again, after a gap, or at an old queue's
+        start.
+        """
         first = group[kernel.GROUP_FIRST_QUEUE_OFFSET]
         end = group[kernel.GROUP_END_PHYSICAL_OFFSET]
         if 0 <= first < queue.first_offset:

@@ -33,7 +33,10 @@ def dump(root: Path) -> Iterator[Line]:
 
 
 def query(root: Path, topic: str, key: str) -> Iterator[Line]:
-    """One line: the CommitLog offsets of the records with this key. Raises StoreError when there is no store."""
+    """One line: the CommitLog offsets of the records with this key.
+
+    Raises StoreError when there is no store.
+    """
     image = StoreImage(root)
     try:
         yield {"queryTopic": topic, "queryKey": key, "commitLogOffsets": image.query_by_key(topic, key)}

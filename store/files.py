@@ -1,16 +1,28 @@
-"""Small things that every kind of file needs: whole writes, zeroing, durable names, and a bounded set of descriptors."""
+"""Small things that every kind of file needs: whole writes, zeroing, durable names, and a bounded set of
+descriptors.
+"""
 
 import contextlib
 import os
 from collections import OrderedDict
 from pathlib import Path
 
+from store.errors import StoreError
+
 try:
     from isal.isal_zlib import crc32 as running_crc
 except ImportError:  # isal has no wheel for every platform
     from zlib import crc32 as running_crc
 
-__all__ = ["Descriptors", "replace_file", "running_crc", "sync_directory", "write_all", "zero_data"]
+__all__ = [
+    "Descriptors",
+    "check_size",
+    "replace_file",
+    "running_crc",
+    "sync_directory",
+    "write_all",
+    "zero_data",
+]
 
 _ZEROS = memoryview(bytes(1 << 20))
 
@@ -27,7 +39,10 @@ def write_all(descriptor: int, data: bytes | bytearray | memoryview, place: int)
 
 
 def zero_data(descriptor: int, place: int, end: int) -> None:
-    """Write zeros over what is not zero in [place, end), skipping holes that were never written. Raises OSError."""
+    """Write zeros over what is not zero in [place, end), skipping holes that were never written.
+
+    Raises OSError.
+    """
     while place < end:
         try:
             place = max(place, os.lseek(descriptor, place, os.SEEK_DATA))
@@ -43,6 +58,13 @@ def zero_data(descriptor: int, place: int, end: int) -> None:
             place += len(part)
 
 
+def check_size(descriptor: int, path: Path, size_bytes: int) -> None:
+    """Raise StoreError when the file has another size."""
+    found_bytes = os.fstat(descriptor).st_size
+    if found_bytes != size_bytes:
+        raise StoreError(f"a file of {found_bytes:,} bytes in place of {size_bytes:,}", path)
+
+
 def sync_directory(path: Path) -> None:
     """Make the names in a directory durable. Raises OSError."""
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
@@ -53,7 +75,10 @@ def sync_directory(path: Path) -> None:
 
 
 def replace_file(path: Path, content: bytes) -> None:
-    """Put `content` in the place of `path`, durably and at once: a crash leaves the old or the new. Raises OSError."""
+    """Put `content` in the place of `path`, durably and at once: a crash leaves the old or the new.
+
+    Raises OSError.
+    """
     temporary = path.with_name(f"{path.name}.new")
     with temporary.open("wb") as file:
         file.write(content)

@@ -1,7 +1,7 @@
 """Making the log durable. The owner of the store makes a job, any thread runs it, the owner takes the result.
 
-A failed fdatasync is final (design law 7): the kernel may have marked the lost pages clean, so trying again would
-only seem to work.
+A failed fdatasync is final (design law 7): the kernel may have marked the lost pages clean, so trying again
+would only seem to work.
 """
 
 import os
@@ -19,7 +19,9 @@ class FlushJob:
     def __init__(
         self, target: int, timestamp: int, descriptors: Sequence[int], directories: Sequence[Path]
     ) -> None:
-        """`descriptors` are duplicated here, so that the log may close its own; `timestamp` is the last record's."""
+        """`descriptors` are duplicated here, so that the log may close its own; `timestamp` is the last
+        record's.
+        """
         self.target = target
         self.timestamp = timestamp
         self._descriptors = [os.dup(descriptor) for descriptor in descriptors]

@@ -29,7 +29,7 @@ _ABORT_FILE = "abort"
 _LOCK_RETRY_S = 0.05
 # struct flock of 64-bit Linux: type i16, whence i16, padding, start i64, length i64, pid i32
 _FLOCK = struct.Struct("hh4xqqi4x")
-# A POSIX lock goes when any descriptor of its file is closed in the process, so a root is opened once per process.
+# A POSIX lock goes when any descriptor of its file is closed in the process: one open of a root per process.
 _locked_here: set[str] = set()
 
 # Directories of stores that we do not read; an empty one is harmless.
@@ -62,7 +62,10 @@ class StoreName:
 
 
 def read_name(root: Path) -> StoreName | None:
-    """The name of the store at `root`; None when it has none. Raises StoreError when the file cannot be understood."""
+    """The name of the store at `root`; None when it has none.
+
+    Raises StoreError when the file cannot be understood.
+    """
     path = root / _IDENTITY_FILE
     try:
         content: Any = orjson.loads(path.read_bytes())
@@ -114,7 +117,9 @@ def refuse_foreign_kinds(root: Path) -> None:
 
 
 def settle_name(root: Path, identity: StoreIdentity, settings: StoreSettings, *, adopt: bool) -> StoreName:
-    """The store's name after checks: it is ours and has the file sizes of `settings`. A new one is not written yet.
+    """The store's name after checks: it is ours and has the file sizes of `settings`.
+
+    A new one is not written yet.
 
     Raises StoreError for a store of another broker, and for one without a name unless `adopt` is set.
     """
@@ -122,7 +127,8 @@ def settle_name(root: Path, identity: StoreIdentity, settings: StoreSettings, *,
     if name is None:
         if not adopt and (root / "commitlog").is_dir() and any((root / "commitlog").iterdir()):
             raise StoreError(
-                "a store that RayMQ has not made (there is no raymq.json): open it with --adopt if no other broker uses it",
+                "a store that RayMQ has not made (there is no raymq.json): "
+                "open it with --adopt if no other broker uses it",
                 root,
             )
         return StoreName(
@@ -141,7 +147,8 @@ def settle_name(root: Path, identity: StoreIdentity, settings: StoreSettings, *,
         made_with, wanted = getattr(name, setting), getattr(settings, setting)
         if made_with != wanted:
             raise StoreError(
-                f"the store was made with {setting} {made_with:,}, the settings say {wanted:,}: set it to {made_with}",
+                f"the store was made with {setting} {made_with:,}, "
+                f"the settings say {wanted:,}: set it to {made_with}",
                 root / _IDENTITY_FILE,
             )
     return name
@@ -174,7 +181,8 @@ class StoreLock:
                     holder = self._holder(descriptor)
                     os.close(descriptor)
                     raise StoreError(
-                        f"is locked by another process{holder}: end that one first (tried for {wait_ms:,} ms)",
+                        f"is locked by another process{holder}: end that one first "
+                        f"(tried for {wait_ms:,} ms)",
                         self._path.parent,
                     ) from None
             time.sleep(_LOCK_RETRY_S)
@@ -220,7 +228,9 @@ class WriterEpoch:
         self._descriptor = os.open(self._path, os.O_RDONLY)
 
     def is_ours(self) -> bool:
-        """Whether nobody has raised the epoch since: a new epoch takes the file's place, so ours has no name then."""
+        """Whether nobody has raised the epoch since: a new epoch takes the file's place, so ours has no name
+        then.
+        """
         return self._descriptor >= 0 and os.fstat(self._descriptor).st_nlink > 0
 
     def close(self) -> None:

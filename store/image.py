@@ -1,4 +1,5 @@
-"""A store as it would be after recovery, made in memory: nothing is written, no lock is taken, no setting is needed.
+"""A store as it would be after recovery, made in memory: nothing is written, no lock is taken, no setting is
+needed.
 
 Log and index files are mapped copy-on-write; what the log has and the queues lack is kept beside the files.
 """
@@ -148,7 +149,9 @@ class StoreImage:
         return sorted(self.queues, key=lambda queue: (queue.topic, queue.queue_id))
 
     def query_by_key(self, topic: str, key: str) -> list[int]:
-        """Physical offsets of the records with this key, in order: through the index, and the log where it lacks."""
+        """Physical offsets of the records with this key, in order: through the index, and the log where it
+        lacks.
+        """
         key_hash = plain_key_hash(f"{topic}#{key}".encode())
         candidates: set[int] = set()
         scan_from = self.log.positions.min

@@ -1,4 +1,7 @@
-"""IndexFile: finds records by key. The layout stands in `store.kernels.index`; offsets never fall within a file."""
+"""IndexFile: finds records by key.
+
+The layout stands in `store.kernels.index`; offsets never fall within a file.
+"""
 
 import mmap
 import os
@@ -9,13 +12,14 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from store.errors import StoreError
-from store.files import running_crc
+from store.files import check_size, running_crc
 from store.kernels import index as kernel
 from store.kernels.index import ENTRY_BYTES, HEADER_BYTES, SLOT_BYTES
 from store.mapped_file import allocate_file
 
 _TIMES_AND_OFFSETS = Struct(">qqqq")
+_COUNT = Struct(">i")
+_COUNT_AT = 36
 
 
 def index_file_bytes(slots: int, entries: int) -> int:
@@ -24,10 +28,10 @@ def index_file_bytes(slots: int, entries: int) -> int:
 
 
 class IndexNote(NamedTuple):
-    """What an index file held at some time: its header (hexadecimal), its count, and the CRC of its entries."""
+    """What an index file held: its count, the CRC of its entries, its header (hexadecimal)."""
 
     name: str
-    count: int
+    entries: int
     crc: int
     header: str
 
@@ -35,7 +39,7 @@ class IndexNote(NamedTuple):
 class IndexFile:
     """One mapped index file with `slots` hash slots and room for `capacity` − 1 entries."""
 
-    __slots__ = ("_counted_crc", "_crc", "array", "capacity", "path", "slots")
+    __slots__ = ("_counted_crc", "_crc", "_view", "array", "capacity", "path", "slots")
 
     def __init__(self, path: Path, slots: int, capacity: int, *, copy_on_write: bool = False) -> None:
         """Map a file. Raises StoreError when its size is another one."""
@@ -45,14 +49,12 @@ class IndexFile:
         size_bytes = index_file_bytes(slots, capacity)
         descriptor = os.open(path, os.O_RDONLY if copy_on_write else os.O_RDWR)
         try:
-            found_bytes = os.fstat(descriptor).st_size
-            if found_bytes != size_bytes:
-                raise StoreError(f"an index file of {found_bytes:,} bytes in place of {size_bytes:,}", path)
+            check_size(descriptor, path, size_bytes)
             access = mmap.ACCESS_COPY if copy_on_write else mmap.ACCESS_WRITE
-            mapped = mmap.mmap(descriptor, size_bytes, access=access)
+            self._view = memoryview(mmap.mmap(descriptor, size_bytes, access=access))
         finally:
             os.close(descriptor)
-        self.array: NDArray[np.uint8] = np.frombuffer(mapped, dtype=np.uint8)
+        self.array: NDArray[np.uint8] = np.frombuffer(self._view, dtype=np.uint8)
         self._crc = 0  # of the entries below number …
         self._counted_crc = 1
 
@@ -65,11 +67,11 @@ class IndexFile:
         file = cls(path, slots, capacity)
         if previous is not None:
             timestamp, offset = previous.end_timestamp, previous.end_physical_offset
-            _TIMES_AND_OFFSETS.pack_into(file.array, 0, timestamp, timestamp, offset, offset)
+            _TIMES_AND_OFFSETS.pack_into(file._view, 0, timestamp, timestamp, offset, offset)
         return file
 
     def _header(self) -> tuple[int, int, int, int]:
-        begin, end, begin_offset, end_offset = _TIMES_AND_OFFSETS.unpack_from(self.array, 0)
+        begin, end, begin_offset, end_offset = _TIMES_AND_OFFSETS.unpack_from(self._view, 0)
         return begin, end, begin_offset, end_offset
 
     @property
@@ -95,7 +97,8 @@ class IndexFile:
     @property
     def count(self) -> int:
         """The number of the next entry; 1 in an empty file."""
-        return int(kernel.index_count(self.array))
+        count: int = _COUNT.unpack_from(self._view, _COUNT_AT)[0]
+        return max(count, 1)
 
     @property
     def is_full(self) -> bool:
@@ -119,14 +122,14 @@ class IndexFile:
 
     def restore(self, note: IndexNote) -> str | None:
         """Go back to what was noted: later entries are taken out. Returns what is wrong, or None."""
-        if not 1 <= note.count <= min(self.count, self.capacity):
-            return f"it counts {self.count} entries in place of {note.count}"
-        if self._entries_crc(1, note.count, 0) != note.crc:
+        if not 1 <= note.entries <= min(self.count, self.capacity):
+            return f"it counts {self.count} entries in place of {note.entries}"
+        if self._entries_crc(1, note.entries, 0) != note.crc:
             return "its entries are not what was written"
-        self._crc, self._counted_crc = note.crc, note.count
+        self._crc, self._counted_crc = note.crc, note.entries
         header = bytes.fromhex(note.header)
         if self.array[:HEADER_BYTES].tobytes() != header:
-            self._cut(note.count)
+            self._cut(note.entries)
             self.array[:HEADER_BYTES] = np.frombuffer(header, dtype=np.uint8)
         return None if self.is_sound() else "its chains are not what its entries make"
 
@@ -142,15 +145,18 @@ class IndexFile:
         return bool(kernel.index_is_sound(self.array, self.slots, self.capacity, newest))
 
     def cut_at(self, physical_offset: int) -> None:
-        """Forget the entries of records at or after `physical_offset`, and what a kill left behind the last entry."""
+        """Forget the entries of records at or after `physical_offset`, and what a kill left behind the last
+        entry.
+        """
         self._cut(int(kernel.entry_at_or_after(self.array, self.slots, physical_offset)))
         self._crc, self._counted_crc = 0, 1
 
     def _cut(self, number: int) -> None:
-        # An entry knows its time to the second; the exact one of the new last entry is set by the next insert.
+        # An entry knows its time to the second; the next insert sets the exact end time again.
         written = int(kernel.written_entries(self.array, self.slots, self.capacity))
         kernel.cut_entries(self.array, self.slots, number, max(number, written))
 
     def close(self) -> None:
         """Let go of the map."""
         self.array = np.empty(0, dtype=np.uint8)
+        self._view = memoryview(b"")

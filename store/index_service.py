@@ -36,6 +36,7 @@ class IndexService:
         self.capacity = capacity
         self._files: list[IndexFile] = []
         self._dirty: set[Path] = set()
+        self._end: int | None = None  # of the last record, once it is known
         self.directory_is_dirty = False
         self.lacks_from: int | None = (
             None  # after `load`: from this offset on, records are to be put in again
@@ -48,7 +49,10 @@ class IndexService:
     @property
     def end_physical_offset(self) -> int:
         """Where the last record with a key stands that is in the index; −1 if there is none."""
-        return next((file.end_physical_offset for file in reversed(self._files) if file.count > 1), _NOTHING)
+        if self._end is None:
+            ends = (file.end_physical_offset for file in reversed(self._files) if file.count > 1)
+            self._end = next(ends, _NOTHING)
+        return self._end
 
     @property
     def end_timestamp(self) -> int:
@@ -58,7 +62,7 @@ class IndexService:
     def __iter__(self) -> Iterator[IndexFile]:
         return iter(self._files)
 
-    # ---- load -------------------------------------------------------------------------------------------------
+    # ---- load ----------------------------------------------------------------------------------------------
 
     def load(self, notes: list[IndexNote]) -> None:
         """Open the files as they were noted, as far as they are sound; everything else is removed.
@@ -105,6 +109,7 @@ class IndexService:
         damage = file.restore(note)
         if damage is None:
             self._files.append(file)
+            self._end = None
         return damage
 
     def _remove(self, paths: list[Path]) -> None:
@@ -116,6 +121,7 @@ class IndexService:
 
     def remove_all(self) -> None:
         """Remove every file: the index is to be built again."""
+        self._end = None
         for file in self._files:
             file.close()
         self._files = []
@@ -123,6 +129,7 @@ class IndexService:
 
     def truncate_to(self, offset: int) -> None:
         """Forget the records at or after `offset`."""
+        self._end = None
         while self._files:
             last = self._files[-1]
             if last.count > 1 and last.end_physical_offset < offset:
@@ -134,7 +141,7 @@ class IndexService:
             last.close()
             self._remove([self._files.pop().path])
 
-    # ---- put --------------------------------------------------------------------------------------------------
+    # ---- put -----------------------------------------------------------------------------------------------
 
     def put(self, keys: NDArray[np.int64], count: int) -> None:
         """Put the first `count` rows in, but for records that are in already. Raises OSError."""
@@ -148,6 +155,8 @@ class IndexService:
                 file = self._create(int(keys[first, KEY_TIMESTAMP]), file)
             self._dirty.add(file.path)
             first += file.insert(keys, first, count)
+        if count:
+            self._end = max(known, int(keys[count - 1, KEY_PHYSICAL_OFFSET]))
 
     def _create(self, timestamp_ms: int, previous: IndexFile | None) -> IndexFile:
         self.directory.mkdir(parents=True, exist_ok=True)
@@ -158,7 +167,7 @@ class IndexService:
         self.directory_is_dirty = True
         return file
 
-    # ---- query ------------------------------------------------------------------------------------------------
+    # ---- query ---------------------------------------------------------------------------------------------
 
     def select(self, key_hash: int, begin_ms: int, end_ms: int, limit: int) -> Iterator[int]:
         """Physical offsets of up to `limit` records that may have a key of this hash, newest first."""

@@ -1,4 +1,7 @@
-"""What a store does beside appending and reading: files ahead of need, and checkpoints. Disk waits run in the background."""
+"""What a store does beside appending and reading: files ahead of need, and checkpoints.
+
+Disk waits run in the background.
+"""
 
 from pathlib import Path
 
@@ -57,7 +60,7 @@ class Maintenance:
                 self._checkpoint_is_running = True
                 self._background.submit(self._checkpoint_job())
 
-    # ---- files ahead of need ----------------------------------------------------------------------------------
+    # ---- files ahead of need -------------------------------------------------------------------------------
 
     def _allocate_ahead(self) -> None:
         """When the last file is half full, let the next one be made."""
@@ -104,7 +107,7 @@ class Maintenance:
                 else:
                     _log.warning("checkpoint_failed", error=str(error))
 
-    # ---- checkpoints ------------------------------------------------------------------------------------------
+    # ---- checkpoints ---------------------------------------------------------------------------------------
 
     def _checkpoint_job(self) -> CheckpointJob:
         parts = self._parts

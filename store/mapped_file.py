@@ -1,4 +1,6 @@
-"""One file of the log: its whole space is there before it is used, it is mapped, and never gets shorter (design law 5)."""
+"""One file of the log: its whole space is there before it is used, it is mapped, and never gets shorter
+(design law 5).
+"""
 
 import mmap
 import os
@@ -8,13 +10,12 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from store.errors import StoreError
-from store.files import write_all, zero_data
+from store.files import check_size, write_all, zero_data
 from store.message.buffers import Buffer
 
 HEAD_BYTES = 8  # size and magic of an append's first record
-# Below this a copy into the map is faster than a system call, above it the fault of each fresh page costs more than
-# the call (4 KiB: 7.9 µs mapped, 3.1 µs written; 300 B: 0.4 and 1.2; 1 MiB: 203 and 151).
+# Below this a copy into the map is faster than a system call, above it the faults of fresh pages cost more
+# than the call (4 KiB: 7.9 µs mapped, 3.1 µs written; 300 B: 0.4 and 1.2; 1 MiB: 203 and 151).
 PWRITE_FROM_BYTES = 2048
 
 
@@ -26,8 +27,8 @@ def file_name(base: int) -> str:
 def allocate_file(path: Path, size_bytes: int, scratch: Path) -> None:
     """Make a file of zeros whose space is taken; it shows at `path` when it is whole.
 
-    It is made in `scratch`, a directory on the same file system, as nothing half-made may stand among the logs.
-    Raises OSError (a full disk among others).
+    It is made in `scratch`, a directory on the same file system, as nothing half-made may stand among the
+    logs. Raises OSError (a full disk among others).
     """
     temporary = scratch / f"{path.parent.name}-{path.name}.new"
     descriptor = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o644)
@@ -43,7 +44,10 @@ def allocate_file(path: Path, size_bytes: int, scratch: Path) -> None:
 
 
 class MappedFile:
-    """A mapped file at offset `base` of its log. Slices of its view keep the map alive after `close` (law 10)."""
+    """A mapped file at offset `base` of its log.
+
+    Slices of its view keep the map alive after `close` (law 10).
+    """
 
     __slots__ = ("_descriptor", "array", "base", "path", "size_bytes", "view")
 
@@ -54,9 +58,7 @@ class MappedFile:
         self.size_bytes = size_bytes
         self._descriptor = os.open(path, os.O_RDONLY if copy_on_write else os.O_RDWR)
         try:
-            found_bytes = os.fstat(self._descriptor).st_size
-            if found_bytes != size_bytes:
-                raise StoreError(f"a file of {found_bytes:,} bytes where all have {size_bytes:,}", path)
+            check_size(self._descriptor, path, size_bytes)
             access = mmap.ACCESS_COPY if copy_on_write else mmap.ACCESS_WRITE
             mapped = mmap.mmap(self._descriptor, size_bytes, access=access)
         except BaseException:
@@ -76,7 +78,10 @@ class MappedFile:
         return self._descriptor
 
     def write_at(self, place: int, buffers: Sequence[Buffer]) -> None:
-        """Write `buffers` one after the other at byte `place`; their first 8 bytes last (law 6). Raises OSError."""
+        """Write `buffers` one after the other at byte `place`; their first 8 bytes last (law 6).
+
+        Raises OSError.
+        """
         first = buffers[0]
         if len(buffers) == 1 and len(first) < PWRITE_FROM_BYTES:
             self.view[place + HEAD_BYTES : place + len(first)] = first[HEAD_BYTES:]

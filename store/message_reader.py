@@ -1,4 +1,6 @@
-"""Reading messages of a queue: units, filtered by tags code, checked against their records, as slices of the log."""
+"""Reading messages of a queue: units, filtered by tags code, checked against their records, as slices of the
+log.
+"""
 
 from dataclasses import dataclass, field
 from enum import IntEnum
@@ -13,10 +15,9 @@ from store.kernels import read as kernel
 
 _log = structlog.get_logger(__name__)
 
-# A filtered read looks at so many units at most (RocketMQ's maxFilterMessageSize: 16,000 bytes of units), or at 20
-# bytes for each message wanted where that is more.
+# A filtered read looks at so many units at most (RocketMQ's maxFilterMessageSize: 16,000 bytes of units), or
+# at as many as messages are wanted where that is more.
 _FILTER_SCAN_UNITS = 800
-_TAGS_MAX = 4096
 
 
 class GetMessageStatus(IntEnum):
@@ -80,7 +81,8 @@ class MessageReader:
         max_bytes: int,
         tags_codes: frozenset[int] | None,
     ) -> GetMessageResult:
-        """Up to `max_messages` records and `max_bytes` (one record at least); no further than one file of units.
+        """Up to `max_messages` records and `max_bytes` (one record at least); no further than one file of
+        units.
 
         Raises StoreError when the queue cannot be read.
         """
@@ -142,7 +144,7 @@ class MessageReader:
         result.next_begin_offset = first + int(progress[kernel.READ_UNITS])
 
     def _skip_bad(self, queue: ConsumeQueue, offset: int, physical_offset: int) -> None:
-        """A unit that does not lead to its record is passed over and told; the good ones after it are served."""
+        """A unit that does not lead to its record is told and passed over; good ones after it are served."""
         self._progress[kernel.READ_UNITS] += 1
         self.bad_units += 1
         _log.error(

@@ -102,9 +102,12 @@ class MessageStore:
         adopt: bool = False,
         store_host: Host | None = None,
     ) -> "MessageStore":
-        """Lock, load, recover and dispatch what is lacking. Raises StoreError when it is another's, locked or unknown.
+        """Lock, load, recover and dispatch what is lacking.
 
-        `store_host` is the address that records and message ids carry; it can be set later (`set_store_host`).
+        Raises StoreError when it is another's, locked or unknown.
+
+        `store_host` is the address that records and message ids carry; it can be set later
+        (`set_store_host`).
         """
         root.mkdir(parents=True, exist_ok=True)
         lock = StoreLock(root)
@@ -135,7 +138,7 @@ class MessageStore:
         """From now on records carry this address."""
         self._appender.store_host = host.packed
 
-    # ---- append -----------------------------------------------------------------------------------------------
+    # ---- append --------------------------------------------------------------------------------------------
 
     @property
     def write_refusal(self) -> str | None:
@@ -143,13 +146,19 @@ class MessageStore:
         return str(self._failure) if self._failure is not None else self._dispatch_fault
 
     def append(self, draft: RecordDraft) -> AppendResult:
-        """Store one message. Raises StoreError when that is not possible, MessageIllegal when it is too large."""
+        """Store one message.
+
+        Raises StoreError when that is not possible, MessageIllegal when it is too large.
+        """
         if self._failure is not None or self._dispatch_fault is not None:
             raise self._refusal()
         return self._appender.append(draft)
 
     def append_batch(self, draft: RecordDraft, batch: Buffer) -> AppendResult:
-        """Store the messages of a RocketMQ batch body, all or none; `draft` has what they share. Raises as `append`."""
+        """Store the messages of a RocketMQ batch body, all or none; `draft` has what they share.
+
+        Raises as `append`.
+        """
         if self.write_refusal is not None:
             raise self._refusal()
         return self._appender.append_batch(draft, batch)
@@ -157,7 +166,10 @@ class MessageStore:
     def append_records(
         self, topic: str, queue_id: int, records: bytearray | memoryview, born_host: bytes
     ) -> AppendResult:
-        """Store records that a client has built, all or none; they are stamped in place. Raises as `append`."""
+        """Store records that a client has built, all or none; they are stamped in place.
+
+        Raises as `append`.
+        """
         if self.write_refusal is not None:
             raise self._refusal()
         return self._appender.append_records(topic, queue_id, records, born_host)
@@ -187,7 +199,7 @@ class MessageStore:
         self._appender.forget_assigned()
         self._maintenance.checkpoint_now()
 
-    # ---- tick -------------------------------------------------------------------------------------------------
+    # ---- tick ----------------------------------------------------------------------------------------------
 
     @property
     def has_more_to_dispatch(self) -> bool:
@@ -200,14 +212,18 @@ class MessageStore:
         )
 
     def on_confirmed(self, offset: int, callback: Callback) -> None:
-        """Call back in a `tick` when `confirmed` has reached `offset`; at once, with the error, on a failed store."""
+        """Call back in a `tick` when `confirmed` has reached `offset`; at once, with the error, on a failed
+        store.
+        """
         if self._failure is not None:
             callback(self._failure)
         else:
             self.positions.on_confirmed(offset, callback)
 
     def tick(self) -> Sequence[Arrival]:
-        """Dispatch a slice of what is confirmed, then call back those who waited; returns the queues that got something."""
+        """Dispatch a slice of what is confirmed, then call back those who waited; returns the queues that got
+        something.
+        """
         positions = self.positions
         arrivals: list[Arrival] = []
         confirmed = positions.confirmed
@@ -229,7 +245,7 @@ class MessageStore:
         try:
             step = self._dispatcher.step(self.positions.dispatched, confirmed, arrivals)
         except (OSError, StoreError) as error:
-            # The log has it, so nothing is lost: tried again until there is space, and told to senders meanwhile.
+            # The log has it, so nothing is lost: it is tried again, and senders are told meanwhile.
             self._dispatch_again_ns = self._clock.monotonic_ns() + _DISPATCH_RETRY_NS
             if self._dispatch_fault is None:
                 _log.error("dispatch_failed", root=str(self.root), error=str(error))
@@ -248,7 +264,7 @@ class MessageStore:
             self._failure = error
         self.positions.fail(error)
 
-    # ---- flush ------------------------------------------------------------------------------------------------
+    # ---- flush ---------------------------------------------------------------------------------------------
 
     def flush_job(self) -> FlushJob | None:
         """What is to be made durable now; None when nothing is, or when a job is under way."""
@@ -284,7 +300,7 @@ class MessageStore:
             raise self._refusal() from error
         self.flush_done(job)
 
-    # ---- read -------------------------------------------------------------------------------------------------
+    # ---- read ----------------------------------------------------------------------------------------------
 
     def get_message(
         self,
@@ -300,7 +316,10 @@ class MessageStore:
         return self._reader.read(queue, offset, max_messages, max_bytes, tags_codes)
 
     def record_at(self, physical_offset: int) -> memoryview:
-        """The record that stands at a physical offset. Raises StoreError when there is none, or a damaged one."""
+        """The record that stands at a physical offset.
+
+        Raises StoreError when there is none, or a damaged one.
+        """
         if physical_offset >= self.positions.confirmed:
             raise StoreError(
                 f"offset {physical_offset:,} is beyond the confirmed {self.positions.confirmed:,}"
@@ -325,7 +344,7 @@ class MessageStore:
     def query_by_key(
         self, topic: str, key: str, max_messages: int = 64, begin_ms: int = 0, end_ms: int = FOREVER_MS
     ) -> list[memoryview]:
-        """Records with this key (real keys are compared), the newest `max_messages`, in the order of the log."""
+        """Records with this very key, the newest `max_messages`, in the order of the log."""
         index = self._parts.index
         return (
             query_by_key(self._log, index, topic, key, max_messages, begin_ms, end_ms)
@@ -345,7 +364,10 @@ class MessageStore:
         return ((queue.topic, queue.queue_id) for queue in self._queues if queue.next_offset)
 
     def delete_topic(self, topic: str) -> int:
-        """Remove the queues of a topic; its records stay in the log until that is cleaned. Returns their count."""
+        """Remove the queues of a topic; its records stay in the log until that is cleaned.
+
+        Returns their count.
+        """
         self._maintenance.finish()
         self.flush_now()
         while self.has_more_to_dispatch:  # or what is on its way would make the queues anew
@@ -354,7 +376,7 @@ class MessageStore:
         self._maintenance.checkpoint_now()
         return removed
 
-    # ---- close ------------------------------------------------------------------------------------------------
+    # ---- close ---------------------------------------------------------------------------------------------
 
     def close(self) -> None:
         """Flush, dispatch everything, note it, and let go. `abort` stays when any of this fails."""
@@ -382,7 +404,6 @@ class MessageStore:
 __all__ = [
     "AppendResult",
     "Arrival",
-    "Callable",
     "GetMessageResult",
     "GetMessageStatus",
     "MessageStore",

@@ -23,8 +23,9 @@ class _Waiter(NamedTuple):
 class Positions:
     """The positions of one log, and who waits for them.
 
-    What `confirmed` promises is decided by `confirm`: "sync" means flushed, "async" means written. Replication
-    narrows it by `limit_confirmed_to`, a function that gives the offset up to which the replicas agree.
+    What `confirmed` promises is decided by `confirm`: "sync" means flushed, "async" means written.
+    Replication narrows it by `limit_confirmed_to`, a function that gives the offset up to which the replicas
+    agree.
     """
 
     __slots__ = ("_confirm", "_order", "_replicated", "_waiters", "dispatched", "flushed", "min", "written")

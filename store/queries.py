@@ -25,7 +25,7 @@ def has_key(record: Buffer, topic: str, key: str) -> bool:
 def query_by_key(
     log: CommitLog, index: IndexService, topic: str, key: str, max_messages: int, begin_ms: int, end_ms: int
 ) -> list[memoryview]:
-    """The newest `max_messages` records with this key stored in [begin_ms, end_ms], in the order of the log."""
+    """The newest `max_messages` records with this key and time, in the order of the log."""
     found: dict[int, memoryview] = {}
     if not key:
         return []
@@ -44,8 +44,9 @@ def query_by_key(
 
 
 def offset_by_timestamp(log: CommitLog, queue: ConsumeQueue, timestamp_ms: int, *, upper: bool) -> int:
-    """Lower: the first offset stored at or after the time, the queue's end if none. Upper: the last at or before it,
-    the queue's beginning if none. Raises StoreError.
+    """Lower: the first offset stored at or after the time, the queue's end if none.
+
+    Upper: the last at or before it, the queue's beginning if none. Raises StoreError.
     """
     low, high = queue.min_offset, queue.next_offset
     while low < high:

@@ -1,11 +1,12 @@
 """Recovery: where the log ends, and from where on derived files lack something.
 
-Fault model. A kill stops an append at any byte; the first 8 bytes of an append are written last, so it is there
-as a whole or its place still starts with a zero somewhere in them. A power loss keeps any subset of the pages that
-were not flushed. Consume queues, index and our own notes may be missing, cut, stale or damaged in any way.
+Fault model. A kill stops an append at any byte; the first 8 bytes of an append are written last, so it is
+there as a whole or its place still starts with a zero somewhere in them. A power loss keeps any subset of the
+pages that were not flushed. Consume queues, index and our own notes may be missing, cut, stale or damaged in
+any way.
 
-The log's end is found by walking its records from a place that is known to be good. Dispatch then starts at the
-minimum of what any derived file lacks – not at "the last file", which forgets what was behind before.
+The log's end is found by walking its records from a place that is known to be good. Dispatch then starts at
+the minimum of what any derived file lacks – not at "the last file", which forgets what was behind before.
 """
 
 from typing import NamedTuple
@@ -38,8 +39,8 @@ class Tail(NamedTuple):
 def find_tail(log: CommitLog, start: int, *, check_crc: bool, skip_damage: bool) -> Tail:
     """Walk the log from the record at `start`.
 
-    With `skip_damage`, bytes that are no record count as damage, not as the end, when sound records follow that
-    name their own places: only a log whose tails are zeroed (ours) can be sure that these are not stale.
+    With `skip_damage`, bytes that are no record count as damage, not as the end, when sound records follow
+    that name their own places: only a log whose tails are zeroed (ours) can be sure that these are not stale.
     """
     found = np.zeros(walk.SCAN_FIELDS, dtype=np.int64)
     position, last_record, last_timestamp, records, damaged = start, -1, 0, 0, 0
@@ -83,7 +84,7 @@ def _after_damage(log: CommitLog, file: MappedFile, place: int) -> int | None:
 
 
 def scan_start(log: CommitLog, summary: DerivedSummary | None) -> int:
-    """Where to look for the log's end: at the last noted record, if it is still there, else at the beginning."""
+    """Where to look for the log's end: at the last noted record if it is still there, else from the start."""
     first = log.bases[0] if log.bases else 0
     if summary is None or not first <= summary.last_record < log.end:
         return first

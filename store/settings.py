@@ -1,4 +1,7 @@
-"""What can be set about a store. RocketMQ's own keys are accepted, so that a broker.conf can be carried over."""
+"""What can be set about a store.
+
+RocketMQ's own keys are accepted, so that a broker.conf can be carried over.
+"""
 
 from typing import Any, Literal
 

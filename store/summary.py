@@ -1,8 +1,8 @@
 """What the derived files should hold, as far as it was noted: `raymq.derived` in the store's root.
 
-Written at every checkpoint and at the end. It is a lower bound, valid however the store ended: whatever of it is
-missing at the next start has been lost and is built again from the log. The file itself can be deleted at any
-time; then all derived files are compared by one walk over the log.
+Written at every checkpoint and at the end. It is a lower bound, valid however the store ended: whatever of it
+is missing at the next start has been lost and is built again from the log. The file itself can be deleted at
+any time; then all derived files are compared by one walk over the log.
 """
 
 from dataclasses import dataclass

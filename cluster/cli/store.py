@@ -1,4 +1,7 @@
-"""`raymq store`: look into a store that lies on this machine's disk. Nothing is written, and no lock is taken."""
+"""`raymq store`: look into a store that lies on this machine's disk.
+
+Nothing is written, and no lock is taken.
+"""
 
 from __future__ import annotations
 

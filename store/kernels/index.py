@@ -1,11 +1,13 @@
-"""Entries of an index file: hash slots, and chains of entries from the newest to the oldest (store format, section 4).
+"""Entries of an index file: hash slots, and chains of entries from the newest to the oldest (store format,
+section 4).
 
     0                40                    40 + 4 · slots
     | header         | slot 0 | slot 1 | … | entry 0 (never used) | entry 1 | …
 
-    header: | beginTimestamp i64 | endTimestamp i64 | beginPhyOffset i64 | endPhyOffset i64 | slots in use i32 | count i32 |
+            0                8              16               24             32                 36
+    header: | beginTimestamp | endTimestamp | beginPhyOffset | endPhyOffset | slots in use i32 | count i32 |
     slot:   | number of the newest entry of the chain i32 |
-    entry:  | keyHash i32 | phyOffset i64 | seconds since beginTimestamp i32 | number of the entry before i32 |
+    entry:  | keyHash i32 | phyOffset i64 | seconds since beginTimestamp i32 | number of the one before i32 |
 
 The count starts at 1, so it is the number of the next entry.
 """
@@ -51,11 +53,11 @@ def insert_keys(index: Bytes, slots: int, capacity: int, keys: Numbers, first: i
     begin = load_i64(index, 0)
     inserted = max(min(end - first, capacity - count), 0)
     modulus = np.uint32(slots)  # dividing 64 bits takes twice as long
-    timestamp = np.int64(-1)
-    seconds = np.int64(0)
+    timestamp = -1
+    seconds = 0
     for row in range(first, first + inserted):
         if keys[row, KEY_TIMESTAMP] != timestamp:
-            timestamp = keys[row, KEY_TIMESTAMP]
+            timestamp = int(keys[row, KEY_TIMESTAMP])
             seconds = (timestamp - begin) // 1000 if begin > 0 else 0
             seconds = min(max(seconds, 0), _SECONDS_MAX)
         slot = HEADER_BYTES + SLOT_BYTES * np.int64(np.uint32(keys[row, KEY_HASH]) % modulus)
@@ -71,7 +73,7 @@ def insert_keys(index: Bytes, slots: int, capacity: int, keys: Numbers, first: i
         store_i32(index, slot, count)
         if count == 1:
             begin = timestamp
-            timestamp = np.int64(-1)  # the next one's seconds count from this one
+            timestamp = -1  # the next one's seconds count from this one
             store_i64(index, 0, begin)
             store_i64(index, 16, keys[row, KEY_PHYSICAL_OFFSET])
         count += 1
@@ -142,7 +144,9 @@ def index_is_sound(index: Bytes, slots: int, capacity: int, newest: NDArray[np.i
 
 @njit(cache=True, nogil=True)
 def entry_at_or_after(index: Bytes, slots: int, physical_offset: int) -> int:
-    """The number of the first entry whose record stands at or after `physical_offset`; the count if none does."""
+    """The number of the first entry whose record stands at or after `physical_offset`; the count if none
+    does.
+    """
     entries = HEADER_BYTES + SLOT_BYTES * slots
     low = 1
     high = index_count(index)
@@ -157,7 +161,7 @@ def entry_at_or_after(index: Bytes, slots: int, physical_offset: int) -> int:
 
 @njit(cache=True, nogil=True)
 def written_entries(index: Bytes, slots: int, capacity: int) -> int:
-    """One more than the last entry that was written; over the count after a kill in the middle of an insert."""
+    """One more than the last entry written; over the count after a kill in the middle of an insert."""
     number = index_count(index)
     entry = HEADER_BYTES + SLOT_BYTES * slots + ENTRY_BYTES * number
     while number < capacity and (load_i64(index, entry) != 0 or load_i64(index, entry + 8) != 0):

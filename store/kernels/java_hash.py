@@ -18,8 +18,16 @@ _HIGH_BITS = -0x7F7F7F80  # 0x80808080 as a signed number
 
 
 @njit(cache=True, nogil=True)
+def byte_at(buffer: Bytes, position: int) -> int:
+    """The byte at `position` as a signed number: an unsigned one would turn sums into floats."""
+    return int(np.int64(buffer[position]))
+
+
+@njit(cache=True, nogil=True)
 def _sequence(first: int) -> tuple[int, int, int]:
-    """What a leading byte asks for: how many bytes follow, and the range of the first of them; -1 if it is none."""
+    """What a leading byte asks for: how many bytes follow, and the range of the first of them; -1 if it is
+    none.
+    """
     if 0xC2 <= first <= 0xDF:
         return 1, 0x80, 0xBF
     if 0xE0 <= first <= 0xEF:
@@ -32,7 +40,7 @@ def _sequence(first: int) -> tuple[int, int, int]:
 @njit(cache=True, nogil=True)
 def decode_code_point(buffer: Bytes, position: int, end: int) -> tuple[int, int]:
     """The code point of the non-ASCII sequence at `position`, and where the next one starts."""
-    first = np.int64(buffer[position])
+    first = byte_at(buffer, position)
     following, low, high = _sequence(first)
     position += 1
     if following < 0:
@@ -41,7 +49,7 @@ def decode_code_point(buffer: Bytes, position: int, end: int) -> tuple[int, int]
     for _ in range(following):
         if position >= end or not low <= buffer[position] <= high:
             return _REPLACEMENT, position
-        value = value << 6 | np.int64(buffer[position]) & 0x3F
+        value = value << 6 | byte_at(buffer, position) & 0x3F
         position += 1
         low = 0x80
         high = 0xBF
@@ -57,13 +65,13 @@ def hash_bytes(buffer: Bytes, start: int, end: int, seed: int) -> int:
         # Four ASCII letters at once: the chain of multiplications is what this waits for.
         if position + 4 <= end and load_i32(buffer, position) & _HIGH_BITS == 0:
             letters = (
-                (np.int64(buffer[position]) * 31 + np.int64(buffer[position + 1])) * 31
-                + np.int64(buffer[position + 2])
-            ) * 31 + np.int64(buffer[position + 3])
+                (byte_at(buffer, position) * 31 + byte_at(buffer, position + 1)) * 31
+                + byte_at(buffer, position + 2)
+            ) * 31 + byte_at(buffer, position + 3)
             value = (value * 923521 + letters) & _MASK
             position += 4
             continue
-        unit = np.int64(buffer[position])
+        unit = byte_at(buffer, position)
         if unit < 0x80:
             position += 1
         else:

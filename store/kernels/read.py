@@ -1,4 +1,6 @@
-"""From units to the records that they point to: each is compared with its unit before it is served (design law 8)."""
+"""From units to the records that they point to: each is compared with its unit before it is served (design
+law 8).
+"""
 
 import numpy as np
 from numba import njit
@@ -29,6 +31,15 @@ BAD_UNIT = 3  # the next unit does not lead to a record of this queue and offset
 
 
 @njit(cache=True, nogil=True)
+def same_bytes(buffer: Bytes, start: int, expected: Bytes, length: int) -> bool:
+    """Whether `buffer` has the first `length` bytes of `expected` at `start`."""
+    index = 0
+    while index < length and buffer[start + index] == expected[index]:
+        index += 1
+    return index == length
+
+
+@njit(cache=True, nogil=True)
 def _is_record_of(
     log: Bytes, place: int, limit: int, base: int, size: int, queue_id: int, queue_offset: int, topic: Bytes
 ) -> bool:
@@ -41,19 +52,16 @@ def _is_record_of(
         return False
     if not body_is_sound(log, place, body, body_length):
         return False
-    for index in range(length):
-        if log[start + index] != topic[index]:
-            return False
-    return True
+    return same_bytes(log, start, topic, length)
 
 
 @njit(cache=True, nogil=True)
 def _wants(codes: Numbers, tags_code: int) -> bool:
     """RocketMQ compares the low 32 bits."""
+    wanted = False
     for code in codes:
-        if (code ^ tags_code) & 0xFFFFFFFF == 0:
-            return True
-    return False
+        wanted |= (code ^ tags_code) & 0xFFFFFFFF == 0
+    return wanted
 
 
 @njit(cache=True, nogil=True)
@@ -72,7 +80,8 @@ def gather_records(
     progress: Numbers,
     runs: Numbers,
 ) -> tuple[int, int]:
-    """Find the records of units from `progress` on in one log file; returns the count of runs, and why it stopped.
+    """Find the records of units from `progress` on in one log file; returns the count of runs, and why it
+    stopped.
 
     A run is the begin and end of neighbouring records. The first unit stands at queue offset `first_offset`.
     """

@@ -15,9 +15,9 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from store.kernels.memory import load_i32, load_i64, load_u64_little, store_i32, store_i64
 from store.kernels.index import KEY_HASH, KEY_PHYSICAL_OFFSET, KEY_TIMESTAMP
-from store.kernels.java_hash import as_i32, hash_bytes, key_hash, plain_key_hash
+from store.kernels.java_hash import as_i32, byte_at, hash_bytes, key_hash, plain_key_hash
+from store.kernels.memory import load_i32, load_i64, load_u64_little, store_i32, store_i64
 from store.kernels.walk import (
     BAD_CRC,
     BAD_PARTS,
@@ -146,19 +146,17 @@ def _topic_hash(buffer: Bytes, start: int, length: int, queue_id: int) -> int:
         value ^= value >> 29
         position += 8
     while position < end:
-        value = (value ^ np.int64(buffer[position])) * 0x100000001B3
+        value = (value ^ byte_at(buffer, position)) * 0x100000001B3
         position += 1
     return (value ^ value >> 32) & 0x7FFFFFFF
 
 
 @njit(cache=True, nogil=True)
 def _is_schedule_topic(buffer: Bytes, start: int, length: int) -> bool:
-    if length != _SCHEDULE_TOPIC.size:
-        return False
-    for index in range(length):
-        if buffer[start + index] != _SCHEDULE_TOPIC[index]:
-            return False
-    return True
+    index = 0
+    while index < length and index < _SCHEDULE_TOPIC.size and buffer[start + index] == _SCHEDULE_TOPIC[index]:
+        index += 1
+    return index == length == _SCHEDULE_TOPIC.size
 
 
 @njit(cache=True, nogil=True)
@@ -171,7 +169,7 @@ def _group_of(
     count: int,
     buckets: NDArray[np.int32],
 ) -> int:
-    """The number of the group of this queue; `count` if it is new (it is then made), -1 if there is no room."""
+    """The number of this queue's group; `count` if it is new (it is then made), -1 if there is no room."""
     wanted = _topic_hash(buffer, topic, length, queue_id)
     bucket = wanted & (buckets.size - 1)
     while buckets[bucket] != 0:
@@ -206,7 +204,7 @@ def _delivery_time(buffer: Bytes, start: int, end: int, timestamp: int, delays_m
     """When a scheduled record is due; 0 when its DELAY is no level above 0 (store format, section 2)."""
     level = 0
     for position in range(start, end):
-        digit = np.int64(buffer[position]) - 0x30
+        digit = byte_at(buffer, position) - 0x30
         if digit < 0 or digit > 9 or level > 1_000_000:
             return 0
         level = level * 10 + digit
@@ -290,8 +288,8 @@ def dispatch_records(
 ) -> tuple[int, int, int, int, int, int]:
     """Dispatch the records in [start, end) of a log file whose first byte is at offset `base`.
 
-    Returns (where it stopped, why, records, groups, keys, storeTimestamp of the last record). `rows`, `groups`,
-    `buckets` (a power of two, all zeros, left so), `units` and `keys` are work space and output.
+    Returns (where it stopped, why, records, groups, keys, storeTimestamp of the last record). `rows`,
+    `groups`, `buckets` (a power of two, all zeros, left so), `units` and `keys` are work space and output.
     """
     found = np.zeros(8, dtype=np.int64)
     position = start
@@ -358,10 +356,11 @@ def _tags_code(buffer: Bytes, found: Numbers, timestamp: int, delays_ms: Numbers
 
 @njit(cache=True, nogil=True)
 def sound_units(units: Bytes, count: int, previous_end: int, log_end: int) -> tuple[int, int]:
-    """How many of the first `count` units follow each other soundly, and the log offset where the last one's record ends.
+    """How many of the first `count` units follow each other soundly, and the log offset where the last one's
+    record ends.
 
-    Physical offsets rise from `previous_end`, sizes are above 0, records end at or before `log_end`; units that
-    only hold a place may stand anywhere.
+    Physical offsets rise from `previous_end`, sizes are above 0, records end at or before `log_end`; units
+    that only hold a place may stand anywhere.
     """
     end = previous_end
     for index in range(count):

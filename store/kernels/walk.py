@@ -1,7 +1,8 @@
-"""The walk over a CommitLog file: one rule for what a record is (store format 6.1), for recovery and dispatch alike.
+"""The walk over a CommitLog file: one rule for what a record is (store format 6.1), for recovery and dispatch
+alike.
 
-A code is the record's size, BLANK, or one of the reasons below zero. Beyond RocketMQ's rule a record must stand
-where its own physicalOffset says.
+A code is the record's size, BLANK, or one of the reasons below zero. Beyond RocketMQ's rule a record must
+stand where its own physicalOffset says.
 """
 
 from typing import Any
@@ -10,8 +11,8 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from store.kernels.memory import load_i16, load_i32, load_i64
 from store.kernels.crc32 import crc32_kernel
+from store.kernels.memory import load_i16, load_i32, load_i64
 from store.message.record import RecordVerdict, check_record
 
 Bytes = NDArray[np.uint8]
@@ -70,7 +71,9 @@ def record_size(buffer: Bytes, position: int, limit: int) -> int:
 
 @njit(cache=True, nogil=True)
 def record_parts(buffer: Bytes, position: int, size: int) -> tuple[int, int, int, int, int, int]:
-    """Where body, topic and properties start and how long they are; the body's length is -1 if they do not fit."""
+    """Where body, topic and properties start and how long they are; the body's length is -1 if they do not
+    fit.
+    """
     bad = (0, -1, 0, 0, 0, 0)
     end = position + size
     body = position + 88 + hosts_extra(buffer, position)[1]
@@ -81,7 +84,7 @@ def record_parts(buffer: Bytes, position: int, size: int) -> tuple[int, int, int
     topic = body + body_length + width
     if body_length < 0 or topic + 2 > end:
         return bad
-    topic_length = load_i16(buffer, topic - 2) if width == 2 else np.int64(buffer[topic - 1])
+    topic_length = load_i16(buffer, topic - 2) if width == 2 else int(np.int64(buffer[topic - 1]))
     properties = topic + topic_length + 2
     if topic_length < 0 or (width == 1 and topic_length > 127) or properties > end:
         return bad
@@ -93,7 +96,7 @@ def record_parts(buffer: Bytes, position: int, size: int) -> tuple[int, int, int
 
 @njit(cache=True, nogil=True)
 def body_is_sound(buffer: Bytes, position: int, body: int, body_length: int) -> bool:
-    """Whether the body of the record at `position` has the CRC that the record says; an empty one always has."""
+    """Whether the body of the record at `position` has the record's CRC; an empty one always has."""
     return body_length == 0 or crc32_kernel(buffer, body, body + body_length) == load_i32(
         buffer, position + 8
     )

@@ -10,7 +10,7 @@ from store.message.message import Message
 from store.message.record import RecordDraft, decode_record, encode_record
 from store.message.sys_flag import TRANSACTION_COMMIT, TRANSACTION_PREPARED, TRANSACTION_ROLLBACK
 from store.message.tags import tags_code
-from store.message_store import GetMessageStatus
+from store.message_store import AppendResult, GetMessageStatus
 
 HOST = b"\x7f\x00\x00\x01\x00\x00\x1f\x90"
 
@@ -31,7 +31,7 @@ def test_an_append_tells_where_the_message_went(stores, draft, clock):
     first = store.append(draft())
     clock.advance(ms=5)
     second = store.append(draft())
-    assert first == (0, 0, 91 + 4 + 5, clock.wall_ms() - 5, 1, None)
+    assert first == AppendResult(0, 0, 91 + 4 + 5, clock.wall_ms() - 5, 1)
     assert (second.physical_offset, second.queue_offset) == (first.size_bytes, 1)
     assert second.physical_offsets == [first.size_bytes]
 
@@ -140,7 +140,7 @@ def test_queues_without_messages_have_statuses_of_their_own(stores, draft):
 
 def test_a_read_is_bounded_by_messages_and_bytes_but_gives_one(stores, draft, drain):
     store = stores.open()
-    size = [store.append(draft(b"x" * 100)).size_bytes for _ in range(10)][0]
+    [size] = {store.append(draft(b"x" * 100)).size_bytes for _ in range(10)}
     drain(store)
     assert store.get_message("Topic", 0, 0, 4, 1 << 20).message_count == 4
     result = store.get_message("Topic", 0, 0, 32, 3 * size)

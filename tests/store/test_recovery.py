@@ -1,4 +1,6 @@
-"""A store that ended in any way opens again: with all whole records, no others, and derived files as they were."""
+"""A store that ended in any way opens again: with all whole records, no others, and derived files as they
+were.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from store.errors import StoreError
 from store.mapped_file import HEAD_BYTES, MappedFile
 from store.message.batch import encode_batch
 from store.message.message import Message
@@ -37,7 +40,9 @@ Write = tuple[str, int, bytes]
 
 @pytest.fixture
 def writes(monkeypatch) -> list[Write]:
-    """Give the list of all writes to the log from now on: file, place, bytes, in the order that law 6 prescribes."""
+    """Give the list of all writes to the log from now on: file, place, bytes, in the order that law 6
+    prescribes.
+    """
     seen: list[Write] = []
     whole = MappedFile.write_at
 
@@ -52,7 +57,7 @@ def writes(monkeypatch) -> list[Write]:
 
 
 def cut_copies(stores, before: Path, after: Path, writes: list[Write], step: int = 1) -> Iterator[str]:
-    """Copies of the store `before`, its log with the first bytes of `writes` in it: one byte more each time."""
+    """Copies of the store `before` with the first bytes of `writes` in its log: one byte more each time."""
     total = sum(len(data) for _, _, data in writes)
     for kept in [*range(0, total, step), *range(max(total - HEAD_BYTES, 1), total)]:
         target = stores.directory / f"cut-{kept}"
@@ -186,11 +191,11 @@ def test_an_empty_last_file_is_removed_and_any_other_size_refused_by_name(stores
     assert not stray.exists()
     stray.write_bytes(b"short")
     with pytest.raises(
-        Exception, match=f"{8192:020d}: a file of 5 bytes, where commit_log_file_bytes is 8,192"
+        StoreError, match=f"{8192:020d}: a file of 5 bytes, where commit_log_file_bytes is 8,192"
     ):
         stores.open()
     stray.rename(stray.with_name("stray.tmp"))
-    with pytest.raises(Exception, match="stray.tmp: no log file"):
+    with pytest.raises(StoreError, match=r"stray\.tmp: no log file"):
         stores.open()
 
 

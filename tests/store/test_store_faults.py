@@ -1,0 +1,126 @@
+"""Full disks and failing calls: told to who sends, nothing stored is lost, and it comes back by itself."""
+
+from __future__ import annotations
+
+import errno
+import os
+
+import pytest
+
+from store import consume_queue, mapped_file
+from store.errors import StoreError
+
+
+class DiskThatFillsUp:
+    """Calls fail with ENOSPC as long as it is full."""
+
+    def __init__(self) -> None:
+        self.is_full = False
+
+    def guard(self, call):
+        def guarded(*arguments, **named):
+            if self.is_full:
+                raise OSError(errno.ENOSPC, "No space left on device")
+            return call(*arguments, **named)
+
+        return guarded
+
+
+@pytest.fixture
+def disk(monkeypatch) -> DiskThatFillsUp:
+    disk = DiskThatFillsUp()
+    monkeypatch.setattr(mapped_file.os, "posix_fallocate", disk.guard(os.posix_fallocate))
+    monkeypatch.setattr(consume_queue, "write_bytes", disk.guard(consume_queue.write_bytes))
+    return disk
+
+
+def test_no_space_for_the_next_log_file_refuses_sends_until_there_is(stores, draft, drain, read_all, disk):
+    store = stores.open()
+    for _ in range(2):
+        store.append(draft(b"x" * 3000))
+    drain(store)
+    disk.is_full = True
+    with pytest.raises(StoreError, match="No space left on device"):
+        store.append(draft(b"x" * 3000))
+    store.append(draft(b"small"))  # there is room for it in the file
+    assert len(read_all(store)) == 2
+    disk.is_full = False
+    result = store.append(draft(b"x" * 3000))
+    drain(store)
+    assert (result.physical_offset, result.queue_offset) == (8192, 3)
+    assert len(read_all(store)) == 4
+    assert list(store.root.glob("*.new")) == []
+
+
+def test_no_space_for_a_consume_queue_refuses_sends_and_loses_nothing(
+    stores, draft, drain, read_all, disk, clock
+):
+    store = stores.open()
+    store.append(draft(b"1", queue_id=1))
+    store.append(draft(b"2", queue_id=2))
+    disk.is_full = True
+    assert store.tick() == []
+    assert "No space left on device" in store.write_refusal
+    assert not store.has_more_to_dispatch  # nothing to do in a loop
+    with pytest.raises(StoreError, match="No space left"):
+        store.append(draft())
+    disk.is_full = False
+    store.tick()  # too early for another try
+    assert store.write_refusal is not None
+    clock.advance(ms=1000)
+    assert {arrival.queue_id for arrival in store.tick()} == {1, 2}
+    assert store.write_refusal is None
+    drain(store)
+    assert [len(read_all(store, "Topic", queue_id)) for queue_id in (1, 2)] == [1, 1]
+
+
+def test_the_next_file_is_made_ahead_of_need(stores, draft, drain):
+    store = stores.open(preallocate=True)
+    store.append(draft(b"x" * 3000))
+    store.tick()
+    assert len(list((store.root / "commitlog").iterdir())) == 1
+    store.append(draft(b"x" * 3000))
+    store.tick()
+    store._maintenance.finish()
+    assert sorted(path.name for path in (store.root / "commitlog").iterdir()) == [f"{0:020d}", f"{8192:020d}"]
+    assert store.append(draft(b"x" * 3000)).physical_offset == 8192
+    drain(store)
+    store.close()
+    assert len(list((store.root / "commitlog").iterdir())) == 2  # the third, if it was made, is gone
+
+
+def test_a_failed_allocation_ahead_is_told_only_when_the_file_is_needed(stores, draft, disk):
+    store = stores.open(preallocate=True)
+    store.append(draft(b"x" * 3000))
+    store.append(draft(b"x" * 2000))
+    store.tick()
+    disk.is_full = True
+    store._maintenance._allocate_ahead()
+    store._maintenance.finish()
+    assert store.write_refusal is None
+    with pytest.raises(StoreError, match="No space left"):
+        store.append(draft(b"x" * 3000))
+    disk.is_full = False
+    assert store.append(draft(b"x" * 3000)).physical_offset == 8192
+
+
+def test_a_unit_that_leads_elsewhere_is_passed_over_and_the_others_served(stores, draft, drain, read_all):
+    store = stores.open()
+    for number in range(5):
+        store.append(draft(b"%d" % number))
+    drain(store)
+    path = store.root / "consumequeue" / "Topic" / "0" / f"{0:020d}"
+    with path.open("r+b") as file:
+        file.seek(2 * 20 + 7)
+        file.write(b"\x01")
+    assert [message.body for message in read_all(store)] == [b"0", b"1", b"3", b"4"]
+    assert store._reader.bad_units > 0
+
+
+def test_slices_outlive_the_store(stores, draft, drain):
+    store = stores.open()
+    store.append(draft(b"kept"))
+    drain(store)
+    [run] = store.get_message("Topic", 0, 0, 1, 1000).slices
+    store.close()
+    assert b"kept" in bytes(run)
