@@ -143,7 +143,10 @@ class HandleApi:
             fields = parse(request, _APPEND)
             batch = fields["batch"]
             if fields["format"] == "arrow":
-                batch = batch_of_arrow(fields["topic"], batch, self._sender.next_uniq_key)
+                # In a thread: the first one imports pyarrow, which takes a second.
+                batch = await asyncio.to_thread(
+                    batch_of_arrow, fields["topic"], batch, self._sender.next_uniq_key
+                )
             elif fields["format"] != "rocketmq":
                 raise _invalid(f"format is {fields['format']!r}: it may be rocketmq or arrow")
             stored = await self._append(fields["topic"], fields["queue"], batch)

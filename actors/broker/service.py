@@ -11,6 +11,7 @@ import os
 import random
 import socket
 from collections.abc import Callable, Coroutine
+from functools import cache
 from typing import Any
 
 import structlog
@@ -53,6 +54,8 @@ SAVE_TABLES_MS = 200
 START_RETRY_MS = 200
 TIMER_SLACK_S = 0.001
 
+warm_up_once = cache(warm_up)
+
 
 class BrokerService:
     """A broker. Make it, `await start()`, and later `await stop()`, on one and the same loop."""
@@ -73,7 +76,7 @@ class BrokerService:
     async def start(self) -> None:
         """Open the store, listen, register. Raises StoreError or OSError when that cannot be done in time."""
         settings = self.settings
-        warm_up()
+        warm_up_once()
         with await self._reserve_port() as port:
             self.address = f"{settings.host}:{settings.advertised_port or port.number}"
             host = Host(socket.gethostbyname(settings.host), settings.advertised_port or port.number)

@@ -9,7 +9,7 @@ from typing import Any
 
 import uvloop
 
-from actors.broker.service import BrokerService
+from actors.broker.service import BrokerService, warm_up_once
 from actors.broker.settings import BrokerSettings
 from actors.remoting.client import RemotingClient
 from actors.remoting.codes import RayMQRequestCode, RequestCode
@@ -108,6 +108,7 @@ def settings_of(root: Path, store: dict[str, Any] | None = None, **settings: Any
 
 def run(story: Callable[[], Awaitable[None]]) -> None:
     """Run a story on a loop of its own, for 20 seconds at most."""
+    warm_up_once()  # not within the story's time: it may compile
 
     async def within() -> None:
         await asyncio.wait_for(story(), 20)

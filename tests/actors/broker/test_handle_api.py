@@ -1,0 +1,173 @@
+"""The actor handle's methods: their bytes, their answers, and what is refused."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import msgpack
+import pyarrow as pa
+
+from actors.remoting.codes import ResponseCode
+from store.message.batch import encode_batch
+from store.message.message import Message
+from store.message.record import decode_records
+from tests.actors.broker.brokers import Peer, settings_of, with_broker
+from tests.actors.broker.test_pulling import until_held
+
+# {"v": 1, "topic": "T", "queue": 0, "batch": one message "hi" in RocketMQ's batch encoding}
+APPEND_REQUEST = bytes.fromhex(
+    "84a17601a5746f706963a154a5717565756500a56261746368c418"
+    "0000001800000000000000000000000000000002" + "6869" + "0000"
+)
+# {"v": 1, "topic": "T", "queue": 0, "offset": 1}
+READ_REQUEST = bytes.fromhex("84a17601a5746f706963a154a5717565756500a66f666673657401")
+# {"v": 1, "code": 0, "remark": "", "status": "NO_NEW_MESSAGE", "next_offset": 1, "min_offset": 0,
+#  "max_offset": 1, "count": 0, "records": b""}
+READ_REPLY = bytes.fromhex(
+    "89a17601a4636f646500a672656d61726ba0a6737461747573ae4e4f5f4e45575f4d455353414745ab6e6578745f6f666673657401"
+    "aa6d696e5f6f666673657400aa6d61785f6f666673657401a5636f756e7400a77265636f726473c400"
+)
+# {"v": 1, "topic": "T", "group": "G"}
+OFFSETS_REQUEST = bytes.fromhex("83a17601a5746f706963a154a567726f7570a147")
+# {"v": 1, "code": 0, "remark": "", "queues": [[0, 0, 1, -1], [1, 0, 0, -1]]}
+OFFSETS_REPLY = bytes.fromhex("84a17601a4636f646500a672656d61726ba0a67175657565739294000001ff94010000ff")
+
+
+def test_the_bytes_of_version_1_stay_as_they_are(tmp_path: Path) -> None:
+    async def story(peer: Peer) -> None:
+        handle = peer.broker.handle
+        stored = msgpack.unpackb(await handle.append(APPEND_REQUEST))
+        assert list(stored) == ["v", "code", "remark", "queue", "offset", "count", "ids", "store_timestamp"]
+        assert (stored["v"], stored["code"], stored["queue"], stored["offset"], stored["count"]) == (
+            1,
+            0,
+            0,
+            0,
+            1,
+        )
+        assert await handle.read(READ_REQUEST) == READ_REPLY
+        assert handle.offsets(OFFSETS_REQUEST) == OFFSETS_REPLY
+        (message,) = await peer.messages("T")
+        assert (message.body, [message.offset_msg_id]) == (b"hi", stored["ids"])
+
+    with_broker(story, settings_of(tmp_path, default_topic_queues=2))
+
+
+async def ask(method: Any, **fields: Any) -> dict[str, Any]:
+    answer = method(msgpack.packb({"v": 1, **fields}))
+    reply: dict[str, Any] = msgpack.unpackb(answer if isinstance(answer, bytes) else await answer)
+    return reply
+
+
+WRONG_READS = [
+    (b"\xc1", "not msgpack"),
+    (b"", "not msgpack"),
+    (msgpack.packb([1]), "not a map"),
+    (msgpack.packb({"topic": "T"}), "v is None"),
+    (msgpack.packb({"v": 2}), "v is 2"),
+    (msgpack.packb({"v": True}), "v is True"),
+    (msgpack.packb({"v": 1, "topic": "T", "queue": 0, "offset": 0, "wait": 1}), "unknown key 'wait'"),
+    (msgpack.packb({"v": 1, "topic": "T", "offset": 0}), "queue is missing"),
+    (msgpack.packb({"v": 1, "topic": 7, "queue": 0, "offset": 0}), "topic is a int"),
+    (msgpack.packb({"v": 1, "topic": "T", "queue": True, "offset": 0}), "queue is a bool"),
+]
+
+
+def test_what_is_no_request_is_refused_by_what_is_wrong(tmp_path: Path) -> None:
+    async def story(peer: Peer) -> None:
+        for request, words in WRONG_READS:
+            reply = msgpack.unpackb(await peer.broker.handle.read(request))
+            assert list(reply) == ["v", "code", "remark"]
+            assert (reply["code"], words in reply["remark"]) == (ResponseCode.INVALID_PARAMETER, True), words
+
+    with_broker(story, settings_of(tmp_path))
+
+
+def test_reads_filter_and_wait(tmp_path: Path) -> None:
+    async def story(peer: Peer) -> None:
+        handle = peer.broker.handle
+        await peer.send("T", b"0", properties="TAGS\x01a\x02")
+        found = await ask(handle.read, topic="T", queue=0, offset=0)
+        assert (found["status"], found["next_offset"], found["count"]) == ("FOUND", 1, 1)
+        assert decode_records(found["records"])[0].body == b"0"
+        waiting = asyncio.create_task(
+            ask(handle.read, topic="T", queue=0, offset=1, wait_ms=15_000, tags="b")
+        )
+        await until_held(peer, 1)
+        await peer.send("T", b"1", properties="TAGS\x01b\x02")
+        assert decode_records((await waiting)["records"])[0].body == b"1"
+        nothing = await ask(handle.read, topic="T", queue=0, offset=0, tags="z")
+        assert (nothing["status"], nothing["next_offset"]) == ("NO_MATCHED_MESSAGE", 2)
+        assert (await ask(handle.read, topic="T", queue=0, offset=9))["status"] == "OFFSET_MOVED"
+        assert (await ask(handle.read, topic="T", queue=0, offset=2, wait_ms=5))["status"] == "NO_NEW_MESSAGE"
+        assert (await ask(handle.read, topic="U", queue=0, offset=0))["code"] == ResponseCode.TOPIC_NOT_EXIST
+        assert peer.broker.describe()["held_pulls"] == 0
+
+    with_broker(story, settings_of(tmp_path))
+
+
+def test_an_arrow_batch_becomes_messages(tmp_path: Path) -> None:
+    async def story(peer: Peer) -> None:
+        table = pa.table(
+            {
+                "body": [b"a", b"b"],
+                "tags": ["x", None],
+                "properties": pa.array([[("p", "1")], None], type=pa.map_(pa.string(), pa.string())),
+            }
+        )
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, table.schema) as writer:
+            writer.write_table(table)
+        handle = peer.broker.handle
+        stored = await ask(
+            handle.append, topic="T", queue=0, format="arrow", batch=sink.getvalue().to_pybytes()
+        )
+        assert (stored["code"], stored["count"]) == (0, 2)
+        first, second = await peer.messages("T")
+        assert (first.body, first.tags, first.properties["p"]) == (b"a", "x", "1")
+        assert (second.body, second.tags) == (b"b", None)
+        assert first.properties["UNIQ_KEY"] != second.properties["UNIQ_KEY"]
+        for batch, words in ((b"no arrow", "Arrow IPC"), (arrow_without_body(), "`body` is needed")):
+            refused = await ask(handle.append, topic="T", queue=0, format="arrow", batch=batch)
+            assert (refused["code"], words in refused["remark"]) == (ResponseCode.INVALID_PARAMETER, True)
+
+    with_broker(story, settings_of(tmp_path))
+
+
+def arrow_without_body() -> bytes:
+    sink = pa.BufferOutputStream()
+    table = pa.table({"text": ["a"]})
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    return bytes(sink.getvalue().to_pybytes())
+
+
+def test_appends_that_cannot_be_are_refused(tmp_path: Path) -> None:
+    async def story(peer: Peer) -> None:
+        handle = peer.broker.handle
+        batch = encode_batch([Message("T", b"hi")])
+        assert (await ask(handle.append, topic="T", batch=batch))["queue"] in range(8)
+        for fields, code in (
+            ({"topic": "a b", "batch": batch}, ResponseCode.INVALID_PARAMETER),
+            ({"topic": "T", "batch": batch, "queue": 99}, ResponseCode.INVALID_PARAMETER),
+            ({"topic": "T", "batch": batch[:-1]}, ResponseCode.MESSAGE_ILLEGAL),
+            ({"topic": "T", "batch": b""}, ResponseCode.MESSAGE_ILLEGAL),
+            ({"topic": "T", "batch": batch, "format": "json"}, ResponseCode.INVALID_PARAMETER),
+        ):
+            assert (await ask(handle.append, **fields))["code"] == code
+
+    with_broker(story, settings_of(tmp_path))
+
+
+def test_describe_says_who_and_where(tmp_path: Path) -> None:
+    async def story(peer: Peer) -> None:
+        await peer.send("T")
+        told = msgpack.unpackb(peer.broker.handle.describe())
+        assert (told["v"], told["code"], told["broker"], told["address"]) == (
+            1, 0, "broker-a", peer.broker.address,
+        )  # fmt: skip
+        assert told["written"] == told["flushed"] == told["confirmed"] == told["dispatched"] > 0
+
+    with_broker(story, settings_of(tmp_path))
