@@ -39,6 +39,8 @@ class Figures:
     seconds: float
     broker_cpu_us_per_message: float
     broker_anonymous_mib: float
+    other_cores: float
+    """Cores that were busy with neither broker nor producer: what else ran, and the kernel's own work."""
 
 
 class LoadFailed(Exception):
@@ -78,12 +80,11 @@ def produce(
         profile=CLIENT,
         jvm=(*PRODUCER_JVM, f"-Duser.home={home}"),
     )
-    broker_process = psutil.Process(broker_pid)
     with Program(command, home / "producer.log") as producer:
         producer.wait_for("MEASURING", START_ALLOWANCE_S + warmup_s)
-        cpu_before_s = _cpu_s(broker_process)
+        before = _cpu_spent(broker_pid, producer.pid)
         line = producer.wait_for('{"messagesPerSecond"', START_ALLOWANCE_S + measured_s)
-        cpu_spent_s = _cpu_s(broker_process) - cpu_before_s
+        spent = _cpu_spent(broker_pid, producer.pid).since(before)
     said = json.loads(line)
     if said["failed"] or said["notOk"]:
         raise LoadFailed(
@@ -97,13 +98,36 @@ def produce(
         max_ms=said["maxMs"],
         messages=said["messages"],
         seconds=said["seconds"],
-        broker_cpu_us_per_message=cpu_spent_s / said["messages"] * 1e6,
+        broker_cpu_us_per_message=spent.broker_s / said["messages"] * 1e6,
         broker_anonymous_mib=_anonymous_mib(broker_pid),
+        other_cores=(spent.machine_s - spent.broker_s - spent.producer_s) / said["seconds"],
     )
 
 
-def _cpu_s(process: psutil.Process) -> float:
-    times = process.cpu_times()
+@dataclass(frozen=True)
+class _CpuSpent:
+    """CPU time so far, in seconds."""
+
+    machine_s: float
+    broker_s: float
+    producer_s: float
+
+    def since(self, before: _CpuSpent) -> _CpuSpent:
+        return _CpuSpent(
+            self.machine_s - before.machine_s,
+            self.broker_s - before.broker_s,
+            self.producer_s - before.producer_s,
+        )
+
+
+def _cpu_spent(broker_pid: int, producer_pid: int) -> _CpuSpent:
+    machine = psutil.cpu_times()
+    busy_s = sum(machine) - machine.idle - machine.iowait
+    return _CpuSpent(busy_s, _cpu_s(broker_pid), _cpu_s(producer_pid))
+
+
+def _cpu_s(pid: int) -> float:
+    times = psutil.Process(pid).cpu_times()
     return float(times.user + times.system)
 
 
