@@ -8,6 +8,8 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+FIGURES = ("messages_per_s", "bytes_per_s", "p50_ms", "p99_ms", "seconds")
+
 
 @dataclass(frozen=True)
 class Run:
@@ -52,15 +54,26 @@ class BenchResult:
                 return float((max(values) - min(values)) / statistics.median(values))
         return 0.0
 
-    def as_json(self) -> str:
-        """One line: name, messages_per_s, bytes_per_s, p50_ms, p99_ms, seconds (those known), parameters."""
-        line: dict[str, object] = {"name": self.name}
-        for figure in ("messages_per_s", "bytes_per_s", "p50_ms", "p99_ms", "seconds"):
-            value = self.median(figure)
-            if value is not None:
-                line[figure] = _rounded(value)
-        line["parameters"] = {**self.parameters, "runs": len(self.runs), "spread": round(self.spread, 3)}
-        return json.dumps(line)
+    def figures(self) -> dict[str, float]:
+        """The medians of those figures that apply."""
+        found = {name: self.median(name) for name in FIGURES}
+        return {name: _rounded(value) for name, value in found.items() if value is not None}
+
+    def all_parameters(self) -> dict[str, object]:
+        """The parameters, with the number of runs and their spread."""
+        return {**self.parameters, "runs": len(self.runs), "spread": round(self.spread, 3)}
+
+
+def as_json(name: str, results: Sequence[BenchResult]) -> str:
+    """One line for a bench: its name, the figures that apply, its parameters.
+
+    A bench that measures several things gives the figures of the first, and all under `parameters.parts`.
+    """
+    first = results[0]
+    parameters = first.all_parameters()
+    if len(results) > 1:
+        parameters["parts"] = {each.name: {**each.figures(), **each.all_parameters()} for each in results}
+    return json.dumps({"name": name, **first.figures(), "parameters": parameters})
 
 
 def percentile(ordered: Sequence[float], share: float) -> float:

@@ -7,12 +7,12 @@ import json
 import pytest
 
 from cluster.bench.options import BenchOptions
-from cluster.bench.result import BenchResult, Run, percentile
+from cluster.bench.result import BenchResult, Run, as_json, percentile
 
 
 def test_the_json_line_has_medians_of_what_applies_and_the_parameters() -> None:
     runs = [Run(2.0, messages=count) for count in (2_000, 8_000, 4_000)]
-    line = json.loads(BenchResult("send-table", runs, {"flush": "async"}).as_json())
+    line = json.loads(as_json("send-table", [BenchResult("send-table", runs, {"flush": "async"})]))
     assert line == {
         "name": "send-table",
         "messages_per_s": 2_000,
@@ -40,3 +40,13 @@ def test_the_machines_limits_are_measured() -> None:
     assert set(results) == {"memory-copy", "first-touch", "append-fdatasync", "loopback-tcp"}
     assert (results["memory-copy"].median("bytes_per_s") or 0) > 1e8
     assert (results["append-fdatasync"].median("p50_ms") or 0) > 0
+
+
+def test_a_bench_of_several_parts_is_one_line_too() -> None:
+    parts = [BenchResult("spark-read-bodies", [Run(1.0, 10)]), BenchResult("spark-read-all", [Run(1.0, 5)])]
+    line = json.loads(as_json("spark-read", parts))
+    assert (line["name"], line["messages_per_s"]) == ("spark-read", 10)
+    assert {name: part["messages_per_s"] for name, part in line["parameters"]["parts"].items()} == {
+        "spark-read-bodies": 10,
+        "spark-read-all": 5,
+    }

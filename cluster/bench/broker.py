@@ -1,0 +1,93 @@
+"""A broker for a bench: in a process of its own, on free ports, with a store that is gone afterwards."""
+
+from __future__ import annotations
+
+import os
+import selectors
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from cluster.bench.options import BenchFailed, BenchOptions
+
+START_TIMEOUT_S = 60.0
+STOP_TIMEOUT_S = 60.0
+SOURCE_ROOT = Path(__file__).parent.parent.parent
+
+
+@dataclass
+class BenchCluster:
+    """A nameserver and a broker in one process; the store stays until the `with` ends."""
+
+    nameservers: str
+    store: Path
+    process: subprocess.Popen[str]
+
+    def stop(self) -> None:
+        """Shut the broker down in order."""
+        self.process.terminate()
+        try:
+            self.process.wait(STOP_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+            raise BenchFailed(f"the broker did not end within {STOP_TIMEOUT_S:g} s and was killed") from None
+
+
+@contextmanager
+def bench_cluster(options: BenchOptions, flush: str | None = None) -> Iterator[BenchCluster]:
+    """Give a fresh broker with `flush` (default: the options'); raises `BenchFailed` if it does not start."""
+    root = Path(tempfile.mkdtemp(prefix="raymq-bench-", dir=options.directory))
+    log_file = root / "broker.log"
+    command = [
+        sys.executable, "-m", "actors.standalone", "--store-root", str(root), "--nameserver-port", "0",
+        "--broker-port", "0", "--flush", flush or options.flush,
+    ]  # fmt: skip
+    environment = {**os.environ, "PYTHONPATH": str(SOURCE_ROOT)}
+    try:
+        with log_file.open("w") as log:
+            # Its own session: Ctrl-C reaches only the bench, which then ends its broker in order.
+            process = subprocess.Popen(
+                command,
+                env=environment,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+                start_new_session=True,
+            )
+        try:
+            nameservers = _wait_until_ready(process, log_file)
+            yield BenchCluster(nameservers, root / "broker-a-0", process)
+        finally:
+            _end(process)
+    finally:
+        shutil.rmtree(root)
+
+
+def _wait_until_ready(process: subprocess.Popen[str], log_file: Path) -> str:
+    assert process.stdout is not None
+    deadline_s = time.monotonic() + START_TIMEOUT_S
+    with selectors.DefaultSelector() as selector:
+        selector.register(process.stdout, selectors.EVENT_READ)
+        while selector.select(max(deadline_s - time.monotonic(), 0)):
+            line = process.stdout.readline()
+            if line.startswith("READY "):
+                return line.split()[1]
+            if not line:
+                break
+    tail = "\n".join(log_file.read_text().splitlines()[-10:])
+    raise BenchFailed(f"the broker was not ready within {START_TIMEOUT_S:g} s; its log ends:\n{tail}")
+
+
+def _end(process: subprocess.Popen[str]) -> None:
+    if process.poll() is None:
+        process.kill()
+        process.wait()
+    if process.stdout is not None:
+        process.stdout.close()

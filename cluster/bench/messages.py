@@ -1,0 +1,81 @@
+"""The messages that the benches send: as many as wanted, each with a key of its own, at next to no cost."""
+
+from __future__ import annotations
+
+import zlib
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+KEY_PREFIX_BYTES = 6
+KEY_DIGITS = 8
+KEY_BYTES = KEY_PREFIX_BYTES + KEY_DIGITS
+TAGS = ("red", "green", "blue", "black")
+
+
+class MessagePool:
+    """A table of `rows` messages that is sent again and again; `stamp` gives all of them new keys in place.
+
+    Bodies are random bytes. A key is the number of the round and that of the row: `r00002-00012345`, say.
+    """
+
+    def __init__(self, rows: int, body_bytes: int, seed: int = 5) -> None:
+        if body_bytes % 8:
+            raise ValueError(f"body_bytes={body_bytes}: give a multiple of 8, or the checksum does not fit")
+        self.rows = rows
+        self.body_bytes = body_bytes
+        random = np.random.default_rng(seed)
+        self._bodies: NDArray[np.uint8] = random.integers(0, 256, rows * body_bytes, np.uint8)
+        self._keys = np.zeros((rows, KEY_BYTES), np.uint8)
+        numbers = np.arange(rows)
+        for digit in range(KEY_DIGITS):
+            self._keys[:, KEY_BYTES - 1 - digit] = ord("0") + numbers // 10**digit % 10
+        self.table = pa.table(
+            {
+                "body": _column(pa.binary(), rows, body_bytes, self._bodies),
+                "keys": _column(pa.string(), rows, KEY_BYTES, self._keys),
+                "tags": pa.array(TAGS).take(pa.array(numbers % len(TAGS))),
+            }
+        )
+        self.stamp(0)
+
+    def stamp(self, number: int) -> pa.Table:
+        """Give the table with the keys of round `number`. Nothing may be using the table meanwhile."""
+        prefix = f"r{number:0{KEY_PREFIX_BYTES - 2}d}-".encode()
+        self._keys[:, :KEY_PREFIX_BYTES] = np.frombuffer(prefix, np.uint8)
+        return self.table
+
+    def last_key(self) -> str:
+        """The key of the last row."""
+        return bytes(self._keys[-1]).decode()
+
+    def body(self, row: int) -> bytes:
+        """The body of a row."""
+        return self._bodies[row * self.body_bytes : (row + 1) * self.body_bytes].tobytes()
+
+    def checksum(self) -> int:
+        """The sum of all bodies, taken as 64-bit numbers, modulo 2**64."""
+        return checksum(self._bodies)
+
+    def crc_sum(self) -> int:
+        """The sum of the CRC-32s of all bodies: what Spark's `sum(crc32(body))` gives."""
+        return sum(zlib.crc32(self.body(row)) for row in range(self.rows))
+
+
+def checksum(data: NDArray[np.uint8]) -> int:
+    """The sum of bytes taken as 64-bit numbers, modulo 2**64; their count is a multiple of 8."""
+    # Unaligned data is viewed as it is: numpy reads it all the same.
+    return int(data.view(np.uint64).sum(dtype=np.uint64))
+
+
+def bodies_of(column: pa.Array) -> NDArray[np.uint8]:
+    """The bytes of a column of bodies, back to back."""
+    _, offsets, data = column.buffers()
+    borders = np.frombuffer(offsets, np.int32)[column.offset : column.offset + len(column) + 1]
+    return np.frombuffer(data, np.uint8)[borders[0] : borders[-1]]
+
+
+def _column(kind: pa.DataType, rows: int, width: int, data: NDArray[np.uint8]) -> pa.Array:
+    offsets = np.arange(rows + 1, dtype=np.int32) * np.int32(width)
+    return pa.Array.from_buffers(kind, rows, [None, pa.py_buffer(offsets), pa.py_buffer(data)])

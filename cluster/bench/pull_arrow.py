@@ -1,0 +1,72 @@
+"""pull-arrow: a backlog over the socket as Arrow, all columns; each pass verified by count and checksum."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+
+from cluster.bench.broker import bench_cluster
+from cluster.bench.messages import MessagePool, bodies_of, checksum
+from cluster.bench.options import BenchFailed, BenchOptions
+from cluster.bench.result import BenchResult, Run
+from cluster.bench.sending import QUEUES, fill
+from cluster.client import PullConsumer
+
+POOL_ROWS = 500_000
+POLL_ROWS = 65_536
+WORD = 2**64
+
+
+def run(options: BenchOptions) -> list[BenchResult]:
+    """Measure over one backlog of about `options.messages`."""
+    pool = MessagePool(min(POOL_ROWS, options.messages), options.body_bytes)
+    rounds = max(options.messages // pool.rows, 1)
+    runs = []
+    with bench_cluster(options, "async") as cluster:
+        options.progress(f"pull-arrow: sending {rounds * pool.rows:,} messages")
+        messages = fill(cluster.nameservers, "bench", pool, rounds)
+        expected = pool.checksum() * rounds % WORD
+        with PullConsumer(cluster.nameservers, group="bench") as consumer:
+            consumer.assign(consumer.queues("bench"))
+            _measure(consumer, messages, expected, options.warm_up_s)
+            for number in range(options.runs):
+                options.progress(f"pull-arrow: run {number + 1} of {options.runs}")
+                runs.append(_measure(consumer, messages, expected, options.seconds))
+    parameters = {
+        "backlog": messages,
+        "body_bytes": options.body_bytes,
+        "queues": QUEUES,
+        "columns": "all",
+        "mapped": False,
+    }
+    return [BenchResult("pull-arrow", runs, parameters)]
+
+
+def _measure(consumer: PullConsumer, messages: int, expected: int, seconds: float) -> Run:
+    """Pull the backlog again and again until the time is over; at least once."""
+    passes = total_bytes = 0
+    started = time.perf_counter()
+    while not passes or time.perf_counter() - started < seconds:
+        consumer.seek_to_beginning()
+        total_bytes += _pull_once(consumer, messages, expected)
+        passes += 1
+    return Run(time.perf_counter() - started, passes * messages, total_bytes)
+
+
+def _pull_once(consumer: PullConsumer, messages: int, expected: int) -> int:
+    """Pull the whole backlog; gives the bytes of the bodies. Raises `BenchFailed` when they are not right."""
+    count = total = body_bytes = 0
+    while count < messages:
+        batch = consumer.poll_arrow(max_rows=POLL_ROWS, timeout_ms=10_000)
+        if not batch.num_rows:
+            raise BenchFailed(f"{count:,} of {messages:,} messages came, then none for 10 s")
+        bodies = bodies_of(batch.column("body"))
+        total = (total + checksum(np.ascontiguousarray(bodies))) % WORD
+        body_bytes += len(bodies)
+        count += batch.num_rows
+    if (count, total) != (messages, expected):
+        raise BenchFailed(
+            f"{count:,} messages came, checksum {total:x}; {messages:,} were sent, {expected:x}"
+        )
+    return body_bytes

@@ -1,0 +1,82 @@
+"""push: a listener with up to 32 messages a call that reads every field; offsets are committed."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+from cluster.bench.broker import bench_cluster
+from cluster.bench.messages import MessagePool
+from cluster.bench.options import BenchFailed, BenchOptions
+from cluster.bench.result import BenchResult, Run
+from cluster.bench.sending import QUEUES, fill
+from cluster.client import MessageExt, PushConfig, PushConsumer
+
+POOL_ROWS = 500_000
+BATCH = 32
+LISTENERS = 4
+STALL_TIMEOUT_S = 30.0
+
+
+class Reader:
+    """Reads every field of every message, and knows when enough have come."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.characters = 0
+        self._lock = threading.Lock()
+
+    def __call__(self, messages: list[MessageExt]) -> None:
+        """Listen."""
+        characters = 0
+        for message in messages:
+            characters += len(message.body) + len(message.tags or "") + len(message.keys or "")
+            characters += len(message.msg_id) + len(message.properties) + message.queue_id
+            characters += (message.queue_offset ^ message.born_timestamp ^ message.store_timestamp) & 1
+        with self._lock:
+            self.count += len(messages)
+            self.characters += characters
+
+
+def run(options: BenchOptions) -> list[BenchResult]:
+    """Measure over one backlog of about `options.messages`; each run is a group of its own."""
+    pool = MessagePool(min(POOL_ROWS, options.messages), options.body_bytes)
+    rounds = max(options.messages // pool.rows, 1)
+    with bench_cluster(options, "async") as cluster:
+        options.progress(f"push: sending {rounds * pool.rows:,} messages")
+        messages = fill(cluster.nameservers, "bench", pool, rounds)
+        _drain(cluster.nameservers, "warm", messages, options.warm_up_s)
+        runs = []
+        for number in range(options.runs):
+            options.progress(f"push: run {number + 1} of {options.runs}")
+            count, seconds = _drain(cluster.nameservers, f"run-{number}", messages, options.seconds)
+            runs.append(Run(seconds, count, count * pool.body_bytes))
+    parameters = {
+        "backlog": messages,
+        "body_bytes": options.body_bytes,
+        "queues": QUEUES,
+        "consume_batch": BATCH,
+        "consume_threads": LISTENERS,
+    }
+    return [BenchResult("push", runs, parameters)]
+
+
+def _drain(nameservers: str, group: str, messages: int, seconds: float) -> tuple[int, float]:
+    """Consume the backlog to its end or for `seconds`; gives how many messages, and how long it took."""
+    reader = Reader()
+    config = PushConfig(consume_batch=BATCH, consume_threads=LISTENERS)
+    with PushConsumer(nameservers, group, reader, config=config) as consumer:
+        consumer.subscribe("bench")
+        _wait_for(reader, 1)
+        first, started = reader.count, time.perf_counter()
+        while reader.count < messages and time.perf_counter() - started < seconds:
+            _wait_for(reader, reader.count + 1)
+        return reader.count - first, time.perf_counter() - started
+
+
+def _wait_for(reader: Reader, count: int) -> None:
+    deadline_s = time.monotonic() + STALL_TIMEOUT_S
+    while reader.count < count:
+        if time.monotonic() > deadline_s:
+            raise BenchFailed(f"{reader.count:,} messages were consumed, then none for {STALL_TIMEOUT_S:g} s")
+        time.sleep(0.005)

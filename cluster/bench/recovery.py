@@ -1,0 +1,83 @@
+"""recovery: a log by send-table, no checkpoint, warm cache: the scan alone, and queues and index rebuilt."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from pathlib import Path
+
+from cluster.bench.broker import bench_cluster
+from cluster.bench.messages import MessagePool
+from cluster.bench.options import BenchFailed, BenchOptions
+from cluster.bench.result import BenchResult, Run
+from cluster.bench.sending import fill
+from store.clock import SystemClock
+from store.identity import read_name
+from store.message_store import MessageStore
+from store.opening import CHECKPOINT, CONSUME_QUEUE, INDEX, open_parts
+from store.recovery import find_tail
+from store.settings import StoreSettings
+from store.summary import summary_path
+
+POOL_ROWS = 250_000
+TOPIC = "bench"
+RECORD_OVERHEAD_BYTES = 165
+"""About what a record of the pool has besides its body."""
+
+
+def run(options: BenchOptions) -> list[BenchResult]:
+    """Measure over a log of about `options.log_bytes`."""
+    pool = MessagePool(POOL_ROWS, options.body_bytes)
+    rounds = -(-options.log_bytes // (pool.rows * (pool.body_bytes + RECORD_OVERHEAD_BYTES)))
+    with bench_cluster(options, "async") as cluster:
+        options.progress(f"recovery: writing {rounds * pool.rows:,} messages")
+        messages = fill(cluster.nameservers, TOPIC, pool, rounds)
+        cluster.stop()
+        settings = StoreSettings.model_validate({"flush": "async"})
+        scans, rebuilds = [], []
+        scan(cluster.store, settings, messages)  # warms the cache
+        for number in range(options.runs):
+            options.progress(f"recovery: run {number + 1} of {options.runs}")
+            scans.append(scan(cluster.store, settings, messages))
+            rebuilds.append(rebuild(cluster.store, settings, messages, pool.last_key()))
+    parameters = {"log_bytes": scans[0].bytes, "body_bytes": options.body_bytes, "cache": "warm", "crc": True}
+    return [
+        BenchResult("recovery-scan", scans, parameters),
+        BenchResult("recovery-rebuild", rebuilds, {**parameters, "index": True}),
+    ]
+
+
+def scan(store: Path, settings: StoreSettings, messages: int) -> Run:
+    """Find the log's end from its beginning, every record checked; nothing is changed."""
+    parts = open_parts(store, settings)
+    try:
+        started = time.perf_counter()
+        tail = find_tail(parts.log, 0, check_crc=True, skip_damage=True)
+        seconds = time.perf_counter() - started
+    finally:
+        parts.close()
+    if tail.records < messages or tail.damaged_bytes:
+        raise BenchFailed(f"the scan found {tail.records:,} records, at least {messages:,} were stored")
+    return Run(seconds, tail.records, tail.position)
+
+
+def rebuild(store: Path, settings: StoreSettings, messages: int, last_key: str) -> Run:
+    """Open the store as after a crash that left nothing but the log."""
+    for directory in (CONSUME_QUEUE, INDEX):
+        shutil.rmtree(store / directory)
+    for note in (store / CHECKPOINT, summary_path(store)):
+        note.unlink(missing_ok=True)
+    (store / "abort").touch()
+    name = read_name(store)
+    assert name is not None
+    started = time.perf_counter()
+    opened = MessageStore.open(store, settings, name.identity, SystemClock())
+    seconds = time.perf_counter() - started
+    try:
+        log_bytes = opened.positions.written
+        there = sum(opened.max_offset(topic, queue) for topic, queue in opened.queues() if topic == TOPIC)
+        if there != messages or not opened.query_by_key(TOPIC, last_key):
+            raise BenchFailed(f"{there:,} of {messages:,} messages were found again, or {last_key} was not")
+    finally:
+        opened.close()
+    return Run(seconds, messages, log_bytes)

@@ -1,0 +1,50 @@
+"""send-table: columns to eight queues by key hash, index on, until all is acknowledged and dispatched."""
+
+from __future__ import annotations
+
+import time
+
+from cluster.bench.broker import bench_cluster
+from cluster.bench.messages import MessagePool
+from cluster.bench.options import BenchOptions
+from cluster.bench.result import BenchResult, Run
+from cluster.bench.sending import QUEUES, await_arrival, make_topic, send_rounds
+from cluster.client import Producer
+
+TABLE_ROWS = 500_000
+
+
+def run(options: BenchOptions) -> list[BenchResult]:
+    """Measure with the flush mode of the options; a fresh broker and store for each run."""
+    pool = MessagePool(TABLE_ROWS, options.body_bytes)
+    runs = []
+    for number in range(options.runs):
+        options.progress(f"send-table, {options.flush} flush: run {number + 1} of {options.runs}")
+        runs.append(measure(options, pool))
+    return [
+        BenchResult(
+            "send-table",
+            runs,
+            {
+                "flush": options.flush,
+                "body_bytes": options.body_bytes,
+                "queues": QUEUES,
+                "table_rows": TABLE_ROWS,
+                "index": True,
+            },
+        )
+    ]
+
+
+def measure(options: BenchOptions, pool: MessagePool) -> Run:
+    """One run."""
+    with bench_cluster(options) as cluster, Producer(cluster.nameservers) as producer:
+        make_topic(cluster.nameservers, "warm")
+        make_topic(cluster.nameservers, "bench")
+        warmed = send_rounds(producer, "warm", pool, 0, options.warm_up_s)
+        started = time.perf_counter()
+        rounds = send_rounds(producer, "bench", pool, warmed, options.seconds)
+        messages = rounds * pool.rows
+        await_arrival(cluster.nameservers, "bench", messages, pool.last_key())
+        seconds = time.perf_counter() - started
+        return Run(seconds, messages, messages * pool.body_bytes)

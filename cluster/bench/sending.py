@@ -1,0 +1,61 @@
+"""What the benches that send have in common: topics, a backlog, and the proof that all has arrived."""
+
+from __future__ import annotations
+
+import time
+
+from cluster.bench.messages import MessagePool
+from cluster.bench.options import BenchFailed
+from cluster.client import Admin, Producer
+
+ARRIVAL_TIMEOUT_S = 60.0
+QUEUES = 8
+
+
+def make_topic(nameservers: str, topic: str, queues: int = QUEUES) -> None:
+    """Create a topic."""
+    with Admin(nameservers) as admin:
+        admin.create_topic(topic, queues=queues)
+
+
+def send_rounds(producer: Producer, topic: str, pool: MessagePool, first_round: int, seconds: float) -> int:
+    """Send the pool again and again, with new keys each time, for `seconds`; gives how many rounds it was."""
+    rounds = 0
+    deadline_s = time.perf_counter() + seconds
+    while time.perf_counter() < deadline_s:
+        producer.send_table(
+            topic, pool.stamp(first_round + rounds), keys="keys", tags="tags", sharding_key="keys"
+        )
+        rounds += 1
+    return rounds
+
+
+def fill(nameservers: str, topic: str, pool: MessagePool, rounds: int, queues: int = QUEUES) -> int:
+    """Make `topic` hold `rounds` times the pool, all of it dispatched; gives the number of messages."""
+    make_topic(nameservers, topic, queues)
+    with Producer(nameservers) as producer:
+        for number in range(rounds):
+            producer.send_table(topic, pool.stamp(number), keys="keys", tags="tags", sharding_key="keys")
+    await_arrival(nameservers, topic, rounds * pool.rows, pool.last_key())
+    return rounds * pool.rows
+
+
+def await_arrival(nameservers: str, topic: str, messages: int, last_key: str | None) -> None:
+    """Wait until all messages can be found by offset and the last one by its key; raises `BenchFailed`.
+
+    An acknowledgement says that a message is stored, this that consumers and queries see it.
+    """
+    deadline_s = time.monotonic() + ARRIVAL_TIMEOUT_S
+    with Admin(nameservers) as admin:
+        while True:
+            ends, begins = admin.end_offsets(topic), admin.beginning_offsets(topic)
+            there = sum(ends.values()) - sum(begins.values())
+            if there > messages:
+                raise BenchFailed(f"{topic} holds {there:,} messages, {messages:,} were acknowledged")
+            if there == messages and (last_key is None or admin.messages_by_key(topic, last_key)):
+                return
+            if time.monotonic() > deadline_s:
+                raise BenchFailed(
+                    f"after {ARRIVAL_TIMEOUT_S:g} s {topic} holds {there:,} of {messages:,} acknowledged"
+                    f" messages, or the key {last_key} is not in the index"
+                )

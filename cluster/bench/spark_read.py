@@ -1,0 +1,94 @@
+"""spark-read: plain local[2] over mapped files; bodies summed by Spark, all columns into the noop sink."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from cluster.bench.broker import bench_cluster
+from cluster.bench.messages import MessagePool
+from cluster.bench.options import BenchFailed, BenchOptions
+from cluster.bench.result import BenchResult, Run
+from cluster.bench.sending import QUEUES, fill
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+POOL_ROWS = 500_000
+CORES = 2
+
+
+def run(options: BenchOptions) -> list[BenchResult]:
+    """Measure over one backlog of about `options.messages`."""
+    from jobs import local_session, read_queue
+
+    pool = MessagePool(min(POOL_ROWS, options.messages), options.body_bytes)
+    rounds = max(options.messages // pool.rows, 1)
+    with bench_cluster(options, "async") as cluster:
+        options.progress(f"spark-read: sending {rounds * pool.rows:,} messages")
+        messages = fill(cluster.nameservers, "bench", pool, rounds)
+        options.progress("spark-read: starting Spark")
+        spark = local_session("raymq-bench", CORES)
+        try:
+            everything = read_queue(spark, "bench", nameservers=cluster.nameservers)
+            bodies = read_queue(spark, "bench", nameservers=cluster.nameservers, columns=["body"])
+            _verify(everything, messages, pool.crc_sum() * rounds)
+
+            def sum_bodies() -> None:
+                total = bodies.selectExpr("sum(length(body))").first()
+                if total is None or total[0] != messages * pool.body_bytes:
+                    raise BenchFailed(f"Spark summed {total} bytes, {messages * pool.body_bytes} were sent")
+
+            def write_all() -> None:
+                everything.write.format("noop").mode("overwrite").save()
+
+            parameters = {
+                "backlog": messages,
+                "body_bytes": options.body_bytes,
+                "queues": QUEUES,
+                "cores": CORES,
+            }
+            return [
+                BenchResult(
+                    name,
+                    _repeat(options, name, messages, pool.body_bytes, job),
+                    {**parameters, "columns": columns},
+                )
+                for name, columns, job in (
+                    ("spark-read-bodies", "body", sum_bodies),
+                    ("spark-read-all", "all", write_all),
+                )
+            ]
+        finally:
+            spark.stop()
+
+
+def _repeat(
+    options: BenchOptions, name: str, messages: int, body_bytes: int, job: Callable[[], None]
+) -> list[Run]:
+    _measure(messages, body_bytes, job, options.warm_up_s)
+    runs = []
+    for number in range(options.runs):
+        options.progress(f"{name}: run {number + 1} of {options.runs}")
+        runs.append(_measure(messages, body_bytes, job, options.seconds))
+    return runs
+
+
+def _measure(messages: int, body_bytes: int, job: Callable[[], None], seconds: float) -> Run:
+    """Do the job again and again until the time is over; at least once."""
+    passes = 0
+    started = time.perf_counter()
+    while not passes or time.perf_counter() - started < seconds:
+        job()
+        passes += 1
+    return Run(time.perf_counter() - started, passes * messages, passes * messages * body_bytes)
+
+
+def _verify(frame: DataFrame, messages: int, crc_sum: int) -> None:
+    """Compare count and checksum of what Spark reads with what was sent."""
+    found = frame.selectExpr("count(uniqKey)", "sum(crc32(body))", "count(properties['KEYS'])").first()
+    if found is None or tuple(found) != (messages, crc_sum, messages):
+        raise BenchFailed(
+            f"Spark read (count, CRC sum, keys) {found}, expected {(messages, crc_sum, messages)}"
+        )

@@ -1,0 +1,97 @@
+"""`raymq bench`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from cluster.bench.options import BenchOptions
+
+EXIT_FAILED = 1
+EXIT_INTERRUPTED = 130
+
+
+def command(
+    name: Annotated[
+        str, typer.Argument(help="A bench, `all`, or `list` for their names.", show_default=False)
+    ],
+    as_json: Annotated[
+        bool, typer.Option("--json", help="One line of JSON a bench instead of a table.")
+    ] = False,
+    seconds: Annotated[float, typer.Option(min=0.1, help="How long each run is measured.")] = 20.0,
+    warm_up: Annotated[float, typer.Option(min=0.0, metavar="SECONDS", help="How long to warm up.")] = 3.0,
+    runs: Annotated[int, typer.Option(min=1, help="How many runs; the median is reported.")] = 3,
+    flush: Annotated[str, typer.Option(help="The broker's flush mode: async or sync.")] = "async",
+    body_bytes: Annotated[int, typer.Option(min=8, help="The size of a body; a multiple of 8.")] = 128,
+    messages: Annotated[
+        int, typer.Option(min=1000, help="How long a backlog is where one is read.")
+    ] = 4_000_000,
+    log_bytes: Annotated[int, typer.Option(min=1, help="How long a log is where one is recovered.")] = 2
+    * 1024**3,
+    directory: Annotated[
+        Path | None,
+        typer.Option(help="Where to lay stores; by default with temporary files.", show_default=False),
+    ] = None,
+) -> None:
+    """Measure RayMQ on this machine.
+
+    Each bench starts the broker that it needs in a process of its own on free ports, and leaves nothing.
+    """
+    from cluster.bench.options import BenchOptions
+    from cluster.bench.registry import ALL, BENCHES
+
+    if name == "list":
+        width = max(map(len, BENCHES))
+        typer.echo("\n".join(f"{each:{width}}  {line}" for each, line in BENCHES.items()))
+        return
+    if name not in (*BENCHES, ALL):
+        raise typer.BadParameter(f"{name!r} is none of {', '.join(BENCHES)}, {ALL}", param_hint="NAME")
+    if flush not in ("async", "sync"):
+        raise typer.BadParameter(f"{flush!r} is neither async nor sync", param_hint="--flush")
+    if body_bytes % 8:
+        raise typer.BadParameter(f"{body_bytes} is no multiple of 8", param_hint="--body-bytes")
+    options = BenchOptions(seconds, warm_up, runs, flush, body_bytes, messages, log_bytes, directory)
+    raise typer.Exit(_run(name, options, as_json))
+
+
+def _run(name: str, options: BenchOptions, as_json: bool) -> int:
+    """Run and print; progress goes to standard error, so that standard output is the result alone."""
+    from dataclasses import replace
+
+    import logging
+    import sys
+
+    import structlog
+    from rich.console import Console
+
+    from cluster.bench.options import BenchFailed
+    from cluster.bench.registry import run_named
+    from cluster.bench.report import flush_ratios, results_table
+    from cluster.bench.result import as_json as json_line
+
+    structlog.configure(
+        wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING),
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+    )
+    console, errors = Console(), Console(stderr=True)
+    everything = []
+    try:
+        with errors.status("starting") as status:
+            for each, results in run_named(name, replace(options, progress=status.update)):
+                everything += results
+                if as_json:
+                    typer.echo(json_line(each, results))
+    except BenchFailed as error:
+        errors.print(str(error), style="red", highlight=False, markup=False)
+        return EXIT_FAILED
+    except KeyboardInterrupt:
+        errors.print("interrupted; nothing is left running", style="yellow")
+        return EXIT_INTERRUPTED
+    if not as_json:
+        console.print(results_table(everything))
+        for line in flush_ratios(everything):
+            console.print(line)
+    return 0
