@@ -1,0 +1,285 @@
+"""A rebalancer over its socket, as brokers use it, with a real nameserver to ask for routes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+import structlog
+import uvloop
+
+from actors.nameserver.service import NameserverService
+from actors.nameserver.settings import NameserverSettings
+from actors.rebalancer.service import RebalancerService
+from actors.rebalancer.settings import RebalancerSettings
+from actors.remoting.bodies import (
+    ConsumerData,
+    DataVersion,
+    GroupMembers,
+    HeartbeatData,
+    RegisterBrokerBody,
+    SubscriptionData,
+    SyncGroupReply,
+    SyncGroupRequest,
+)
+from actors.remoting.chain import RequestContext
+from actors.remoting.client import RemotingClient
+from actors.remoting.codes import RayMQRequestCode, RequestCode
+from actors.remoting.command import RemotingCommand
+from actors.remoting.errors import Refused
+from actors.remoting.headers import ForwardHeartbeatHeader, ForwardUnregisterHeader, RegisterBrokerHeader
+from actors.remoting.table import RequestTable
+from store.clock import Clock, SystemClock
+
+
+class Broker:
+    """A broker as the rebalancer sees it: it forwards, asks for members and is told of changes."""
+
+    def __init__(self, rebalancer: RebalancerService, nameserver: NameserverService) -> None:
+        table = RequestTable()
+        table.add(RayMQRequestCode.GROUP_CHANGED, self._changed)
+        self.client = RemotingClient(SystemClock(), table)
+        self.rebalancer = rebalancer
+        self.nameserver = nameserver
+        self.changes: list[tuple[str, GroupMembers]] = []
+
+    def _changed(self, context: RequestContext) -> None:
+        command = context.command
+        self.changes.append((command.ext["consumerGroup"], GroupMembers.decode(command.body)))
+
+    async def ask(self, code: int, ext: dict[str, str] | None = None, body: bytes = b"") -> RemotingCommand:
+        return await self.client.ask(self.rebalancer.address, RemotingCommand(code, ext, body), 5000)
+
+    async def register(self, queues: int) -> None:
+        config = {"topicName": "T", "readQueueNums": queues, "writeQueueNums": queues, "perm": 6}
+        body = RegisterBrokerBody(DataVersion(queues), {"T": config}).encode()
+        header = RegisterBrokerHeader("b", "127.0.0.1:1", "C", 0)
+        command = RemotingCommand(RequestCode.REGISTER_BROKER, header.to_ext(), body)
+        await self.client.ask(self.nameserver.address, command, 5000)
+
+    async def sync(self, request: SyncGroupRequest) -> SyncGroupReply:
+        answer = await self.ask(RayMQRequestCode.FORWARD_SYNC, body=request.encode())
+        return SyncGroupReply.decode(answer.body)
+
+    async def members(self, group: str) -> GroupMembers:
+        answer = await self.ask(RayMQRequestCode.GROUP_MEMBERS, {"consumerGroup": group})
+        return GroupMembers.decode(answer.body)
+
+    async def heartbeat(self, client_id: str, language: str, model: str = "CLUSTERING") -> None:
+        consumer = ConsumerData("g", message_model=model, subscriptions=[SubscriptionData("T")])
+        header = ForwardHeartbeatHeader("b", language)
+        body = HeartbeatData(client_id, [consumer]).encode()
+        await self.ask(RayMQRequestCode.FORWARD_HEARTBEAT, header.to_ext(), body)
+
+    async def told(self, count: int) -> None:
+        while len(self.changes) < count:  # noqa: ASYNC110 - a one-way request has no answer
+            await asyncio.sleep(0)
+
+
+@asynccontextmanager
+async def rebalancing(data_dir: Path, clock: Clock, **settings: object) -> AsyncIterator[Broker]:
+    nameserver = NameserverService(NameserverSettings(listen_port=0), SystemClock())
+    await nameserver.start()
+    given = {"data_dir": data_dir, "nameservers": nameserver.address, **settings}
+    rebalancer = RebalancerService(RebalancerSettings.model_validate(given), clock)
+    await rebalancer.start()
+    broker = Broker(rebalancer, nameserver)
+    try:
+        yield broker
+    finally:
+        await broker.client.close()
+        await rebalancer.stop()
+        await nameserver.stop()
+
+
+def run(story: Callable[[], Awaitable[None]]) -> None:
+    async def within() -> None:
+        await asyncio.wait_for(story(), 10)
+
+    uvloop.run(within())
+
+
+def request(client_id: str, reply: SyncGroupReply | None = None, **fields: object) -> SyncGroupRequest:
+    made = SyncGroupRequest("g", client_id, subscriptions={"T": "*"})
+    if reply is not None:
+        made.generation, made.owned = reply.generation, reply.granted
+    for name, value in fields.items():
+        setattr(made, name, value)
+    return made
+
+
+def ids(reply: SyncGroupReply) -> list[int]:
+    return [item.queue.queue_id for item in reply.granted]
+
+
+def test_a_first_member_gets_the_topics_queues_with_its_first_answer(tmp_path: Path, clock) -> None:
+    async def story() -> None:
+        async with rebalancing(tmp_path, clock) as broker:
+            await broker.register(4)
+            reply = await broker.sync(request("a"))
+            assert ids(reply) == [0, 1, 2, 3]
+            assert reply.lease_ms == 15_000
+            assert (await broker.members("g")).members == ("a",)
+            assert await broker.members("other") == GroupMembers()
+
+    run(story)
+
+
+def test_brokers_are_told_when_members_or_queues_change(tmp_path: Path, clock) -> None:
+    async def story() -> None:
+        async with rebalancing(tmp_path, clock) as broker:
+            await broker.register(2)
+            first = await broker.sync(request("a"))
+            await broker.told(1)
+            await broker.sync(request("b"))
+            await broker.told(2)
+            assert broker.changes[-1] == ("g", GroupMembers(("a", "b")))
+            await broker.sync(request("a", first))
+            await broker.register(6)
+            await broker.rebalancer.refresh_routes()
+            await broker.told(3)
+            reply = await broker.sync(request("a", first))
+            assert ids(reply) == [0, 1, 2]
+
+    run(story)
+
+
+def test_queues_that_left_the_routes_stay_for_a_while(tmp_path: Path, clock) -> None:
+    async def story() -> None:
+        async with rebalancing(tmp_path, clock) as broker:
+            await broker.register(4)
+            first = await broker.sync(request("a"))
+            await broker.register(2)
+            clock.advance(10_000)
+            await broker.rebalancer.refresh_routes()
+            second = await broker.sync(request("a", first))
+            assert ids(second) == [0, 1, 2, 3]
+            clock.advance(14_000)
+            await broker.sync(request("a", second))
+            for _ in range(4):
+                clock.advance(14_000)
+                second = await broker.sync(request("a", second))
+            await broker.rebalancer.refresh_routes()
+            assert ids(await broker.sync(request("a", second))) == [0, 1]
+
+    run(story)
+
+
+def test_a_restarted_rebalancer_waits_one_lease_before_it_grants_what_nobody_reports(
+    tmp_path: Path, clock
+) -> None:
+    async def story() -> None:
+        async with rebalancing(tmp_path, clock) as broker:
+            await broker.register(4)
+            held = await broker.sync(request("a", lease_ms=20_000))
+        async with rebalancing(tmp_path, clock) as broker:
+            await broker.register(4)
+            assert ids(await broker.sync(request("new"))) == []
+            held = await broker.sync(request("a", held, lease_ms=20_000, lease_left_ms=5_000))
+            assert ids(held) == [0, 1, 2, 3]
+            clock.advance(19_999)
+            assert ids(await broker.sync(request("late"))) == []
+            held = await broker.sync(request("a", held, lease_ms=20_000))
+            clock.advance(1)
+            broker.rebalancer.expire()
+            held = await broker.sync(request("a", held, lease_ms=20_000))
+            assert ids(held) == [0, 1], "the waiting is over: it shares"
+            await broker.sync(request("a", held, lease_ms=20_000))
+            assert ids(await broker.sync(request("late"))) == [2, 3], "`new` has not asked again"
+
+    run(story)
+
+
+def test_a_group_that_is_new_to_a_restarted_rebalancer_does_not_wait(tmp_path: Path, clock) -> None:
+    async def story() -> None:
+        async with rebalancing(tmp_path, clock) as broker:
+            await broker.register(2)
+            await broker.sync(request("a"))
+        async with rebalancing(tmp_path, clock) as broker:
+            await broker.register(2)
+            assert ids(await broker.sync(request("a", group="other"))) == [0, 1]
+
+    run(story)
+
+
+def test_clients_that_assign_themselves_take_their_group_along_unless_they_broadcast(
+    tmp_path: Path, clock
+) -> None:
+    async def story() -> None:
+        async with rebalancing(tmp_path, clock) as broker:
+            await broker.register(2)
+            await broker.heartbeat("python", "PYTHON")
+            await broker.heartbeat("radio", "JAVA", "BROADCASTING")
+            assert ids(await broker.sync(request("python"))) == [0, 1]
+            await broker.heartbeat("java", "JAVA")
+            reply = await broker.sync(request("python"))
+            assert reply.is_self_assigning
+            assert await broker.members("g") == GroupMembers(("java", "python"), True)
+            gone = ForwardUnregisterHeader("b", "java", "g", True)
+            await broker.ask(RayMQRequestCode.FORWARD_UNREGISTER, gone.to_ext())
+            assert await broker.members("g") == GroupMembers(("python",), False)
+            clock.advance(200_000)
+            broker.rebalancer.expire()
+            assert broker.rebalancer.groups == {}
+
+    run(story)
+
+
+def test_what_cannot_be_granted_is_refused_with_the_reason(tmp_path: Path, clock) -> None:
+    async def story() -> None:
+        async with rebalancing(tmp_path, clock, strategies={"fixed": "averagely_by_circle"}) as broker:
+            await broker.register(4)
+            with pytest.raises(Refused, match="a lease of 999999 ms is over max_lease_ms 120000"):
+                await broker.sync(request("a", lease_ms=999_999))
+            with pytest.raises(Refused, match="no strategy is named 'best'"):
+                await broker.sync(request("a", strategy="best"))
+            with pytest.raises(Refused, match="no SYNC_GROUP request"):
+                await broker.ask(RayMQRequestCode.SYNC_GROUP, body=b"\xff")
+            await broker.sync(request("a"))
+            with pytest.raises(Refused, match="all members of a group subscribe to the same") as error:
+                await broker.sync(request("b", subscriptions={"T": "tag"}))
+            assert error.value.code == 7002
+            await broker.sync(request("a", group="fixed"))
+            assert broker.rebalancer.groups["fixed"].strategy.name == "AVG_BY_CIRCLE"
+
+    with structlog.testing.capture_logs():
+        run(story)
+
+
+def test_a_disk_that_cannot_be_written_is_told_and_grants_nothing(tmp_path: Path, clock) -> None:
+    async def story() -> None:
+        async with rebalancing(tmp_path, clock) as broker:
+            await broker.register(2)
+            (tmp_path / "config").write_text("a file where the directory should be")
+            with pytest.raises(Refused, match="the generation cannot be kept"):
+                await broker.sync(request("a"))
+            (tmp_path / "config").unlink()
+            assert ids(await broker.sync(request("a"))) == [0, 1]
+
+    run(story)
+
+
+def test_without_a_nameserver_nothing_is_granted_and_nothing_taken(tmp_path: Path, clock) -> None:
+    async def story() -> None:
+        async with rebalancing(tmp_path, clock) as broker:
+            await broker.register(2)
+            first = await broker.sync(request("a"))
+            await broker.nameserver.stop()
+            await broker.rebalancer.refresh_routes()
+            assert ids(await broker.sync(request("a", first))) == [0, 1]
+            assert ids(await broker.sync(request("x", group="h", subscriptions={"U": "*"}))) == []
+
+    with structlog.testing.capture_logs():
+        run(story)
+
+
+def test_settings_name_what_is_wrong(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="no strategy is named 'best'"):
+        RebalancerSettings(data_dir=tmp_path, strategy="best")
+    with pytest.raises(ValueError, match="no strategy is named 'best'"):
+        RebalancerSettings(data_dir=tmp_path, strategies={"g": "best"})
+    settings = RebalancerSettings.model_validate({"data_dir": tmp_path, "nameservers": "a:1; b:2"})
+    assert settings.nameservers == ["a:1", "b:2"]
