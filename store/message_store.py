@@ -220,14 +220,16 @@ class MessageStore:
         else:
             self.positions.on_confirmed(offset, callback)
 
-    def tick(self) -> Sequence[Arrival]:
+    def tick(self, *, dispatch: bool = True) -> Sequence[Arrival]:
         """Dispatch a slice of what is confirmed, then call back those who waited; returns the queues that got
         something.
+
+        Without `dispatch` only those who waited are called back: many small ticks may share one dispatch.
         """
         positions = self.positions
         arrivals: list[Arrival] = []
         confirmed = positions.confirmed
-        if positions.dispatched < confirmed:
+        if dispatch and positions.dispatched < confirmed:
             self._dispatch(confirmed, arrivals)
         if positions.has_waiters and positions.first_waiting <= confirmed:
             if self._guards.epoch.is_ours():

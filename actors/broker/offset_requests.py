@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from store.message_store import MessageStore
+from collections.abc import Callable
 
 from actors.broker.groups import Groups
 from actors.broker.offsets import ConsumerOffsets
@@ -14,6 +14,7 @@ from actors.remoting.codes import ResponseCode
 from actors.remoting.command import RemotingCommand
 from actors.remoting.errors import Refused
 from actors.remoting.headers import OffsetResponse, QueryConsumerOffsetHeader, UpdateConsumerOffsetHeader
+from store.message_store import MessageStore
 
 
 class OffsetRequests:
@@ -26,7 +27,10 @@ class OffsetRequests:
         topics: Topics,
         groups: Groups,
         offsets: ConsumerOffsets,
+        catch_up: Callable[[], None],
     ) -> None:
+        """`catch_up` makes readable what is confirmed."""
+        self._catch_up = catch_up
         self._settings = settings
         self._store = store
         self._topics = topics
@@ -79,6 +83,7 @@ class OffsetRequests:
         return RemotingCommand.response(body=CommitOffsetsReply(refused).encode())
 
     def _is_young(self, header: QueryConsumerOffsetHeader) -> bool:
+        self._catch_up()
         return (
             self._settings.young_topics_are_read_from_start
             and self._store.min_offset(header.topic, header.queue_id) <= 0

@@ -6,6 +6,7 @@ deadline. Records are handed to the socket as slices of the map; no body is copi
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from actors.broker.clients import Clients
@@ -91,7 +92,10 @@ class Puller:
         clients: Clients[Connection],
         held: HeldPulls,
         clock: Clock,
+        catch_up: Callable[[], None],
     ) -> None:
+        """`catch_up` makes readable what is confirmed."""
+        self._catch_up = catch_up
         self._settings = settings
         self._store = store
         self._topics = topics
@@ -151,6 +155,7 @@ class Puller:
         return self._read(request)
 
     def _read(self, request: PullRequest) -> PullOutcome:
+        self._catch_up()
         found = self._store.get_message(
             request.topic,
             request.queue_id,

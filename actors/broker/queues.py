@@ -5,10 +5,9 @@ reader.
 from __future__ import annotations
 
 import socket
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
-
-from store.message_store import MessageStore
 
 from actors.broker.settings import BrokerSettings
 from actors.broker.topics import Topics
@@ -30,6 +29,7 @@ from actors.remoting.headers import (
 from store.consume_queue import UNIT_BYTES
 from store.errors import StoreError
 from store.message.record import decode_record
+from store.message_store import MessageStore
 
 QUERY_MESSAGES_MAX = 64
 NO_TIMESTAMP = -1
@@ -46,7 +46,16 @@ def machine_id() -> str:
 class QueueQueries:
     """Answers what is asked about queues, beside pulling from them."""
 
-    def __init__(self, settings: BrokerSettings, store: MessageStore, topics: Topics, address: str) -> None:
+    def __init__(
+        self,
+        settings: BrokerSettings,
+        store: MessageStore,
+        topics: Topics,
+        address: str,
+        catch_up: Callable[[], None],
+    ) -> None:
+        """`catch_up` makes readable what is confirmed."""
+        self._catch_up = catch_up
         self._settings = settings
         self._store = store
         self._topics = topics
@@ -55,6 +64,7 @@ class QueueQueries:
     def max_offset(self, context: RequestContext) -> RemotingCommand:
         """GET_MAX_OFFSET: one past the last readable message."""
         header: TopicQueueHeader = context.header
+        self._catch_up()
         return _offset(self._store.max_offset(header.topic, header.queue_id))
 
     def min_offset(self, context: RequestContext) -> RemotingCommand:
@@ -65,6 +75,7 @@ class QueueQueries:
     def search_offset(self, context: RequestContext) -> RemotingCommand:
         """SEARCH_OFFSET_BY_TIMESTAMP."""
         header: SearchOffsetHeader = context.header
+        self._catch_up()
         upper = header.boundary_type.upper() == "UPPER"
         return _offset(
             self._store.offset_by_timestamp(header.topic, header.queue_id, header.timestamp, upper=upper)
@@ -73,6 +84,7 @@ class QueueQueries:
     def earliest_store_time(self, context: RequestContext) -> RemotingCommand:
         """GET_EARLIEST_MSG_STORETIME: of the oldest message of a queue, -1 where there is none."""
         header: TopicQueueHeader = context.header
+        self._catch_up()
         oldest = self._store.min_offset(header.topic, header.queue_id)
         found = self._store.get_message(header.topic, header.queue_id, oldest, 1, 1)
         timestamp = NO_TIMESTAMP
@@ -94,6 +106,7 @@ class QueueQueries:
     def query_message(self, context: RequestContext) -> RemotingCommand:
         """QUERY_MESSAGE: by key, or by UNIQ_KEY, within a time."""
         header: QueryMessageHeader = context.header
+        self._catch_up()
         if header.is_unique_key:
             record = self._store.find_unique_key(header.topic, header.key)
             records = [] if record is None else [record]
@@ -122,6 +135,7 @@ class QueueQueries:
         read.
         """
         topic = self._topics.for_pulling(topic_name)
+        self._catch_up()
         store = self._store
         queues = [
             QueueRange(

@@ -53,6 +53,8 @@ EXPIRE_CLIENTS_MS = 10_000
 SAVE_TABLES_MS = 200
 START_RETRY_MS = 200
 TIMER_SLACK_S = 0.001
+DISPATCH_LATER_NS = 2_000_000
+DISPATCH_LATER_BYTES = 256 * 1024
 
 warm_up_once = cache(warm_up)
 
@@ -71,6 +73,8 @@ class BrokerService:
         self._held = HeldPulls(settings.max_held_pulls)
         self._hold_timer: asyncio.TimerHandle | None = None
         self._hold_timer_ns = 0
+        self._dispatch_timer: asyncio.TimerHandle | None = None
+        self._dispatched_ns = 0
         self._tasks: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:
@@ -139,8 +143,9 @@ class BrokerService:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        if self._hold_timer is not None:
-            self._hold_timer.cancel()
+        for timer in (self._hold_timer, self._dispatch_timer):
+            if timer is not None:
+                timer.cancel()
         await self._flusher.stop()
         await self._server.stop()
         await self._client.close()
@@ -196,8 +201,10 @@ class BrokerService:
         self._sender = Sender(
             settings, store, topics, groups, self._acks, uniq_keys, self._rng, host.packed, clock
         )
-        self._puller = Puller(settings, store, topics, groups, offsets, self._clients, self._held, clock)
-        queues = QueueQueries(settings, store, topics, self.address)
+        self._puller = Puller(
+            settings, store, topics, groups, offsets, self._clients, self._held, clock, self._catch_up
+        )
+        queues = QueueQueries(settings, store, topics, self.address, catch_up)
         self._connect(tables)
         table = request_table(
             Handlers(
@@ -205,7 +212,7 @@ class BrokerService:
                 SendBack(store, topics, groups, self._acks),
                 self._puller,
                 queues,
-                OffsetRequests(settings, store, topics, groups, offsets),
+                OffsetRequests(settings, store, topics, groups, offsets, catch_up),
                 self._client_requests,
                 AdminRequests(store, topics, groups, offsets, self._topic_deleted),
             )
@@ -252,18 +259,53 @@ class BrokerService:
         self._registration.changed()
 
     def _tick(self) -> None:
-        store = self._store
         self._flusher.poke()  # first: the disk works while this thread dispatches
-        arrivals = store.tick()
+        if self._may_dispatch_later():
+            self._store.tick(dispatch=False)
+            return
+        self._dispatch()
+        if len(self._held):
+            self._arm_hold_timer()
+        if self._store.has_more_to_dispatch:
+            self._server.request_tick()
+
+    def _may_dispatch_later(self) -> bool:
+        """Whether several ticks may share a dispatch: nobody waits for messages, and not much has come.
+
+        A dispatch costs a write for each queue, however few messages it brings. Readers call `_catch_up`.
+        """
+        positions = self._store.positions
+        behind_bytes = positions.confirmed - positions.dispatched
+        if not 0 < behind_bytes < DISPATCH_LATER_BYTES or len(self._held):
+            return False
+        now_ns = self._clock.monotonic_ns()
+        if now_ns - self._dispatched_ns >= DISPATCH_LATER_NS:
+            self._dispatched_ns = now_ns
+            return False
+        if self._dispatch_timer is None:
+            self._dispatch_timer = asyncio.get_running_loop().call_later(
+                DISPATCH_LATER_NS / 1e9, self._dispatch_is_due
+            )
+        return True
+
+    def _dispatch_is_due(self) -> None:
+        self._dispatch_timer = None
+        self._dispatched_ns = 0
+        self._server.request_tick()
+
+    def _dispatch(self) -> None:
+        arrivals = self._store.tick()
         if len(self._held):
             for arrival in arrivals:
                 for pull in self._held.arrived(
                     arrival.topic, arrival.queue_id, arrival.max_offset, arrival.tags_codes
                 ):
                     pull.resume(pull)
-            self._arm_hold_timer()
-        if store.has_more_to_dispatch:
-            self._server.request_tick()
+
+    def _catch_up(self) -> None:
+        """Before a read: what has been confirmed can be read."""
+        if self._store.has_more_to_dispatch:
+            self._dispatch()
 
     def _arm_hold_timer(self) -> None:
         deadline_ns = self._held.next_deadline_ns
