@@ -1,8 +1,4 @@
-"""BrokerService: one broker – its store, its listener, its timers – on one event loop, without Ray.
-
-Once per turn of the loop (`_tick`): the flusher gets what is written, the store dispatches what is confirmed
-and calls back those who wait for it, held pulls are woken; then the server writes every connection once.
-"""
+"""BrokerService: one broker – its store, its listener, its timers – on one event loop, without Ray."""
 
 from __future__ import annotations
 
@@ -34,6 +30,7 @@ from actors.broker.send import Sender
 from actors.broker.send_back import SendBack
 from actors.broker.settings import BrokerSettings
 from actors.broker.tables import BrokerTables
+from actors.broker.turns import Turns
 from actors.remoting.client import RemotingClient
 from actors.remoting.connection import Connection
 from actors.remoting.headers import RegisterBrokerHeader
@@ -52,10 +49,6 @@ HOUSEKEEPING_MS = 100
 EXPIRE_CLIENTS_MS = 10_000
 SAVE_TABLES_MS = 200
 START_RETRY_MS = 200
-TIMER_SLACK_S = 0.001
-DISPATCH_LATER_NS = 2_000_000
-DISPATCH_LATER_BYTES = 256 * 1024
-
 warm_up_once = cache(warm_up)
 
 
@@ -71,10 +64,6 @@ class BrokerService:
         self._clock = clock
         self._rng = rng or random.Random()
         self._held = HeldPulls(settings.max_held_pulls)
-        self._hold_timer: asyncio.TimerHandle | None = None
-        self._hold_timer_ns = 0
-        self._dispatch_timer: asyncio.TimerHandle | None = None
-        self._dispatched_ns = 0
         self._tasks: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:
@@ -143,9 +132,7 @@ class BrokerService:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        for timer in (self._hold_timer, self._dispatch_timer):
-            if timer is not None:
-                timer.cancel()
+        self._turns.stop()
         await self._flusher.stop()
         await self._server.stop()
         await self._client.close()
@@ -196,13 +183,15 @@ class BrokerService:
             flushes_each_tick=settings.store.flush == "sync",
             flush_interval_ms=settings.store.flush_interval_ms,
         )
+        self._turns = Turns(store, self._flusher, self._held, clock, self._request_tick)
+        catch_up = self._turns.catch_up
         topics, groups, offsets = tables.topics, tables.groups, tables.offsets
         uniq_keys = UniqKeyGenerator(host.ip, os.getpid(), clock, self._rng)
         self._sender = Sender(
             settings, store, topics, groups, self._acks, uniq_keys, self._rng, host.packed, clock
         )
         self._puller = Puller(
-            settings, store, topics, groups, offsets, self._clients, self._held, clock, self._catch_up
+            settings, store, topics, groups, offsets, self._clients, self._held, clock, catch_up
         )
         queues = QueueQueries(settings, store, topics, self.address, catch_up)
         self._connect(tables)
@@ -214,10 +203,10 @@ class BrokerService:
                 queues,
                 OffsetRequests(settings, store, topics, groups, offsets, catch_up),
                 self._client_requests,
-                AdminRequests(store, topics, groups, offsets, self._topic_deleted),
+                AdminRequests(store, topics, groups, offsets, self._turns.topic_deleted),
             )
         )
-        self._server = RemotingServer(table, clock, tick=self._tick)
+        self._server = RemotingServer(table, clock, tick=self._turns.tick)
         self.handle = HandleApi(
             self._sender,
             self._puller,
@@ -257,75 +246,6 @@ class BrokerService:
 
     def _topics_changed(self) -> None:
         self._registration.changed()
-
-    def _tick(self) -> None:
-        self._flusher.poke()  # first: the disk works while this thread dispatches
-        if self._may_dispatch_later():
-            self._store.tick(dispatch=False)
-            return
-        self._dispatch()
-        if len(self._held):
-            self._arm_hold_timer()
-        if self._store.has_more_to_dispatch:
-            self._server.request_tick()
-
-    def _may_dispatch_later(self) -> bool:
-        """Whether several ticks may share a dispatch: nobody waits for messages, and not much has come.
-
-        A dispatch costs a write for each queue, however few messages it brings. Readers call `_catch_up`.
-        """
-        positions = self._store.positions
-        behind_bytes = positions.confirmed - positions.dispatched
-        if not 0 < behind_bytes < DISPATCH_LATER_BYTES or len(self._held):
-            return False
-        now_ns = self._clock.monotonic_ns()
-        if now_ns - self._dispatched_ns >= DISPATCH_LATER_NS:
-            self._dispatched_ns = now_ns
-            return False
-        if self._dispatch_timer is None:
-            self._dispatch_timer = asyncio.get_running_loop().call_later(
-                DISPATCH_LATER_NS / 1e9, self._dispatch_is_due
-            )
-        return True
-
-    def _dispatch_is_due(self) -> None:
-        self._dispatch_timer = None
-        self._dispatched_ns = 0
-        self._server.request_tick()
-
-    def _dispatch(self) -> None:
-        arrivals = self._store.tick()
-        if len(self._held):
-            for arrival in arrivals:
-                for pull in self._held.arrived(
-                    arrival.topic, arrival.queue_id, arrival.max_offset, arrival.tags_codes
-                ):
-                    pull.resume(pull)
-
-    def _catch_up(self) -> None:
-        """Before a read: what has been confirmed can be read."""
-        if self._store.has_more_to_dispatch:
-            self._dispatch()
-
-    def _arm_hold_timer(self) -> None:
-        deadline_ns = self._held.next_deadline_ns
-        if deadline_ns is None or (self._hold_timer is not None and self._hold_timer_ns <= deadline_ns):
-            return
-        if self._hold_timer is not None:
-            self._hold_timer.cancel()
-        self._hold_timer_ns = deadline_ns
-        delay_s = max(deadline_ns - self._clock.monotonic_ns(), 0) / 1e9 + TIMER_SLACK_S
-        self._hold_timer = asyncio.get_running_loop().call_later(delay_s, self._expire_pulls)
-
-    def _expire_pulls(self) -> None:
-        self._hold_timer = None
-        for pull in self._held.expired(self._clock.monotonic_ns()):
-            pull.resume(pull)
-        self._server.request_tick()
-
-    def _topic_deleted(self, topic: str) -> None:
-        for pull in self._held.of_topic(topic):
-            pull.resume(pull)
 
     async def _housekeep(self) -> None:
         while True:

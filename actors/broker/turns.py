@@ -1,0 +1,117 @@
+"""What a broker does once per turn of its loop: flush, dispatch, call back, wake.
+
+The flusher gets what is written; the store dispatches what is confirmed and calls back those who wait for it; pulls
+that waited for the messages are answered. Dispatch costs a write for each queue, however few messages it brings, so
+while nobody waits for messages several turns share one; whoever reads calls `catch_up` first.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from actors.broker.flusher import Flusher
+from actors.broker.hold import HeldPulls
+from store.clock import Clock
+from store.message_store import MessageStore
+
+DISPATCH_LATER_NS = 2_000_000
+DISPATCH_LATER_BYTES = 256 * 1024
+# A timer that fires a little early would find nothing expired and spin.
+TIMER_SLACK_S = 0.001
+
+
+class Turns:
+    """The turns of one broker's loop."""
+
+    def __init__(
+        self,
+        store: MessageStore,
+        flusher: Flusher,
+        held: HeldPulls,
+        clock: Clock,
+        request_tick: Callable[[], None],
+    ) -> None:
+        """`request_tick` asks for another turn's end."""
+        self._store = store
+        self._flusher = flusher
+        self._held = held
+        self._clock = clock
+        self._request_tick = request_tick
+        self._hold_timer: asyncio.TimerHandle | None = None
+        self._hold_timer_ns = 0
+        self._dispatch_timer: asyncio.TimerHandle | None = None
+        self._dispatched_ns = 0
+
+    def tick(self) -> None:
+        """End a turn."""
+        self._flusher.poke()  # first: the disk works while this thread dispatches
+        if self._may_dispatch_later():
+            self._store.tick(dispatch=False)
+            return
+        self._dispatch()
+        if len(self._held):
+            self._arm_hold_timer()
+        if self._store.has_more_to_dispatch:
+            self._request_tick()
+
+    def catch_up(self) -> None:
+        """Make readable what has been confirmed."""
+        if self._store.has_more_to_dispatch:
+            self._dispatch()
+
+    def topic_deleted(self, topic: str) -> None:
+        """Answer those who wait for messages of a topic that is gone."""
+        for pull in self._held.of_topic(topic):
+            pull.resume(pull)
+
+    def stop(self) -> None:
+        """Cancel the timers."""
+        for timer in (self._hold_timer, self._dispatch_timer):
+            if timer is not None:
+                timer.cancel()
+
+    def _may_dispatch_later(self) -> bool:
+        positions = self._store.positions
+        behind_bytes = positions.confirmed - positions.dispatched
+        if not 0 < behind_bytes < DISPATCH_LATER_BYTES or len(self._held):
+            return False
+        now_ns = self._clock.monotonic_ns()
+        if now_ns - self._dispatched_ns >= DISPATCH_LATER_NS:
+            self._dispatched_ns = now_ns
+            return False
+        if self._dispatch_timer is None:
+            delay_s = DISPATCH_LATER_NS / 1e9
+            self._dispatch_timer = asyncio.get_running_loop().call_later(delay_s, self._dispatch_is_due)
+        return True
+
+    def _dispatch_is_due(self) -> None:
+        self._dispatch_timer = None
+        self._dispatched_ns = 0
+        self._request_tick()
+
+    def _dispatch(self) -> None:
+        arrivals = self._store.tick()
+        if not len(self._held):
+            return
+        for arrival in arrivals:
+            for pull in self._held.arrived(
+                arrival.topic, arrival.queue_id, arrival.max_offset, arrival.tags_codes
+            ):
+                pull.resume(pull)
+
+    def _arm_hold_timer(self) -> None:
+        deadline_ns = self._held.next_deadline_ns
+        if deadline_ns is None or (self._hold_timer is not None and self._hold_timer_ns <= deadline_ns):
+            return
+        if self._hold_timer is not None:
+            self._hold_timer.cancel()
+        self._hold_timer_ns = deadline_ns
+        delay_s = max(deadline_ns - self._clock.monotonic_ns(), 0) / 1e9 + TIMER_SLACK_S
+        self._hold_timer = asyncio.get_running_loop().call_later(delay_s, self._expire_pulls)
+
+    def _expire_pulls(self) -> None:
+        self._hold_timer = None
+        for pull in self._held.expired(self._clock.monotonic_ns()):
+            pull.resume(pull)
+        self._request_tick()
