@@ -25,7 +25,7 @@ def number_and_cut(records: memoryview, count: int, queue_id: int, max_bytes: in
     ends = np.empty(count, np.int64)
     counts = np.empty(count, np.int64)
     pieces = _number_and_cut(np.frombuffer(records, np.uint8), queue_id, max_bytes, ends, counts)
-    starts = [0, *ends[: pieces - 1].tolist()]
+    starts = [0, *ends[:pieces].tolist()][:pieces]
     return [
         Piece(counted, records[start:end])
         for start, end, counted in zip(starts, ends[:pieces].tolist(), counts[:pieces].tolist(), strict=True)

@@ -177,7 +177,7 @@ def test_an_unknown_topic_and_a_read_only_one_are_told_apart(clusters: Callable[
     cluster = clusters(brokers=1, auto_create_topics=False)
     read_only = cluster.topic(perm=4)
     with Producer(cluster.address, "sends") as producer:
-        with pytest.raises(TopicNotFound, match="Admin.create_topic"):
+        with pytest.raises(TopicNotFound, match=r"Admin\.create_topic"):
             producer.send("unheard-of", b"x")
         with pytest.raises(PermissionDenied, match="no writable queue"):
             producer.send(read_only, b"x", timeout_ms=300)
@@ -262,7 +262,7 @@ def test_no_nameserver_is_told_with_its_address() -> None:
     config = ProducerConfig(nameservers="127.0.0.1:1", request_timeout_ms=500, send_timeout_ms=500)
     with (
         Producer(config=config) as producer,
-        pytest.raises((SendFailed, NameserverUnreachable), match="127.0.0.1:1"),
+        pytest.raises((SendFailed, NameserverUnreachable), match=r"127\.0\.0\.1:1"),
     ):
         producer.send("any", b"x")
     with pytest.raises(ConfigInvalid, match="host:port"):

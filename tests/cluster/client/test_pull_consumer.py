@@ -108,12 +108,17 @@ def test_messages_of_a_failed_block_come_again(cluster: Cluster, group: str) -> 
     topic = cluster.topic(queues=1)
     fill(cluster, topic, 50)
     done: list[bytes] = []
-    with pytest.raises(ZeroDivisionError), PullConsumer(cluster.address, group) as consumer:
-        consumer.assign(consumer.queues(topic))
-        for message in consumer:
-            if len(done) == 20:
-                raise ZeroDivisionError
-            done.append(message.body)
+
+    def consume() -> None:
+        with PullConsumer(cluster.address, group) as consumer:
+            consumer.assign(consumer.queues(topic))
+            for message in consumer:
+                if len(done) == 20:
+                    raise ZeroDivisionError
+                done.append(message.body)
+
+    with pytest.raises(ZeroDivisionError):
+        consume()
     assert committed(cluster, group, topic) == 20, "the message that failed is not committed"
 
 

@@ -130,20 +130,19 @@ def test_close_finishes_what_runs_and_lets_the_rest_be(cluster: Cluster, group: 
 def test_a_revoked_queue_is_released_when_its_listener_is_done(cluster: Cluster, group: str) -> None:
     topic = cluster.topic(queues=1)
     fill(cluster, topic, 10)
-    entered, go_on = threading.Event(), threading.Event()
+    entered, go_on = threading.Semaphore(0), threading.Event()
     first_numbers: list[int] = []
 
     def slow(messages: list[MessageExt]) -> None:
-        entered.set()
+        entered.release()
         go_on.wait(20)
         first_numbers.extend(int(message.body) for message in messages)
 
     seen = Seen()
-    first = PushConsumer(cluster.address, group, slow, config=PushConfig(consume_threads=4)).start()
+    first = PushConsumer(cluster.address, group, slow, config=PushConfig(consume_threads=10)).start()
     second = PushConsumer(cluster.address, group, seen).start()
     first.subscribe(topic)
-    assert entered.wait(15)
-    eventually(lambda: len(first.assignment()) == 2)
+    assert all(entered.acquire(timeout=15) for _ in range(10))
     second.subscribe(topic)
     eventually(lambda: len(first.assignment()) == 1)
     assert second.assignment() == [], "the first has not committed yet"
