@@ -24,7 +24,9 @@ class ConfirmingStore(Protocol):
 
 
 class PendingAck:
-    """One answer that waits for its bytes to be confirmed. A subclass sends it."""
+    """One answer that waits for its bytes to be confirmed. A subclass sends it, once, and lets go of its
+    parts: the ack itself is kept until its bucket is done.
+    """
 
     __slots__ = ("is_answered",)
 
@@ -53,10 +55,12 @@ class Acks:
     when its last is answered: waiting costs an append to a list, and no look at the clock.
     """
 
-    def __init__(self, store: ConfirmingStore, clock: Clock, timeout_ms: int) -> None:
+    def __init__(self, store: ConfirmingStore, clock: Clock, timeout_ms: int, *, may_wait: bool) -> None:
+        """`may_wait`: confirmation may take longer than a turn (sync flush), so that time-outs are needed."""
         self._store = store
         self._clock = clock
         self._timeout_ms = timeout_ms
+        self._may_wait = may_wait
         self._bucket: list[PendingAck] = []
         self._buckets: deque[tuple[int, list[PendingAck]]] = deque()
 
@@ -66,7 +70,8 @@ class Acks:
 
     def when_confirmed(self, offset: int, ack: PendingAck) -> None:
         """Send the answer when the log up to `offset` is confirmed."""
-        self._bucket.append(ack)
+        if self._may_wait:
+            self._bucket.append(ack)
         self._store.on_confirmed(offset, ack)
 
     def sweep(self) -> None:

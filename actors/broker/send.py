@@ -282,12 +282,15 @@ class SendAck(PendingAck):
 
     def __init__(self, context: RequestContext, ext: dict[str, str]) -> None:
         self.is_answered = False
-        self._context = context
-        self._ext = ext
+        self._context: RequestContext | None = context
+        self._ext: dict[str, str] | None = ext
 
     def answer(self, code: ResponseCode, remark: str | None) -> None:
         """Reply with the code, and where the message stands."""
-        self._context.reply(RemotingCommand.response(code, remark, self._ext))
+        context, self._context = self._context, None
+        ext, self._ext = self._ext, None
+        assert context is not None
+        context.reply(RemotingCommand.response(code, remark, ext))
 
 
 def _unavailable(error: StoreError) -> Refused:

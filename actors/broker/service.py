@@ -175,12 +175,13 @@ class BrokerService:
         settings, store, clock = self.settings, self._store, self._clock
         tables = self._tables = BrokerTables(settings, clock, self._topics_changed)
         self._clients: Clients[Connection] = Clients(clock, settings.client_expiry_ms)
-        self._acks = Acks(store, clock, settings.sync_flush_timeout_ms)
+        is_sync = settings.store.flush == "sync"
+        self._acks = Acks(store, clock, settings.sync_flush_timeout_ms, may_wait=is_sync)
         self._flusher = Flusher(
             store,
             clock,
             self._request_tick,
-            flushes_each_tick=settings.store.flush == "sync",
+            flushes_each_tick=is_sync,
             flush_interval_ms=settings.store.flush_interval_ms,
         )
         self._turns = Turns(store, self._flusher, self._held, clock, self._request_tick)

@@ -1,8 +1,8 @@
 """What a broker does once per turn of its loop: flush, dispatch, call back, wake.
 
-The flusher gets what is written; the store dispatches what is confirmed and calls back those who wait for it; pulls
-that waited for the messages are answered. Dispatch costs a write for each queue, however few messages it brings, so
-while nobody waits for messages several turns share one; whoever reads calls `catch_up` first.
+The flusher gets what is written; the store dispatches what is confirmed and calls back those who wait for it;
+pulls that waited for the messages are answered. Dispatch costs a write for each queue, however few messages
+it brings, so while nobody waits for messages several turns share one; whoever reads calls `catch_up` first.
 """
 
 from __future__ import annotations

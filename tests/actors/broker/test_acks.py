@@ -34,7 +34,7 @@ class StoreThatConfirmsLater:
 def test_the_answer_comes_with_the_confirmation(clock) -> None:
     store = StoreThatConfirmsLater()
     answers = Answers()
-    acks = Acks(store, clock, timeout_ms=5000)
+    acks = Acks(store, clock, timeout_ms=5000, may_wait=True)
     acks.when_confirmed(100, answers)
     assert len(acks) == 1
     assert answers.given == []
@@ -46,7 +46,7 @@ def test_the_answer_comes_with_the_confirmation(clock) -> None:
 def test_a_failed_store_is_told_to_the_sender(clock) -> None:
     store = StoreThatConfirmsLater()
     answers = Answers()
-    acks = Acks(store, clock, timeout_ms=5000)
+    acks = Acks(store, clock, timeout_ms=5000, may_wait=True)
     acks.when_confirmed(100, answers)
     store.confirm(StoreError("fdatasync failed: Input/output error"))
     assert answers.given == [(ResponseCode.SYSTEM_ERROR, "fdatasync failed: Input/output error")]
@@ -55,7 +55,7 @@ def test_a_failed_store_is_told_to_the_sender(clock) -> None:
 def test_a_flush_that_takes_too_long_is_answered_once(clock) -> None:
     store = StoreThatConfirmsLater()
     answers = Answers()
-    acks = Acks(store, clock, timeout_ms=5000)
+    acks = Acks(store, clock, timeout_ms=5000, may_wait=True)
     acks.when_confirmed(100, answers)
     acks.sweep()
     clock.advance(4999)
