@@ -38,6 +38,7 @@ class Figures:
     messages: int
     seconds: float
     broker_cpu_us_per_message: float
+    producer_cpu_us_per_message: float
     broker_anonymous_mib: float
     other_cores: float
     """Cores that were busy with neither broker nor producer: what else ran, and the kernel's own work."""
@@ -99,6 +100,7 @@ def produce(
         messages=said["messages"],
         seconds=said["seconds"],
         broker_cpu_us_per_message=spent.broker_s / said["messages"] * 1e6,
+        producer_cpu_us_per_message=spent.producer_s / said["messages"] * 1e6,
         broker_anonymous_mib=_anonymous_mib(broker_pid),
         other_cores=(spent.machine_s - spent.broker_s - spent.producer_s) / said["seconds"],
     )

@@ -39,6 +39,7 @@ REPORTED = (
     "p99_ms",
     "mean_ms",
     "broker_cpu_us_per_message",
+    "producer_cpu_us_per_message",
     "broker_anonymous_mib",
     "other_cores",
 )
@@ -88,6 +89,7 @@ def _measure(kit: JavaKit, options: argparse.Namespace) -> Rounds:
                 f"round {number + 1} {side:9} {figures.messages_per_s:10,.0f}/s"
                 f"  p50 {figures.p50_ms:.3f} ms  p99 {figures.p99_ms:.3f} ms"
                 f"  broker {figures.broker_cpu_us_per_message:.1f} µs a message"
+                f"  producer {figures.producer_cpu_us_per_message:.1f} µs"
                 f"  other work {figures.other_cores:.2f} cores",
                 file=sys.stderr,
             )

@@ -27,6 +27,7 @@ STORE_JVM = (
 BROKER_NAME = "broker-a"
 CLUSTER_NAME = "DefaultCluster"
 START_TIMEOUT_S = 60
+ORDERLY_END_S = 60
 
 
 class RocketMQ:
@@ -103,8 +104,14 @@ class RocketMQ:
         if killed:
             self.broker.kill()
         else:
-            self.broker.terminate(60)
+            self.broker.terminate(ORDERLY_END_S)
         self.start_broker()
+
+    def stop_in_order(self) -> None:
+        """End the broker so that its store is whole and its tables are saved, then the nameserver."""
+        assert self.broker is not None, "the broker was not started"
+        self.broker.terminate(ORDERLY_END_S)
+        self.stop()
 
     def stop(self) -> None:
         """End both at once: an orderly end of the broker takes 10 s, and nobody opens this store again."""
