@@ -13,12 +13,13 @@ from typing import Any, TypeVar
 from actors import ray_port
 from actors.code_version import code_version
 from cluster import fleet
+from cluster.environment import AUTH_MODE_ENV
 from cluster.health import wait_until_healthy
 from cluster.paths import home_of, only_one_driver
 from cluster.placement import place
 from cluster.plan import Action, ActorSpec, Kind, Plan, Running, Verb, make_plan
 from cluster.preflight import Demand, check_all, free_ports
-from cluster.ray_head import stop_head
+from cluster.ray_head import read_record, stop_head
 from cluster.ray_session import Mode, Way, choose_way, is_connected, session
 from cluster.report import Report
 from cluster.specs import make_specs
@@ -106,6 +107,12 @@ class Driver:
                 stack.enter_context(session(self.topology, self.home, way))
             if starts:
                 self.report.line(f"started Ray ({way.mode}) in {time.monotonic() - begin_s:.1f} s")
+                if (head := read_record(self.home)) is not None and way.mode is Mode.STARTED:
+                    self.report.line(f"Ray: {head.address}, dashboard and jobs {head.dashboard}")
+                    if os.environ.get(AUTH_MODE_ENV) == "token":
+                        self.report.line(
+                            f"for programs of your own on this Ray: export {AUTH_MODE_ENV}=token"
+                        )
             yield
 
     @contextmanager
@@ -113,10 +120,14 @@ class Driver:
         """A Ray that was started for nothing, or by a run that was interrupted, does not stay."""
         try:
             yield
-        except (LaunchRefused, TopologyError, KeyboardInterrupt):
+        except (LaunchRefused, TopologyError, KeyboardInterrupt) as error:
             if way.mode is Mode.STARTED:
                 with self.report.working("ending Ray again"):
                     stop_head(self.home)
+                if isinstance(error, KeyboardInterrupt):
+                    raise KeyboardInterrupt(
+                        "interrupted; Ray was ended again, nothing is left running"
+                    ) from None
             raise
 
     def _plan_without_ray(self) -> tuple[Plan, list[ActorSpec]]:

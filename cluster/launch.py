@@ -161,10 +161,9 @@ def reported(work: Callable[[], int], errors: Console) -> int:
     except Failures as error:
         errors.print(str(error), style="red", highlight=False, markup=False, soft_wrap=True)
         return EXIT_FAILED
-    except KeyboardInterrupt:
-        errors.print(
-            "interrupted; run it again to go on, or `raymq down` to take down what runs", style="yellow"
-        )
+    except KeyboardInterrupt as error:
+        hint = str(error) or "interrupted; run it again to go on, or `raymq down` to take down what runs"
+        errors.print(hint, style="yellow", highlight=False, markup=False, soft_wrap=True)
         return EXIT_INTERRUPTED
 
 

@@ -9,6 +9,7 @@ submitted  this is the driver of a `ray job submit`
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -73,8 +74,6 @@ def choose_way(
 
 def is_connected() -> bool:
     """Whether this process is connected to a Ray cluster, by us or by its own doing."""
-    import sys
-
     return "ray" in sys.modules and bool(sys.modules["ray"].is_initialized())
 
 
@@ -97,13 +96,16 @@ def session(topology: Topology, home: Path, way: Way) -> Iterator[None]:
 
 def connect(topology: Topology, home: Path, way: Way) -> None:
     """Start Ray where the way says so, and connect this process; raises SessionFailed, HeadFailed."""
-    starts = way.mode in (Mode.STARTED, Mode.EMBEDDED)
-    prepare_to_import_ray(os.environ, starts=starts)
+    was_imported = "ray" in sys.modules
+    prepare_to_import_ray(os.environ, starts=way.mode in (Mode.STARTED, Mode.EMBEDDED))
     address = start_head(topology, home).address if way.mode is Mode.STARTED else way.address
     if way.mode is Mode.EMBEDDED:
         os.environ.update(ray_environment(os.environ))
     import ray
 
+    if was_imported:
+        # The program had Ray before us, and Ray its settings: the token mode is read again, as Ray does it.
+        ray._raylet.Config.initialize("")  # noqa: SLF001
     try:
         if way.mode is Mode.EMBEDDED:
             ray.init(

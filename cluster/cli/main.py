@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -22,6 +23,9 @@ COMMANDS = {
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """What the `raymq` script runs."""
+    # Before anything imports Ray: under `uv run` it would upload the working directory, and start workers
+    # by uv.
+    os.environ.setdefault("RAY_ENABLE_UV_RUN_RUNTIME_ENV", "0")
     given = list(sys.argv[1:] if arguments is None else arguments)
     build(given)(args=given, prog_name="raymq")
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import runpy
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -78,7 +79,7 @@ def test_up_again_adopts_what_runs(running: RayMQ) -> None:
     before = status_of("broker-a-0")["pid"]
     result = launch.up(overrides=running.overrides)
     assert {action.verb for action in result.plan.actions} == {Verb.ADOPT}
-    assert result.nameservers == [running.nameserver]
+    assert result.nameservers == launch.find_nameservers() == [running.nameserver]
     assert status_of("broker-a-0")["pid"] == before
 
 
@@ -235,3 +236,22 @@ def test_submitted_as_a_job_edited_and_submitted_again_keeps_every_message(
     second = status_of("broker-a-0")["code_version"]
     assert f"code {first} → {second}" in shown
     assert {broker: read_all(broker) for broker in BROKERS} == before
+
+
+def test_an_interrupted_start_leaves_nothing_running(raymq: RayMQ, tmp_path: Path) -> None:
+    sets = [part for override in raymq.overrides for part in ("--set", override)]
+    ports = [f"{key}.listen_port=0" for key in ("nameservers.0", "brokers.0", "brokers.1")]
+    sets += [part for port in ports for part in ("--set", port)]
+    started = subprocess.Popen(
+        [sys.executable, "-m", "cluster.cli.main", "up", *sets],
+        env=raymq.environment | {"RAYMQ_HOME": str(tmp_path)},
+        cwd=REPO, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    while not (record := read_record(tmp_path)) or not list(marked_processes(record.mark)):
+        assert started.poll() is None
+    started.send_signal(signal.SIGINT)
+    _, told = started.communicate(timeout=60)
+    assert told == "interrupted; Ray was ended again, nothing is left running\n"
+    assert started.returncode == launch.EXIT_INTERRUPTED
+    assert list(marked_processes(record.mark)) == []
+    assert read_record(tmp_path) is None

@@ -83,9 +83,6 @@ def test_clients_go_on_over_a_kill_of_a_broker(running: RayMQ, producer: Produce
 
         wait_until(lambda: has_received(100), "the first messages")
         pid = kill_process("broker-a-0")
-        wait_until(
-            lambda: has_received(len(load.acknowledged)) and load.acknowledged[-1] in received, "going on"
-        )
         wait_for_successor("broker-a-0", pid)
         sent = len(load.acknowledged)
         wait_until(lambda: has_received(sent + 100), "messages after the kill")
