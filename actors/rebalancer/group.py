@@ -19,6 +19,8 @@ same speed. Under all of that a queue never has two owners whose leases run. Wha
   longest lease of before is over. Where two report a queue, one of the reports was under way for too long:
   the later grant counts, and so does a later report of the same member that its lease is over.
 - A queue whose lease is over may be taken up again by its last owner, as long as nobody else has had it.
+- After a restart a first answer makes no lease longer: what it answers may have been under way since before.
+- Whoever works on a queue that is free owns it, if only to let it go.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -55,6 +57,7 @@ class _Ownership:
     generation: int
     expires_ns: int
     is_reported: bool = False  # after a restart, by its owner
+    is_outdated: bool = False  # somebody else has had it since: to be let go
 
 
 class Group:
@@ -72,6 +75,7 @@ class Group:
         self.strategy = strategy
         self.generation = generation
         self._next_generation = next_generation
+        self._first_generation = generation
         self._recovering_until_ns = recovering_until_ns
         self._members: dict[str, _Member] = {}
         self._self_assigning: dict[str, dict[str, int]] = {}  # client → broker → heard
@@ -136,7 +140,8 @@ class Group:
         client_id = request.client_id
         self.expire(now_ns)
         if self._is_overtaken(request):
-            return self._reply(client_id, [], lease_ms, self.is_recovering(now_ns))
+            told_ms = self._lease_to_tell_ms(request, lease_ms, now_ns)
+            return self._reply(client_id, [], told_ms, self.is_recovering(now_ns))
         self._check_subscription(request, allow_change)
         expires_ns = now_ns + lease_ms * NS_PER_MS
         self._note_member(request, expires_ns)
@@ -145,7 +150,8 @@ class Group:
         self._release_unnamed(request)
         refused = self._take_reports(request, expires_ns, now_ns)
         self._grant(client_id, lease_ms, expires_ns, now_ns)
-        return self._reply(client_id, refused, lease_ms, self.is_recovering(now_ns))
+        told_ms = self._lease_to_tell_ms(request, lease_ms, now_ns)
+        return self._reply(client_id, refused, told_ms, self.is_recovering(now_ns))
 
     def heartbeat(self, client_id: str, broker: str, subscriptions: Mapping[str, str], now_ns: int) -> bool:
         """A member that assigns itself is alive; False where it changed what the group subscribes to."""
@@ -217,6 +223,16 @@ class Group:
                     f"all members of a group subscribe to the same (or set allow_subscription_change)",
                 )
 
+    def _lease_to_tell_ms(self, request: SyncGroupRequest, lease_ms: int, now_ns: int) -> int:
+        """How long the member may work from when it asked: after a restart no longer than it may already,
+        until it has shown, by a generation of after the restart, that it asked since. The request may be
+        from before.
+        """
+        left_ms = request.lease_left_ms
+        if left_ms is None or not self.is_recovering(now_ns) or request.generation >= self._first_generation:
+            return lease_ms
+        return max(1, min(lease_ms, left_ms))
+
     def _note_member(self, request: SyncGroupRequest, expires_ns: int) -> None:
         client_id = request.client_id
         if client_id in self._self_assigning:
@@ -249,44 +265,48 @@ class Group:
                 self._note_free(queue)
 
     def _take_reports(self, request: SyncGroupRequest, expires_ns: int, now_ns: int) -> list[GrantedQueue]:
-        """Renew what the member owns, take up what it may report; returns what is not its own."""
-        refused = []
+        """Renew what the member owns, take up what else it works on; returns what it may not go on with."""
+        is_recovering = self.is_recovering(now_ns)
         for queue, held in list(self._owners.items()):
             if held.client_id != request.client_id:
                 continue
-            if held.is_reported and _has_lost_its_lease(request):
+            if held.is_reported and is_recovering and _has_lost_its_lease(request):
                 # The report was under way for too long: when it was made the lease still ran.
-                del self._owners[queue], self._last[queue]
+                del self._owners[queue]
             else:
                 held.expires_ns = max(held.expires_ns, expires_ns)
+        refused = []
         for item in request.owned:
             owner = self._owners.get(item.queue)
             if owner is not None and owner.client_id == request.client_id:
                 continue
-            if self._may_report(request, item, owner, now_ns):
-                is_reported = self.is_recovering(now_ns)
-                self._owners[item.queue] = _Ownership(
-                    request.client_id, item.generation, expires_ns, is_reported
-                )
-                self._last[item.queue] = (request.client_id, item.generation)
+            if self._may_report(request, item, owner, is_recovering):
+                self._take_report(request.client_id, item, expires_ns, is_recovering)
             else:
                 refused.append(item)
         return refused
 
     def _may_report(
-        self, request: SyncGroupRequest, item: GrantedQueue, owner: _Ownership | None, now_ns: int
+        self, request: SyncGroupRequest, item: GrantedQueue, owner: _Ownership | None, is_recovering: bool
     ) -> bool:
         if item.generation > self.generation:
             return False
-        if owner is None and self._last.get(item.queue) == (request.client_id, item.generation):
-            return True
-        if not self.is_recovering(now_ns) or (item.queue in self._last and owner is None):
-            return False
         if _has_lost_its_lease(request):
-            return False
-        # Two reports of one queue: one of the two did not know that its lease was over. The later grant
-        # counts.
-        return owner is None or (owner.is_reported and item.generation > owner.generation)
+            last = self._last.get(item.queue)
+            return owner is None and not is_recovering and last == (request.client_id, item.generation)
+        if owner is None:
+            # Even where it should not have the queue: it works on it now, and must be seen to let go.
+            return True
+        return is_recovering and owner.is_reported and item.generation > owner.generation
+
+    def _take_report(self, client_id: str, item: GrantedQueue, expires_ns: int, is_recovering: bool) -> None:
+        _, last_generation = self._last.get(item.queue, ("", 0))
+        is_outdated = item.generation < last_generation
+        self._owners[item.queue] = _Ownership(
+            client_id, item.generation, expires_ns, is_recovering, is_outdated
+        )
+        if not is_outdated:
+            self._last[item.queue] = (client_id, item.generation)
 
     def _grant(self, client_id: str, lease_ms: int, expires_ns: int, now_ns: int) -> None:
         if self.is_recovering(now_ns) or client_id not in self._members:
@@ -318,7 +338,8 @@ class Group:
                 item = GrantedQueue(queue, owner.generation)
                 # While members still report, targets shift with each of them: nobody is made to let go of
                 # anything.
-                keeps = is_staying and (is_recovering or self._is_for(client_id, queue))
+                is_for_it = is_recovering or self._is_for(client_id, queue)
+                keeps = is_staying and is_for_it and not owner.is_outdated
                 (granted if keeps else revoked).append(item)
         return SyncGroupReply(
             self.generation, granted, revoked, list(self.members().members), False, lease_ms

@@ -33,11 +33,11 @@ class Member:
     generation: int = 0
     held: dict[MessageQueue, int] = field(default_factory=dict)
     leaving: set[MessageQueue] = field(default_factory=set)
-    heard_at_ms: int = -LEASE_MS
+    lease_until_ms: int = 0
     waiting_for: int = -1
 
     def lease_left_ms(self, now_ms: int) -> int:
-        return self.heard_at_ms + LEASE_MS - now_ms
+        return self.lease_until_ms - now_ms
 
     def works_on(self, now_ms: int) -> set[MessageQueue]:
         return set(self.held) if self.lease_left_ms(now_ms) > 0 else set()
@@ -63,7 +63,7 @@ class Member:
         self.waiting_for = -1
         was_suspended = self.lease_left_ms(now_ms) <= 0
         self.generation = reply.generation
-        self.heard_at_ms = max(self.heard_at_ms, asked_at_ms)
+        self.lease_until_ms = max(self.lease_until_ms, asked_at_ms + reply.lease_ms)
         granted = {item.queue: item.generation for item in reply.granted}
         for queue in list(self.held):
             if queue not in granted:
