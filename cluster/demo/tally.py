@@ -57,6 +57,11 @@ class Tally:
         """How many deliveries there were, duplicates included."""
         return self._deliveries
 
+    @property
+    def places(self) -> int:
+        """How many different places in queues have been delivered."""
+        return len(self._places)
+
     def add(self, sighting: Sighting) -> bool:
         """Note a delivery; says whether its flight is seen for the first time."""
         with self._lock:

@@ -1,0 +1,52 @@
+"""`raymq demo`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+EXIT_FAILED = 1
+EXIT_INTERRUPTED = 130
+
+
+def command(
+    flights: Annotated[
+        int, typer.Option(min=100, max=336_776, help="How many of the flights to send.")
+    ] = 336_776,
+) -> None:
+    """Send real flights through a cluster, kill a broker in the middle, and count them three ways.
+
+    Starts configs/local.yaml on free ports on a Ray of its own, lets two consumers follow the topic, has
+    Spark (RayDP) aggregate it, and compares both with the data's own figures. Leaves nothing behind.
+    """
+    raise typer.Exit(_run(flights))
+
+
+def _run(flights: int) -> int:
+    import signal
+
+    from rich.console import Console
+
+    from cluster.demo.cluster_up import DemoFailed, temporary_home
+    from cluster.demo.flights import FlightsMissing
+    from cluster.demo.run import DemoOptions, run_demo
+    from cluster.demo.stage import console_alone
+    from cluster.launch import Failures, Refusals
+
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: leave nothing running
+    errors = Console(stderr=True)
+    log_tail: list[str] = []
+    with temporary_home() as home:
+        log_file = home / "demo.log"
+        try:
+            with console_alone(log_file) as console:
+                return run_demo(DemoOptions(flights), console, home)
+        except KeyboardInterrupt:
+            errors.print("interrupted; nothing is left running", style="yellow")
+            return EXIT_INTERRUPTED
+        except (DemoFailed, FlightsMissing, *Failures, *Refusals) as error:
+            log_tail = log_file.read_text(errors="replace").splitlines()[-15:]
+            errors.print("\n".join(log_tail), style="dim", highlight=False, markup=False)
+            errors.print(str(error), style="red", highlight=False, markup=False)
+            return EXIT_FAILED

@@ -1,0 +1,155 @@
+"""The demo from beginning to end."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+
+from cluster.client import Admin
+from cluster.demo.cluster_up import VICTIM, DemoCluster, DemoFailed, demo_cluster
+from cluster.demo.feed import Feed
+from cluster.demo.flights import ALL_FLIGHTS, Delays, as_messages, delays_by_carrier, read_flights
+from cluster.demo.follow import MEMBERS, Follower
+from cluster.demo.report import SparkCount, Timings, carriers_table, disagreements, summary_table
+from cluster.demo.spark_count import count_by_spark
+from cluster.demo.stage import Stage, StageReport
+from cluster.demo.tally import Tally, Verdict
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+TOPIC = "flights"
+QUEUES_PER_BROKER = 4
+KILL_AT_SHARE = 0.4
+POLL_S = 0.05
+STALL_TIMEOUT_S = 60.0
+
+
+@dataclass(frozen=True)
+class DemoOptions:
+    """How much of it to show."""
+
+    flights: int = ALL_FLIGHTS
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """All that was counted."""
+
+    csv: dict[str, Delays]
+    verdict: Verdict
+    spark: SparkCount
+    timings: Timings
+
+    @property
+    def is_faultless(self) -> bool:
+        """Whether nothing is lost or out of order, and all three counts agree."""
+        verdict = self.verdict
+        faults = verdict.lost + verdict.disordered + verdict.scattered
+        return not faults and not disagreements(self.csv, verdict.delays, self.spark.delays)
+
+
+def run_demo(options: DemoOptions, console: Console, home: Path) -> int:
+    """Run it, print what came out, and give the exit code: 0 when all is as it must be."""
+    stage = Stage(console)
+    with stage.shown():
+        outcome = _play(options, stage, home)
+    console.print(carriers_table(outcome.csv, outcome.verdict.delays, outcome.spark.delays))
+    console.print(summary_table(options.flights, outcome.verdict, outcome.spark, outcome.timings))
+    if outcome.is_faultless:
+        console.print("[green]All three agree; nothing is lost or out of order.[/]")
+        return 0
+    console.print("[red]They do not agree, or something is lost or out of order.[/]")
+    return 1
+
+
+def _play(options: DemoOptions, stage: Stage, home: Path) -> Outcome:
+    part = stage.begin("reading the flights")
+    frame = read_flights(options.flights)
+    csv, messages = delays_by_carrier(frame), as_messages(frame)
+    stage.finish(part)
+    part = stage.begin("starting the cluster")
+    with demo_cluster(home, StageReport(stage, part, "starting the cluster")) as cluster:
+        stage.finish(part, "nameserver, two brokers, rebalancer on Ray")
+        with Admin(list(cluster.nameservers)) as admin:
+            admin.create_topic(TOPIC, queues=QUEUES_PER_BROKER)
+        tally = Tally()
+        timings = _Chase(stage, cluster, messages, tally).run()
+        spark = _count_by_spark(stage, cluster)
+    return Outcome(csv, tally.judge(options.flights), spark, timings)
+
+
+class _Chase:
+    """The part in which the flights are sent and followed, and a broker dies in the middle."""
+
+    def __init__(self, stage: Stage, cluster: DemoCluster, messages: pa.Table, tally: Tally) -> None:
+        self._stage = stage
+        self._cluster = cluster
+        self._messages = messages
+        self._tally = tally
+        self._sending = stage.begin("sending", messages.num_rows)
+        self._following = stage.begin("following", messages.num_rows)
+
+    def run(self) -> Timings:
+        """Send all, and return when the consumers have everything. Raises `DemoFailed`."""
+        nameservers = self._cluster.nameservers
+        started = time.perf_counter()
+        self._followers = [Follower(number + 1, nameservers, TOPIC, self._tally) for number in range(MEMBERS)]
+        self._feed = Feed(nameservers, TOPIC, self._messages)
+        outage_s = self._kill_in_the_middle()
+        while self._feed.is_running:
+            self._show()
+        if self._feed.error is not None:
+            raise DemoFailed(f"sending failed: {self._feed.error}") from self._feed.error
+        self._stage.finish(self._sending, f"sent in {self._feed.seconds:.1f} s")
+        self._await_followers()
+        followed_s = time.perf_counter() - started
+        self._show()
+        shares = " and ".join(f"{each.deliveries:,}" for each in self._followers)
+        self._stage.finish(self._following, f"two consumers got {shares}")
+        for follower in self._followers:
+            follower.close()
+        return Timings(self._feed.seconds, followed_s, outage_s)
+
+    def _kill_in_the_middle(self) -> float:
+        part = self._stage.begin(f"{VICTIM}: serving")
+        while self._feed.is_running and self._feed.acknowledged < KILL_AT_SHARE * self._messages.num_rows:
+            self._show()
+        pid = self._cluster.kill_broker()
+        self._stage.show(part, text=f"{VICTIM}: process {pid} killed; Ray restarts it")
+        outage_s = self._cluster.wait_for_broker(pid, self._show)
+        self._stage.finish(part, f"{VICTIM}: killed, back after {outage_s:.1f} s")
+        return outage_s
+
+    def _await_followers(self) -> None:
+        """Wait until every message that is stored has been delivered, or for long no more has come."""
+        with Admin(list(self._cluster.nameservers)) as admin:
+            stored = sum(admin.end_offsets(TOPIC).values())
+        seen, seen_s = -1, time.monotonic()
+        while self._tally.places < stored and time.monotonic() - seen_s < STALL_TIMEOUT_S:
+            self._show()
+            if self._tally.places != seen:
+                seen, seen_s = self._tally.places, time.monotonic()
+
+    def _show(self) -> None:
+        self._stage.show(self._sending, self._feed.acknowledged)
+        queues = " + ".join(str(each.queues) for each in self._followers)
+        self._stage.show(self._following, self._tally.distinct, text=f"two consumers follow, {queues} queues")
+        time.sleep(POLL_S)
+
+
+def _count_by_spark(stage: Stage, cluster: DemoCluster) -> SparkCount:
+    from jobs import raydp_session
+
+    part = stage.begin("Spark: starting on Ray (RayDP)")
+    with raydp_session("raymq-demo") as spark:
+        stage.show(part, 0, text="Spark: aggregating the topic")
+        count = count_by_spark(
+            spark, TOPIC, cluster.nameservers, lambda done, total: stage.show(part, done, total=total)
+        )
+        stage.finish(part, f"Spark: aggregated in {count.seconds:.1f} s")
+    return count
