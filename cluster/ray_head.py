@@ -25,7 +25,7 @@ from cluster.topology import Topology
 MARK_ENV = "RAYMQ_RAY_HEAD"
 RECORD_FILE = "ray.json"
 START_LOG = "ray-start.log"
-START_TIMEOUT_S = 90.0
+START_TIMEOUT_S = 180.0
 RAYLET_GRACE_S = 8.0
 OTHERS_GRACE_S = 2.5
 """Without a raylet the others have nothing left to save, and Ray's monitor does not heed SIGTERM then."""

@@ -18,6 +18,7 @@ from pathlib import Path
 
 from cluster.environment import (
     AUTH_MODE_ENV,
+    TOKEN_ENV,
     java_home,
     prepare_to_import_ray,
     ray_environment,
@@ -135,9 +136,9 @@ def disconnect() -> None:
 def _why_not(address: str, error: Exception) -> str:
     text = " ".join(str(error).split())
     cause = f"Ray at {address or 'the address of this job'} cannot be reached: {text}"
-    if "oken" in text:
-        return (
-            f"{cause}\nThe cluster and this process disagree about Ray's token: the cluster's must stand in "
-            f"{token_path(os.environ)} or RAY_AUTH_TOKEN, with {AUTH_MODE_ENV}=token"
+    if "oken" in text or os.environ.get(AUTH_MODE_ENV) != "token":
+        cause += (
+            f"\nIf that Ray demands a token: have it here in {token_path(os.environ)} or {TOKEN_ENV}, "
+            f"and set {AUTH_MODE_ENV}=token"
         )
     return f"{cause}\nGive ray.address or {ADDRESS_ENV} of a running Ray; `--set ray.address=new` makes one"

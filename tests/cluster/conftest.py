@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 REPO = Path(__file__).parent.parent.parent
-CLI_TIMEOUT_S = 150.0
+CLI_TIMEOUT_S = 240.0
 COMMIT_LOG_FILE_BYTES = 16 * 1024 * 1024
 
 

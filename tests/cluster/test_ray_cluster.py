@@ -39,7 +39,8 @@ from tests.cluster.ray_helpers import (
     wait_for_successor,
 )
 
-pytestmark = [pytest.mark.ray, pytest.mark.slow]
+# A start of Ray takes 10 s on a quiet machine, and minutes on one that has other work.
+pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.timeout(600)]
 
 BROKERS = ("broker-a", "broker-b")
 PACKAGE_BYTES_MAX = 2 * 1024 * 1024
