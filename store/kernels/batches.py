@@ -10,9 +10,9 @@ from store.message.record import QUEUE_ID, TOTAL_SIZE
 
 
 class Piece(NamedTuple):
-    """`count` whole records."""
+    """`rows` whole records."""
 
-    count: int
+    rows: int
     records: memoryview
 
 

@@ -83,6 +83,7 @@ class Fetcher:
         self._buffered_bytes = 0
         self._room = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
+        self._failure: ClientError | None = None
 
     def start(self) -> None:
         """Begin to fetch."""
@@ -117,11 +118,21 @@ class Fetcher:
                 max_bytes = min(share_bytes, self._fetch_bytes)
                 if await self._fetch(max_bytes) or self._instance.now_ms() - asked_at_ms > HELD_AT_LEAST_MS:
                     backoff.reset()
+                    self._note(None)
                     continue
             except ClientError as error:
-                log.info("fetch_failed", queue=str(self.queue), offset=self.offset, error=str(error))
+                self._note(error)
                 await self._refresh()
             await asyncio.sleep(backoff.next_ms() / 1000)
+
+    def _note(self, error: ClientError | None) -> None:
+        """Log the first failure of a kind, and that it is over; not every attempt between."""
+        if type(error) is not type(self._failure):
+            if error is None:
+                log.info("fetch_goes_on", queue=str(self.queue), offset=self.offset)
+            else:
+                log.warning("fetch_failed", queue=str(self.queue), offset=self.offset, error=str(error))
+        self._failure = error
 
     async def _fetch(self, max_bytes: int) -> bool:
         """One pull; says whether it brought the queue forward."""

@@ -15,10 +15,18 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from actors.remoting.codes import ResponseCode
 from cluster.client.config import ProducerConfig
+from cluster.client.core.backoff import Backoff
 from cluster.client.core.lanes import LaneBatch, Stored
 from cluster.client.core.outbound import rejected
 from cluster.client.core.producer_core import ProducerCore
-from cluster.client.errors import ClientClosed, ClientError, PermissionDenied, TableSendFailed
+from cluster.client.core.routes import TopicRoute
+from cluster.client.errors import (
+    ClientClosed,
+    ClientError,
+    NameserverUnreachable,
+    PermissionDenied,
+    TableSendFailed,
+)
 from cluster.client.results import QueueReceipt, TableReceipt
 from store.errors import MessageIllegal
 from store.message.message_queue import MessageQueue
@@ -164,7 +172,7 @@ class TableSender:
             raise rejected(error) from error
 
     async def _queues(self, topic: str, columns: TableColumns) -> Sequence[MessageQueue]:
-        route = await self._core.instance.routes.get(topic)
+        route = await self._route(topic)
         queues = route.keyed
         if not columns.is_keyed and route.writable:
             # Whole runs go to one queue each: begin where the last table ended.
@@ -173,6 +181,19 @@ class TableSender:
         if not queues:
             raise PermissionDenied(ResponseCode.NO_PERMISSION, f"topic {topic!r} has no writable queue")
         return queues
+
+    async def _route(self, topic: str) -> TopicRoute:
+        """The topic's route; a nameserver on its way back is waited for."""
+        instance = self._core.instance
+        deadline_ms = instance.now_ms() + self._config.delivery_timeout_ms
+        backoff = Backoff()
+        while True:
+            try:
+                return await instance.routes.get(topic)
+            except NameserverUnreachable:
+                if instance.now_ms() >= deadline_ms:
+                    raise
+            await asyncio.sleep(backoff.next_ms() / 1000)
 
     def _offer_all(
         self,
@@ -219,8 +240,8 @@ class TableSender:
         size_bytes = len(piece.records)
         self._budget.acquire(size_bytes)
         job.offered()
-        settled: Callable[[Stored | ClientError], None] = partial(job.settled, queue, piece.count, size_bytes)
-        batch = LaneBatch((piece.records,), piece.count, size_bytes, job, settled)
+        settled: Callable[[Stored | ClientError], None] = partial(job.settled, queue, piece.rows, size_bytes)
+        batch = LaneBatch((piece.records,), piece.rows, size_bytes, job, settled)
         self._loop.call_soon_threadsafe(self._core.lanes.offer, queue, batch)
 
     def _on_loop(self, work: Any) -> Any:

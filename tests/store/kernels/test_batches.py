@@ -22,6 +22,6 @@ def test_kernel_and_twin_agree_and_nothing_is_lost(sizes: list[int], queue_id: i
     assert b"".join(piece.records for piece in pieces) == ours == plain
     for piece in pieces:
         messages = decode_records(piece.records)
-        assert len(messages) == piece.count
-        assert piece.count == 1 or len(piece.records) <= max_bytes
+        assert len(messages) == piece.rows
+        assert piece.rows == 1 or len(piece.records) <= max_bytes
         assert {message.queue_id for message in messages} == {queue_id}
