@@ -18,13 +18,13 @@ import msgpack
 import pytest
 
 from actors import ray_port
-from cluster import launch
+from cluster import driver, launch
 from cluster.driver import LaunchFailed, LaunchRefused
 from cluster.plan import Verb
 from cluster.preflight import free_ports
 from cluster.ray_head import marked_processes, read_record
 from cluster.ray_session import disconnect
-from cluster.topology_file import load_topology
+from cluster.topology_file import TopologyError, load_topology
 from store.identity import StoreIdentity, StoreName, write_name
 from tests.cluster.conftest import REPO, RayMQ
 from tests.cluster.ray_helpers import (
@@ -99,6 +99,17 @@ def test_a_second_topology_on_the_same_ports_and_stores_is_refused_by_name(runni
 def test_another_cluster_in_the_same_namespace_is_refused(running: RayMQ) -> None:
     with pytest.raises(LaunchRefused, match="belongs to cluster DefaultCluster, not Other"):
         launch.up(overrides=[*running.overrides, "cluster=Other"])
+
+
+def test_a_resource_that_no_node_has_is_refused_when_the_wait_is_over(
+    running: RayMQ, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(driver, "PLACEMENT_TIMEOUT_S", 0.1)
+    with pytest.raises(
+        TopologyError, match=r"brokers\[0\]\.resource: no living node has the resource 'disk-x'"
+    ):
+        launch.up(overrides=[*running.overrides, "brokers.broker-a.resource=disk-x"])
+    assert status_of("broker-a-0")["state"] == "serving"
 
 
 def test_the_example_of_actor_handles_runs(running: RayMQ, capsys: pytest.CaptureFixture[str]) -> None:
