@@ -137,11 +137,11 @@ def _same_topic(buffer: Bytes, first: int, second: int, length: int) -> bool:
 
 
 @njit(cache=True, nogil=True)
-def _is_of_group(buffer: Bytes, topic: int, length: int, queue_id: int, group: Numbers) -> bool:
+def _is_of_group(buffer: Bytes, topic: int, length: int, queue_id: int, groups: Numbers, group: int) -> bool:
     return (
-        group[GROUP_QUEUE_ID] == queue_id
-        and group[GROUP_TOPIC_LENGTH] == length
-        and _same_topic(buffer, group[GROUP_TOPIC], topic, length)
+        groups[group, GROUP_QUEUE_ID] == queue_id
+        and groups[group, GROUP_TOPIC_LENGTH] == length
+        and _same_topic(buffer, groups[group, GROUP_TOPIC], topic, length)
     )
 
 
@@ -184,7 +184,7 @@ def _group_of(
     while buckets[bucket] != 0:
         group = buckets[bucket] - 1
         if groups[group, GROUP_HASH] == wanted and _is_of_group(
-            buffer, topic, length, queue_id, groups[group]
+            buffer, topic, length, queue_id, groups, group
         ):
             return group
         bucket = (bucket + 1) & (buckets.size - 1)
@@ -279,39 +279,9 @@ def _write_units(
 
 
 @njit(cache=True, nogil=True)
-def _tags_code(buffer: Bytes, found: Numbers, timestamp: int, delays_ms: Numbers, is_schedule: int) -> int:
-    if is_schedule and found[7] > 0:
-        due = _delivery_time(buffer, found[6], found[7], timestamp, delays_ms)
-        if due > 0:
-            return due
-    return as_i32(hash_bytes(buffer, found[0], found[1], 0))
-
-
-@njit(cache=True, nogil=True)
-def _take_record(
-    buffer: Bytes,
-    base: int,
-    found: Numbers,
-    timestamp: int,
-    delays_ms: Numbers,
-    row: Numbers,
-    groups: Numbers,
-    keys: Numbers,
-    key_count: int,
-) -> int:
-    """Put a record with known properties into row, group and keys; returns the new count of keys."""
-    position = row[ROW_POSITION]
-    group = row[ROW_GROUP]
-    transaction = load_i32(buffer, position + 36) & _ROLLBACK
-    row[ROW_TAGS_CODE] = _tags_code(buffer, found, timestamp, delays_ms, groups[group, GROUP_IS_SCHEDULE])
-    if transaction & _UNQUEUED:
-        row[ROW_GROUP] = -1
-    else:
-        _enter(groups, group, load_i64(buffer, position + 20), base + position, row[ROW_SIZE])
-    if transaction == _ROLLBACK:
-        return key_count
-    seed = groups[group, GROUP_KEY_SEED]
-    return _add_keys(buffer, found, seed, base + position, timestamp, keys, key_count)
+def _clear_buckets(groups: Numbers, group_count: int, buckets: NDArray[np.int32]) -> None:
+    for group in range(group_count):
+        buckets[groups[group, GROUP_BUCKET]] = 0
 
 
 @njit(cache=True, nogil=True)
@@ -346,15 +316,12 @@ def dispatch_records(
         body, body_length, topic, topic_length, properties, properties_length = record_parts(
             buffer, position, size
         )
-        if body_length < 0:
-            status = BAD_PARTS
-            break
-        if check_crc and not body_is_sound(buffer, position, body, body_length):
-            status = BAD_CRC
+        if body_length < 0 or (check_crc and not body_is_sound(buffer, position, body, body_length)):
+            status = BAD_PARTS if body_length < 0 else BAD_CRC
             break
         queue_id = load_i32(buffer, position + 12)
         group = last_group
-        if group < 0 or not _is_of_group(buffer, topic, topic_length, queue_id, groups[group]):
+        if group < 0 or not _is_of_group(buffer, topic, topic_length, queue_id, groups, group):
             group = _group_of(buffer, topic, topic_length, queue_id, groups, group_count, buckets)
             if group < 0:
                 break
@@ -362,18 +329,31 @@ def dispatch_records(
             last_group = group
         timestamp = store_timestamp_at(buffer, position)
         find_properties(buffer, properties, properties + properties_length, found)
+        transaction = load_i32(buffer, position + 36) & _ROLLBACK
         rows[count, ROW_POSITION] = position
         rows[count, ROW_SIZE] = size
-        rows[count, ROW_GROUP] = group
-        key_count = _take_record(
-            buffer, base, found, timestamp, delays_ms, rows[count], groups, keys, key_count
-        )
+        rows[count, ROW_GROUP] = -1 if transaction & _UNQUEUED else group
+        is_schedule = groups[group, GROUP_IS_SCHEDULE]
+        rows[count, ROW_TAGS_CODE] = _tags_code(buffer, found, timestamp, delays_ms, is_schedule)
+        if not transaction & _UNQUEUED:
+            _enter(groups, group, load_i64(buffer, position + 20), base + position, size)
+        if transaction != _ROLLBACK:
+            seed = groups[group, GROUP_KEY_SEED]
+            key_count = _add_keys(buffer, found, seed, base + position, timestamp, keys, key_count)
         position += size
         count += 1
     _write_units(rows, count, groups, group_count, base, units)
-    for group in range(group_count):
-        buckets[groups[group, GROUP_BUCKET]] = 0
+    _clear_buckets(groups, group_count, buckets)
     return position, status, count, group_count, key_count, timestamp
+
+
+@njit(cache=True, nogil=True)
+def _tags_code(buffer: Bytes, found: Numbers, timestamp: int, delays_ms: Numbers, is_schedule: int) -> int:
+    if is_schedule and found[7] > 0:
+        due = _delivery_time(buffer, found[6], found[7], timestamp, delays_ms)
+        if due > 0:
+            return due
+    return as_i32(hash_bytes(buffer, found[0], found[1], 0))
 
 
 @njit(cache=True, nogil=True)
