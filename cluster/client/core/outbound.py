@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from actors.remoting.codes import RequestCode, ResponseCode
+from actors.remoting.command import RemotingCommand
 from cluster.client.config import ProducerConfig
 from cluster.client.core.instance import local_address
 from cluster.client.core.route_table import AUTO_CREATE_TOPIC
@@ -27,18 +28,43 @@ from store.message.message_id import UniqKeyGenerator
 from store.message.properties import MessageConst, encode_properties
 from store.message.validate import check_body, check_group, check_properties, check_topic
 
+# As plain numbers: an enum's attribute costs more on the hot path.
+_ONE = int(RequestCode.SEND_MESSAGE_V2)
+_BATCH = int(RequestCode.SEND_BATCH_MESSAGE)
+
 # The broker adds MSG_REGION, TRACE_ON and CLUSTER to what a client sends.
 BROKER_PROPERTIES_BYTES = 128
 
 
 class Outbound(NamedTuple):
-    """One request to be sent to one queue: `ext` lacks the queue id."""
+    """One request to be sent to one queue, whichever that will be. `properties` is the header's text."""
 
     topic: str
     code: int
-    ext: dict[str, str]
+    group: str
+    queue_nums: str
+    born_timestamp: int
+    flag: int
+    properties: str
     body: bytes
     msg_id: str
+
+    def command(self, queue_id: int) -> RemotingCommand:
+        """The request that puts it into the queue with this id. A new one for each attempt."""
+        ext = {
+            "a": self.group,
+            "b": self.topic,
+            "c": AUTO_CREATE_TOPIC,
+            "d": self.queue_nums,
+            "e": str(queue_id),
+            "f": "0",
+            "g": str(self.born_timestamp),
+            "h": str(self.flag),
+            "i": self.properties,
+        }
+        if self.code == _BATCH:
+            ext["m"] = "true"
+        return RemotingCommand(self.code, ext, self.body)
 
 
 class OutboundFactory:
@@ -64,9 +90,7 @@ class OutboundFactory:
             properties, msg_id = self._properties(message)
         except MessageIllegal as error:
             raise rejected(error) from error
-        ext = self._ext(message.topic, message.flag)
-        ext["i"] = properties.decode()
-        return Outbound(message.topic, RequestCode.SEND_MESSAGE_V2, ext, message.body, msg_id)
+        return self._outbound(message.topic, _ONE, message.flag, properties, message.body, msg_id)
 
     def batch(self, messages: Sequence[Message]) -> Outbound:
         """The request that stores `messages` in one queue, all or nothing. Raises MessageRejected,
@@ -88,10 +112,7 @@ class OutboundFactory:
             check_body(body, self._config.max_message_bytes)
         except MessageIllegal as error:
             raise rejected(error) from error
-        ext = self._ext(topic, 0)
-        ext["i"] = ""
-        ext["m"] = "true"
-        return Outbound(topic, RequestCode.SEND_BATCH_MESSAGE, ext, body, ",".join(ids))
+        return self._outbound(topic, _BATCH, 0, "", body, ",".join(ids))
 
     def _check_member(self, message: Message, topic: str) -> None:
         if message.topic != topic:
@@ -106,29 +127,28 @@ class OutboundFactory:
             check_topic(topic)
             self._checked_topics.add(topic)
 
-    def _ext(self, topic: str, flag: int) -> dict[str, str]:
-        return {
-            "a": self._config.group,
-            "b": topic,
-            "c": AUTO_CREATE_TOPIC,
-            "d": self._queue_nums,
-            "f": "0",
-            "g": str(self._clock.wall_ms()),
-            "h": str(flag),
-        }
+    def _outbound(
+        self, topic: str, code: int, flag: int, properties: str, body: bytes, msg_id: str
+    ) -> Outbound:
+        now_ms = self._clock.wall_ms()
+        return Outbound(
+            topic, code, self._config.group, self._queue_nums, now_ms, flag, properties, body, msg_id
+        )
 
-    def _properties(self, message: Message) -> tuple[bytes, str]:
-        """The property string with its UNIQ_KEY. The caller's message stays as it is: it may be sent
-        again.
-        """
+    def _properties(self, message: Message) -> tuple[str, str]:
+        """The property text with its UNIQ_KEY. The caller's message stays as it is: it may be sent again."""
         properties = message.properties
         msg_id = properties.get(MessageConst.UNIQ_KEY)
         if msg_id is None:
             msg_id = self.uniq_keys.next()
-            properties = {**properties, MessageConst.UNIQ_KEY: msg_id}
+            added = f"{MessageConst.UNIQ_KEY}\x01{msg_id}\x02"
+            if not properties:
+                return added, msg_id
+        else:
+            added = ""
         encoded = encode_properties(properties)
-        check_properties(encoded, BROKER_PROPERTIES_BYTES)
-        return encoded, msg_id
+        check_properties(encoded, BROKER_PROPERTIES_BYTES + len(added))
+        return encoded.decode() + added, msg_id
 
     @staticmethod
     def _with_id(message: Message, msg_id: str) -> Message:

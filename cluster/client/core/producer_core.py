@@ -7,14 +7,13 @@ from dataclasses import replace
 
 import structlog
 
-from actors.remoting.command import RemotingCommand
 from actors.remoting.groups import HeartbeatData
 from cluster.client.config import Nameservers, ProducerConfig
 from cluster.client.core.instance import ClientInstance
 from cluster.client.core.lanes import Lanes
 from cluster.client.core.outbound import Outbound, OutboundFactory
 from cluster.client.core.routes import TopicRoute
-from cluster.client.core.sender import Choose, Sender, command_for
+from cluster.client.core.sender import Choose, Sender
 from cluster.client.errors import ClientError, ConfigInvalid
 from cluster.client.selectors import MessageQueueSelector, RoundRobin, queue_index
 from store.clock import Clock, SystemClock
@@ -88,8 +87,7 @@ class ProducerCore:
         route = await instance.routes.get(outbound.topic)
         queue = choose(route) if choose is not None else self.sender.in_turn(route)
         address = instance.master_of(queue.topic, queue.broker_name)
-        command: RemotingCommand = command_for(outbound, queue)
-        instance.remoting.oneway(address, command)
+        instance.remoting.oneway(address, outbound.command(queue.queue_id))
 
     async def queues_of(self, topic: str) -> Sequence[MessageQueue]:
         """The queues that keyed sends to `topic` are spread over, in the order of the hash."""

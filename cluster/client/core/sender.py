@@ -134,7 +134,7 @@ class Sender:
         try:
             queue = self.in_turn(route) if choose is None else choose(route)
             address = instance.master_of(queue.topic, queue.broker_name)
-            answer = connections.exchange(address, command_for(outbound, queue), timeout_ms)
+            answer = connections.exchange(address, outbound.command(queue.queue_id), timeout_ms)
             return self._result(answer, outbound, queue, address)
         except RemotingError as error:
             return Unsent(queue, instance.translated(error))
@@ -173,7 +173,9 @@ class Sender:
             else:
                 self._settle(outcome, result, None)
 
-        self._instance.remoting.invoke_callback(address, command_for(outbound, queue), timeout_ms, answered)
+        self._instance.remoting.invoke_callback(
+            address, outbound.command(queue.queue_id), timeout_ms, answered
+        )
 
     def _go_slow(
         self,
@@ -243,7 +245,7 @@ class Sender:
 
     async def _send(self, outbound: Outbound, queue: MessageQueue, timeout_ms: int) -> SendResult:
         address = self._instance.master_of(queue.topic, queue.broker_name)
-        answer = await self._instance.ask(address, command_for(outbound, queue), timeout_ms)
+        answer = await self._instance.ask(address, outbound.command(queue.queue_id), timeout_ms)
         return self._result(answer, outbound, queue, address)
 
     async def _note(self, error: ClientError, topic: str, attempts: list[ClientError]) -> None:
@@ -290,13 +292,6 @@ class Sender:
                 ResponseCode.NO_PERMISSION, f"topic {route.topic!r} has no writable queue now", "", True
             )
         return route.writable
-
-
-def command_for(outbound: Outbound, queue: MessageQueue) -> RemotingCommand:
-    """The request that puts `outbound` into `queue`."""
-    ext = outbound.ext.copy()  # each attempt has its own: the last may still be waiting to be written
-    ext["e"] = str(queue.queue_id)
-    return RemotingCommand(outbound.code, ext, outbound.body)
 
 
 def _failed(outbound: Outbound, attempts: list[ClientError]) -> ClientError:
