@@ -50,7 +50,7 @@ def shares(
 
 
 @pytest.mark.parametrize("strategy", ALL, ids=lambda strategy: strategy.name)
-@settings(max_examples=60)
+@settings(max_examples=60, deadline=None)
 @given(queues=queue_sets, clients=client_sets)
 def test_every_queue_has_exactly_one_owner(
     strategy: AllocateMessageQueueStrategy, queues: set[MessageQueue], clients: set[str]
@@ -65,7 +65,7 @@ def test_every_queue_has_exactly_one_owner(
 
 
 @pytest.mark.parametrize("strategy", ALL[:2], ids=lambda strategy: strategy.name)
-@settings(max_examples=60)
+@settings(max_examples=60, deadline=None)
 @given(queues=queue_sets, clients=client_sets)
 def test_averages_differ_by_one_at_most(
     strategy: AllocateMessageQueueStrategy, queues: set[MessageQueue], clients: set[str]
@@ -75,7 +75,7 @@ def test_averages_differ_by_one_at_most(
     assert sizes == sorted(sizes, reverse=True)
 
 
-@settings(max_examples=60)
+@settings(max_examples=60, deadline=None)
 @given(queues=queue_sets, clients=client_sets)
 def test_averagely_is_as_the_definition_says(queues: set[MessageQueue], clients: set[str]) -> None:
     ordered, ids = sorted(queues), sorted(clients)
@@ -89,7 +89,7 @@ def test_averagely_is_as_the_definition_says(queues: set[MessageQueue], clients:
         assert AllocateMessageQueueAveragely().allocate(client, queues, clients) == expected
 
 
-@settings(max_examples=60)
+@settings(max_examples=60, deadline=None)
 @given(queues=queue_sets, clients=client_sets)
 def test_by_circle_deals_like_cards(queues: set[MessageQueue], clients: set[str]) -> None:
     ids = sorted(clients)
@@ -98,7 +98,7 @@ def test_by_circle_deals_like_cards(queues: set[MessageQueue], clients: set[str]
         assert AllocateMessageQueueAveragelyByCircle().allocate(client, queues, clients) == expected
 
 
-@settings(max_examples=40)
+@settings(max_examples=40, deadline=None)
 @given(queues=queue_sets, clients=client_sets)
 def test_consistent_hash_moves_only_the_queues_of_who_leaves(
     queues: set[MessageQueue], clients: set[str]
@@ -123,7 +123,7 @@ def test_consistent_hash_places_queues_by_the_md5_of_rocketmqs_text() -> None:
     assert share_out(AllocateMessageQueueConsistentHash(), [queue], ["x", "y", "z"]) == {queue: owner}
 
 
-@settings(max_examples=60)
+@settings(max_examples=60, deadline=None)
 @given(queues=queue_sets, clients=client_sets)
 def test_machine_room_shares_only_the_rooms_given(queues: set[MessageQueue], clients: set[str]) -> None:
     strategy = AllocateMessageQueueByMachineRoom(["r1", "r3"])
@@ -138,7 +138,7 @@ def test_machine_room_shares_only_the_rooms_given(queues: set[MessageQueue], cli
     assert counts == Counter(ours)
 
 
-@settings(max_examples=60)
+@settings(max_examples=60, deadline=None)
 @given(queues=queue_sets, clients=client_sets)
 def test_nearby_keeps_a_rooms_queues_in_the_room(queues: set[MessageQueue], clients: set[str]) -> None:
     strategy = AllocateMachineRoomNearby(

@@ -1,4 +1,4 @@
-"""What the tests of sockets need: a loop, a server that says what it got, and a peer that writes raw bytes."""
+"""What the tests of sockets need: a loop, a server, and a peer that writes raw bytes."""
 
 from __future__ import annotations
 

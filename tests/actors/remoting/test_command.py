@@ -56,7 +56,7 @@ texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 i32 = st.integers(-(2**31), 2**31 - 1)
 
 
-@settings(max_examples=60)
+@settings(max_examples=60, deadline=None)
 @given(
     code=st.integers(-(2**15), 2**15 - 1),
     ext=st.dictionaries(texts, texts, max_size=5),
@@ -161,7 +161,7 @@ def test_an_unknown_header_type_is_named() -> None:
         decode_command(b"{}", 7, b"")
 
 
-@settings(max_examples=150)
+@settings(max_examples=150, deadline=None)
 @given(data=st.binary(max_size=80), serialize_type=st.sampled_from([0, 1]))
 def test_random_bytes_are_a_command_or_a_protocol_error(data: bytes, serialize_type: int) -> None:
     try:
@@ -171,7 +171,7 @@ def test_random_bytes_are_a_command_or_a_protocol_error(data: bytes, serialize_t
     assert isinstance(found.code, int)
 
 
-@settings(max_examples=150)
+@settings(max_examples=150, deadline=None)
 @given(cut=st.integers(0, 34), value=st.binary(max_size=4))
 def test_a_damaged_rocketmq_header_is_a_command_or_a_protocol_error(cut: int, value: bytes) -> None:
     header = bytearray(ROCKETMQ_FRAME[8:-1])
@@ -191,7 +191,7 @@ json_values = st.recursive(
 KEYS = ["code", "extFields", "flag", "language", "opaque", "remark", "version"]
 
 
-@settings(max_examples=60)
+@settings(max_examples=60, deadline=None)
 @given(fields=st.dictionaries(st.sampled_from(KEYS), json_values))
 def test_json_of_any_shape_is_a_command_or_a_protocol_error(fields: dict[str, object]) -> None:
     try:

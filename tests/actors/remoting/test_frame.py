@@ -47,7 +47,7 @@ def test_a_stream_cut_at_every_byte_gives_the_same_commands() -> None:
         assert not reader.has_partial
 
 
-@settings(max_examples=20)
+@settings(max_examples=20, deadline=None)
 @given(st.lists(st.integers(0, 3 * OWN_MEMORY_BYTES), min_size=1, max_size=3), st.data())
 def test_frames_of_two_connections_do_not_mix(sizes: list[int], data: st.DataObject) -> None:
     memory = ReceiveMemory()
@@ -153,7 +153,7 @@ def test_lengths_that_cannot_be_are_refused(total: int, mark: int) -> None:
         feed(FrameReader(ReceiveMemory()), PREFIX.pack(total, mark) + b"{}")
 
 
-@settings(max_examples=200)
+@settings(max_examples=200, deadline=None)
 @given(st.lists(st.binary(max_size=60), max_size=5))
 def test_random_bytes_are_commands_or_a_protocol_error(chunks: list[bytes]) -> None:
     reader = FrameReader(ReceiveMemory())
