@@ -21,6 +21,7 @@ _log = structlog.get_logger(__name__)
 TOPICS = "topics.json"
 GROUPS = "subscriptionGroup.json"
 OFFSETS = "consumerOffset.json"
+DELAYS = "delayOffset.json"
 GENERATIONS = "raymqGenerations.json"
 
 

@@ -125,6 +125,7 @@ class HandleApi:
         offsets: ConsumerOffsets,
         splits: Callable[[str], SplitsBody],
         describe: Callable[[], Mapping[str, object]],
+        next_uniq_key: Callable[[], str],
         request_tick: Callable[[], None],
         clock: Clock,
     ) -> None:
@@ -134,6 +135,7 @@ class HandleApi:
         self._offsets = offsets
         self._splits = splits
         self._describe = describe
+        self._next_uniq_key = next_uniq_key
         self._request_tick = request_tick
         self._clock = clock
 
@@ -144,9 +146,7 @@ class HandleApi:
             batch = fields["batch"]
             if fields["format"] == "arrow":
                 # In a thread: the first one imports pyarrow, which takes a second.
-                batch = await asyncio.to_thread(
-                    batch_of_arrow, fields["topic"], batch, self._sender.next_uniq_key
-                )
+                batch = await asyncio.to_thread(batch_of_arrow, fields["topic"], batch, self._next_uniq_key)
             elif fields["format"] != "rocketmq":
                 raise _invalid(f"format is {fields['format']!r}: it may be rocketmq or arrow")
             stored = await self._append(fields["topic"], fields["queue"], batch)

@@ -9,8 +9,10 @@ import random
 from typing import NamedTuple
 
 from actors.broker.acks import Acks, PendingAck
+from actors.broker.delays import Delays
 from actors.broker.groups import Groups
 from actors.broker.settings import BrokerSettings
+from actors.broker.stored_properties import PropertyWriter, uniq_key_of
 from actors.broker.topics import DEFAULT_TOPIC, Topics
 from actors.remoting.chain import RequestContext
 from actors.remoting.codes import ResponseCode
@@ -20,27 +22,11 @@ from actors.remoting.headers import SendRecordsHeader, SendRecordsResponse
 from actors.remoting.hot_headers import SendMessageHeader
 from store.clock import Clock
 from store.errors import StoreError
-from store.message.message_id import UniqKeyGenerator
-from store.message.properties import MessageConst
-from store.message.record import MAX_PROPERTIES_BYTES, RecordDraft
+from store.message.record import RecordDraft
 from store.message.sys_flag import TRANSACTION_MASK
 from store.message.validate import DLQ_TOPIC_PREFIX, RETRY_TOPIC_PREFIX
 from store.message_store import AppendResult, MessageStore
 from store.metadata import TopicConfig
-
-_UNIQ_KEY = f"{MessageConst.UNIQ_KEY}\x01"
-_POP_CK = f"{MessageConst.POP_CK}\x01"
-_TRANSIENT = MessageConst.TRANSIENT_PREFIX
-_PROPERTY_END = 2
-_DELAYED = tuple(
-    f"{name}\x01"
-    for name in (
-        MessageConst.DELAY,
-        MessageConst.TIMER_DELAY_SEC,
-        MessageConst.TIMER_DELAY_MS,
-        MessageConst.TIMER_DELIVER_MS,
-    )
-)
 
 
 class StoredBatch(NamedTuple):
@@ -61,7 +47,8 @@ class Sender:
         topics: Topics,
         groups: Groups,
         acks: Acks,
-        uniq_keys: UniqKeyGenerator,
+        properties: PropertyWriter,
+        delays: Delays,
         rng: random.Random,
         store_host: bytes,
         clock: Clock,
@@ -72,20 +59,12 @@ class Sender:
         self._topics = topics
         self._groups = groups
         self._acks = acks
-        self._uniq_keys = uniq_keys
+        self._properties = properties
+        self._delays = delays
         self._rng = rng
         self._store_host = store_host
         self._clock = clock
         self._id_prefix = store_host.hex().upper()
-        # What RocketMQ's brokers add to every message; readers let the last of equal names win.
-        self._added = (
-            f"MSG_REGION\x01{settings.region_id}\x02TRACE_ON\x01{str(settings.trace_on).lower()}\x02"
-            f"CLUSTER\x01{settings.cluster_name}\x02"
-        ).encode()
-        self._answer_ext = {
-            "MSG_REGION": settings.region_id,
-            "TRACE_ON": str(settings.trace_on).lower(),
-        }
         self.messages = 0
         self.bytes = 0
 
@@ -102,18 +81,20 @@ class Sender:
         queue_id = self._queue(topic, header.queue_id)
         if header.sys_flag & TRANSACTION_MASK:
             raise Refused(ResponseCode.NO_PERMISSION, "this broker takes no transactional messages")
-        properties, uniq_key = self._properties(header.properties)
+        properties = self._properties.write(header.properties)
         draft = RecordDraft(
             topic.topic_name,
             queue_id,
             body,
-            properties,
+            properties.encoded,
             header.flag,
             header.sys_flag,
             header.born_timestamp,
             context.connection.peer_bytes,
             header.reconsume_times,
         )
+        if properties.delay_level and not draft.topic.startswith(DLQ_TOPIC_PREFIX):
+            draft = self._delays.put_off(draft, properties.delay_level)
         try:
             result = self._store.append(draft)
         except StoreError as error:
@@ -124,7 +105,7 @@ class Sender:
             "msgId": f"{self._id_prefix}{result.physical_offset:016X}",
             "queueId": str(queue_id),
             "queueOffset": str(result.queue_offset),
-            "transactionId": uniq_key,
+            "transactionId": properties.uniq_key,
         }
         self._answer_when_confirmed(context, result, ext)
 
@@ -156,7 +137,7 @@ class Sender:
         result = self._append_batch(draft, body)
         ids = ",".join(self._ids(result))
         ext = {"msgId": ids, "queueId": str(queue_id), "queueOffset": str(result.queue_offset)}
-        uniq_key = _uniq_key(header.properties or "")
+        uniq_key = uniq_key_of(header.properties)
         if uniq_key:
             ext["batchUniqId"] = uniq_key
         self._answer_when_confirmed(context, result, ext)
@@ -192,10 +173,6 @@ class Sender:
         result = self._append_batch(draft, body)
         self._acks.when_confirmed(result.physical_offset + result.size_bytes, ack)
         return StoredBatch(queue, result, self._ids(result))
-
-    def next_uniq_key(self) -> str:
-        """A UNIQ_KEY for a message that came without."""
-        return self._uniq_keys.next()
 
     def _append_batch(self, draft: RecordDraft, body: Buffer) -> AppendResult:
         if len(body) > self._max_body_bytes:
@@ -242,36 +219,10 @@ class Sender:
             "(set it on the broker, or compress)",
         )
 
-    def _properties(self, text: str) -> tuple[bytes, str]:
-        """The properties as they are stored, and the UNIQ_KEY (made here if the client gave none)."""
-        if _TRANSIENT in text or _POP_CK in text:
-            text = "".join(
-                f"{pair}\x02"
-                for pair in text.split("\x02")
-                if pair and not pair.startswith((_TRANSIENT, _POP_CK))
-            )
-        if "DELAY" in text or "DELIVER" in text:
-            _refuse_delay(text)
-        uniq_key = _uniq_key(text)
-        encoded = text.encode("utf-8", "replace")
-        if encoded and encoded[-1] != _PROPERTY_END:
-            encoded += b"\x02"
-        if not uniq_key:
-            uniq_key = self._uniq_keys.next()
-            encoded += f"{_UNIQ_KEY}{uniq_key}\x02".encode()
-        encoded += self._added
-        if len(encoded) > MAX_PROPERTIES_BYTES:
-            raise Refused(
-                ResponseCode.MESSAGE_ILLEGAL,
-                f"properties of {len(encoded):,} bytes (with what the broker adds) are over the limit of "
-                f"{MAX_PROPERTIES_BYTES:,}: move data to the body",
-            )
-        return encoded, uniq_key
-
     def _answer_when_confirmed(
         self, context: RequestContext, result: AppendResult, ext: dict[str, str]
     ) -> None:
-        ext.update(self._answer_ext)
+        ext.update(self._properties.answer_fields)
         self._acks.when_confirmed(result.physical_offset + result.size_bytes, SendAck(context, ext))
 
 
@@ -296,26 +247,3 @@ class SendAck(PendingAck):
 def _unavailable(error: StoreError) -> Refused:
     """RocketMQ's answer to a store that takes nothing now; producers try another broker."""
     return Refused(ResponseCode.SERVICE_NOT_AVAILABLE, str(error))
-
-
-def _refuse_delay(properties: str) -> None:
-    for pair in properties.split("\x02"):
-        if pair.startswith(_DELAYED):
-            raise Refused(
-                ResponseCode.MESSAGE_ILLEGAL,
-                f"property {pair.partition(chr(1))[0]}: this broker does not delay messages; "
-                "send it when it is due",
-            )
-
-
-def _uniq_key(properties: str) -> str:
-    """The value of UNIQ_KEY in a property string, or nothing."""
-    if properties.startswith(_UNIQ_KEY):
-        start = len(_UNIQ_KEY)
-    else:
-        found = properties.find(f"\x02{_UNIQ_KEY}")
-        if found < 0:
-            return ""
-        start = found + 1 + len(_UNIQ_KEY)
-    end = properties.find("\x02", start)
-    return properties[start:] if end < 0 else properties[start:end]

@@ -7,6 +7,7 @@ group's `retry_max_times` it goes to its dead-letter topic instead.
 from __future__ import annotations
 
 from actors.broker.acks import Acks
+from actors.broker.delays import Delays
 from actors.broker.groups import Groups
 from actors.broker.send import SendAck
 from actors.broker.topics import Topics
@@ -22,11 +23,17 @@ from store.message.record import RecordDraft, decode_record
 from store.message.validate import DLQ_TOPIC_PREFIX, RETRY_TOPIC_PREFIX
 from store.message_store import MessageStore
 
+# Where the consumer leaves it to the broker: 10 s after the first failure, then longer each time.
+FIRST_RETRY_LEVEL = 3
+
 
 class SendBack:
     """Takes messages back from consumers."""
 
-    def __init__(self, store: MessageStore, topics: Topics, groups: Groups, acks: Acks) -> None:
+    def __init__(
+        self, store: MessageStore, topics: Topics, groups: Groups, acks: Acks, delays: Delays
+    ) -> None:
+        self._delays = delays
         self._store = store
         self._topics = topics
         self._groups = groups
@@ -49,19 +56,25 @@ class SendBack:
             return
         prefix = DLQ_TOPIC_PREFIX if is_dead else RETRY_TOPIC_PREFIX
         topic = self._topics.ensure(f"{prefix}{group.group_name}", 1 if is_dead else group.retry_queue_nums)
+        level = 0 if is_dead else header.delay_level or FIRST_RETRY_LEVEL + message.reconsume_times
+        draft = _again(message, topic.topic_name, level)
+        if level:
+            draft = self._delays.put_off(draft, level)
         try:
-            result = self._store.append(_again(message, topic.topic_name))
+            result = self._store.append(draft)
         except StoreError as error:
             raise Refused(ResponseCode.SERVICE_NOT_AVAILABLE, str(error)) from error
         self._acks.when_confirmed(result.physical_offset + result.size_bytes, SendAck(context, {}))
 
 
-def _again(message: MessageExt, topic: str) -> RecordDraft:
+def _again(message: MessageExt, topic: str, level: int) -> RecordDraft:
     properties = dict(message.properties)
     properties.setdefault(MessageConst.RETRY_TOPIC, message.topic)
     properties.setdefault(MessageConst.ORIGIN_MESSAGE_ID, message.offset_msg_id)
     properties[MessageConst.WAIT] = "false"
-    properties.pop(MessageConst.DELAY, None)
+    properties[MessageConst.DELAY] = str(level)
+    for name in (MessageConst.REAL_TOPIC, MessageConst.REAL_QUEUE_ID):
+        properties.pop(name, None)
     return RecordDraft(
         topic,
         0,

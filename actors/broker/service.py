@@ -29,6 +29,7 @@ from actors.broker.reserved_port import ReservedPort
 from actors.broker.send import Sender
 from actors.broker.send_back import SendBack
 from actors.broker.settings import BrokerSettings
+from actors.broker.stored_properties import PropertyWriter
 from actors.broker.tables import BrokerTables
 from actors.broker.turns import Turns
 from actors.remoting.client import RemotingClient
@@ -173,7 +174,7 @@ class BrokerService:
 
     def _assemble(self, host: Host) -> None:
         settings, store, clock = self.settings, self._store, self._clock
-        tables = self._tables = BrokerTables(settings, clock, self._topics_changed)
+        tables = self._tables = BrokerTables(settings, store, clock, self._topics_changed)
         self._clients: Clients[Connection] = Clients(clock, settings.client_expiry_ms)
         is_sync = settings.store.flush == "sync"
         self._acks = Acks(store, clock, settings.sync_flush_timeout_ms, may_wait=is_sync)
@@ -187,9 +188,18 @@ class BrokerService:
         self._turns = Turns(store, self._flusher, self._held, clock, self._request_tick)
         catch_up = self._turns.catch_up
         topics, groups, offsets = tables.topics, tables.groups, tables.offsets
-        uniq_keys = UniqKeyGenerator(host.ip, os.getpid(), clock, self._rng)
+        properties = PropertyWriter(settings, UniqKeyGenerator(host.ip, os.getpid(), clock, self._rng))
         self._sender = Sender(
-            settings, store, topics, groups, self._acks, uniq_keys, self._rng, host.packed, clock
+            settings,
+            store,
+            topics,
+            groups,
+            self._acks,
+            properties,
+            tables.delays,
+            self._rng,
+            host.packed,
+            clock,
         )
         self._puller = Puller(
             settings, store, topics, groups, offsets, self._clients, self._held, clock, catch_up
@@ -199,7 +209,7 @@ class BrokerService:
         table = request_table(
             Handlers(
                 self._sender,
-                SendBack(store, topics, groups, self._acks),
+                SendBack(store, topics, groups, self._acks, tables.delays),
                 self._puller,
                 queues,
                 OffsetRequests(settings, store, topics, groups, offsets, catch_up),
@@ -215,6 +225,7 @@ class BrokerService:
             offsets,
             queues.splits,
             self.describe,
+            properties.next_uniq_key,
             self._request_tick,
             clock,
         )
@@ -254,6 +265,7 @@ class BrokerService:
             await asyncio.sleep(HOUSEKEEPING_MS / 1000)
             self.longest_lag_ns = max(self.longest_lag_ns, self._clock.monotonic_ns() - due_ns)
             self._acks.sweep()
+            self._tables.delays.deliver()
             # A quiet store has work too: its checkpoint, files to be made ahead, a flush that somebody waits
             # for.
             self._server.request_tick()

@@ -6,15 +6,16 @@ from collections.abc import Callable
 from typing import Any
 
 import structlog
-from store.message_store import MessageStore
 
-from actors.broker.config_files import GENERATIONS, GROUPS, OFFSETS, TOPICS, ConfigFiles
+from actors.broker.config_files import DELAYS, GENERATIONS, GROUPS, OFFSETS, TOPICS, ConfigFiles
+from actors.broker.delays import Delays
 from actors.broker.groups import Groups
 from actors.broker.offsets import ConsumerOffsets
 from actors.broker.settings import BrokerSettings
 from actors.broker.topics import Topics
 from actors.remoting.routes import DataVersion, RegisterBrokerBody
 from store.clock import Clock
+from store.message_store import MessageStore
 from store.metadata import ConsumerOffsetTable, SubscriptionGroupTable, TopicConfigTable
 
 _log = structlog.get_logger(__name__)
@@ -23,12 +24,19 @@ _log = structlog.get_logger(__name__)
 class BrokerTables:
     """All that one broker knows beside its messages."""
 
-    def __init__(self, settings: BrokerSettings, clock: Clock, on_topics_changed: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        settings: BrokerSettings,
+        store: MessageStore,
+        clock: Clock,
+        on_topics_changed: Callable[[], None],
+    ) -> None:
         """Load what the last run has left. Raises StoreError for a file that is damaged together with its
         backup.
         """
         self._on_topics_changed = on_topics_changed
         self._saved_offset_changes = 0
+        self._saved_deliveries = 0
         files = self._files = ConfigFiles(settings.store_root)
         topic_table = TopicConfigTable.from_json(files.load(TOPICS) or {}, clock)
         group_table = SubscriptionGroupTable.from_json(files.load(GROUPS) or {}, clock)
@@ -40,6 +48,8 @@ class BrokerTables:
         self.topics = Topics(settings, topic_table, self._topic_changed)
         self.groups = Groups(settings, group_table, lambda group: files.changed(GROUPS))
         self.offsets = ConsumerOffsets(offset_table, _generations_from_json(files.load(GENERATIONS) or {}))
+        self.delays = Delays(store, clock, files.load(DELAYS) or {})
+        files.keep(DELAYS, self.delays.to_json)
         files.changed(TOPICS)
         files.changed(GROUPS)
 
@@ -68,13 +78,17 @@ class BrokerTables:
         await self._files.save_changed()
 
     async def save_offsets(self) -> None:
-        """Save offsets and generations, if they have changed."""
+        """Save what moves all the time – offsets, generations, deliveries –, if it has changed."""
+        delivered = self.delays.delivered
+        if delivered != self._saved_deliveries:
+            self._saved_deliveries = delivered
+            self._files.changed(DELAYS)
         changes = self.offsets.changes
         if changes != self._saved_offset_changes:
             self._saved_offset_changes = changes
             self._files.changed(OFFSETS)
             self._files.changed(GENERATIONS)
-            await self._files.save_changed()
+        await self._files.save_changed()
 
     def _topic_changed(self, topic: str) -> None:
         self._files.changed(TOPICS)

@@ -150,13 +150,15 @@ def test_without_a_rebalancer_members_are_told_to_help_themselves(tmp_path: Path
     with_broker(story, settings_of(tmp_path, rebalancers=["127.0.0.1:1"]))
 
 
-def test_a_message_sent_back_comes_again_and_dies_in_the_end(tmp_path: Path) -> None:
+def test_a_message_sent_back_comes_again_later_and_dies_in_the_end(tmp_path: Path, clock) -> None:
     async def story(peer: Peer) -> None:
         await peer.send("T", b"bad", properties="KEYS\x01k\x02")
         (message,) = await peer.messages("T")
         back = ConsumerSendMsgBackHeader(message.commit_log_offset, "G", 0, max_reconsume_times=1).to_ext()
         assert (await peer.ask(RequestCode.CONSUMER_SEND_MSG_BACK, back)).code == 0
-        (again,) = await peer.messages("%RETRY%G")
+        assert await peer.messages("%RETRY%G") == []
+        clock.advance(10_000)  # level 3
+        again = decode_record((await peer.pull("%RETRY%G", wait_ms=10_000)).body)
         assert (again.body, again.reconsume_times, again.properties["KEYS"]) == (b"bad", 1, "k")
         assert again.properties["RETRY_TOPIC"] == "T"
         assert again.properties["ORIGIN_MESSAGE_ID"] == message.offset_msg_id
@@ -169,4 +171,4 @@ def test_a_message_sent_back_comes_again_and_dies_in_the_end(tmp_path: Path) -> 
         assert (await peer.ask(RequestCode.CONSUMER_SEND_MSG_BACK, missing)).code == ResponseCode.SYSTEM_ERROR
         assert decode_record((await peer.pull("T")).body).body == b"bad"
 
-    with_broker(story, settings_of(tmp_path))
+    with_broker(story, settings_of(tmp_path), clock)

@@ -174,7 +174,8 @@ REFUSED: list[tuple[dict[str, Any], ResponseCode, str]] = [
     ({"topic": "READ_ONLY"}, ResponseCode.NO_PERMISSION, "permission is 4"),
     ({"topic": "SCHEDULE_TOPIC_XXXX"}, ResponseCode.NO_PERMISSION, "SCHEDULE_TOPIC_XXXX"),
     ({"topic": "T", "sys_flag": 4}, ResponseCode.NO_PERMISSION, "transaction"),
-    ({"topic": "T", "properties": "DELAY\x013\x02"}, ResponseCode.MESSAGE_ILLEGAL, "DELAY"),
+    ({"topic": "T", "properties": "DELAY\x01x\x02"}, ResponseCode.MESSAGE_ILLEGAL, "DELAY"),
+    ({"topic": "T", "properties": "TIMER_DELAY_MS\x019\x02"}, ResponseCode.MESSAGE_ILLEGAL, "DELAY"),
     ({"topic": "UNKNOWN", "default_topic": "NOT_THERE"}, ResponseCode.TOPIC_NOT_EXIST, "UNKNOWN"),
 ]  # fmt: skip
 
