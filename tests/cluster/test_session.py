@@ -106,6 +106,7 @@ def test_ray_is_started_with_this_python_and_a_java_on_its_path() -> None:
     assert rest == "/usr/bin"
     assert environment["JDK_JAVA_OPTIONS"] == JAVA_OPTIONS
     assert environment["PYSPARK_PYTHON"].startswith(python)
+    assert environment["RAY_worker_niceness"] == "0"
     assert ray_environment(environment)["JDK_JAVA_OPTIONS"] == JAVA_OPTIONS
 
 
