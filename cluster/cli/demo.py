@@ -34,7 +34,9 @@ def _run(flights: int) -> int:
     from cluster.demo.stage import console_alone
     from cluster.launch import Failures, Refusals
 
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: leave nothing running
+    # Also where a shell started this in the background, with interrupts ignored: an end always cleans up.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.default_int_handler)
     errors = Console(stderr=True)
     log_tail: list[str] = []
     with temporary_home() as home:

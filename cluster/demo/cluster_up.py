@@ -28,6 +28,8 @@ ASK_TIMEOUT_S = 2.0
 RESTART_TIMEOUT_S = 60.0
 POLL_S = 0.2
 END_TIMEOUT_S = 10.0
+RAY_ROOT_ENV = "RAY_TMPDIR"
+MAX_RAY_ROOT_CHARACTERS = 40
 
 OVERRIDES = (
     "nameservers.0.listen_port=0",
@@ -83,8 +85,11 @@ class DemoCluster:
 @contextmanager
 def demo_cluster(home: Path, report: Report) -> Iterator[DemoCluster]:
     """Give the running cluster, its files below `home`; whatever happens, none of it is left running."""
-    # A token of its own: one in the user's home would make every later Ray on this machine demand it.
+    # A token of its own: one in the user's home would make every later Ray of this machine want it.
     os.environ |= {HOME_ENV: str(home), TOKEN_PATH_ENV: str(home / "ray-token")}
+    # Ray's sockets lie below it and need short paths; where they cannot be, Ray keeps its own place.
+    if len(str(home)) <= MAX_RAY_ROOT_CHARACTERS:
+        os.environ.setdefault(RAY_ROOT_ENV, str(home))
     try:
         yield DemoCluster(up(None, OVERRIDES, report=report, embedded=True).nameservers)
     finally:
