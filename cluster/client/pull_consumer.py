@@ -11,15 +11,13 @@ from cluster.client.aio import pull_consumer as aio
 from cluster.client.config import ConsumerConfig, Nameservers
 from cluster.client.core.deliveries import Deliveries
 from cluster.client.core.loop_thread import LoopThread
+from cluster.client.errors import ClientClosed
 from store.clock import Clock
 from store.message.message import MessageExt
 from store.message.message_queue import MessageQueue
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-# So that an interrupt is noticed, and a close by another thread.
-ITERATION_WAIT_MS = 60_000
 
 
 class PullConsumer:
@@ -122,7 +120,10 @@ class PullConsumer:
 
     def __next__(self) -> MessageExt:
         while not self._is_closed:
-            messages = self.poll(1, ITERATION_WAIT_MS)
+            try:
+                messages = self.poll(1, aio.ITERATION_WAIT_MS)
+            except ClientClosed:
+                break
             if messages:
                 return messages[0]
         raise StopIteration

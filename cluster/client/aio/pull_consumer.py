@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
+ITERATION_WAIT_MS = 60_000
+
+
 class PullConsumer:
     """Reads messages when asked to.
 
@@ -120,7 +123,10 @@ class PullConsumer:
         while True:
             if self._is_closed:
                 raise StopAsyncIteration
-            messages = await self.poll(1, 60_000)
+            try:
+                messages = await self.poll(1, ITERATION_WAIT_MS)
+            except ClientClosed:
+                raise StopAsyncIteration from None
             if messages:
                 return messages[0]
 

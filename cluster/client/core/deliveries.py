@@ -187,6 +187,7 @@ class Deliveries:
         self._wakers.append(bell.release)
         if not self.is_anything_there:
             bell.acquire(timeout=timeout_s)
+        self._forget(bell.release)
 
     async def wait_async(self, timeout_s: float) -> None:
         """The same for a task on the loop."""
@@ -201,3 +202,8 @@ class Deliveries:
             with suppress(TimeoutError):
                 async with asyncio.timeout(timeout_s):
                     await bell
+        self._forget(ring)
+
+    def _forget(self, waker: Callable[[], None]) -> None:
+        with suppress(ValueError):  # it has been rung
+            self._wakers.remove(waker)

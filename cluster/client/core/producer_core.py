@@ -78,6 +78,8 @@ class ProducerCore:
     def timeout_ms(self, choose: Choose | None, given_ms: int | None) -> int:
         """How long a send may take: what the call says, else by whether it has a queue of its own."""
         if given_ms is not None:
+            if given_ms <= 0:
+                raise ConfigInvalid(f"timeout_ms is {given_ms}: it must be over 0")
             return given_ms
         return self.config.send_timeout_ms if choose is None else self.config.delivery_timeout_ms
 

@@ -17,7 +17,7 @@ from cluster.client.core.fetcher import Chunk, Fetcher
 from cluster.client.core.group_session import GroupSession, notified_by, tags_of
 from cluster.client.core.instance import ClientInstance
 from cluster.client.core.offsets import Commit, OffsetClient
-from cluster.client.errors import ClientError, CommitFenced, ConfigInvalid, QueueNotAssigned
+from cluster.client.errors import ClientClosed, ClientError, CommitFenced, ConfigInvalid, QueueNotAssigned
 from store.clock import Clock, SystemClock
 from store.errors import MessageIllegal
 from store.message.message_queue import MessageQueue
@@ -199,7 +199,7 @@ class PullCore:
         self.deliveries.wake()
 
     def failed(self, error: ClientError) -> None:
-        """The group refuses this member: the next poll says so."""
+        """The group refuses this member, or it is closed: the next poll says so."""
         self.deliveries.failure = error
         self.deliveries.wake()
 
@@ -281,6 +281,7 @@ class PullCore:
         """Give everything back: stop, commit (all handed out when `committing`), release, leave the group."""
         if committing:
             self.deliveries.acknowledge()
+        self.failed(ClientClosed("the consumer is closed"))
         self.session.begin_to_leave()
         self.release(list(self.deliveries.states.values()))
         await asyncio.gather(*self._releases)

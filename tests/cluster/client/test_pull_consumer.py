@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable
 
 import pytest
@@ -212,9 +213,9 @@ def test_a_revoked_queue_leaves_when_its_last_poll_is_done(cluster: Cluster, gro
     fill(cluster, topic, 20)
     first, second = PullConsumer(cluster.address, group), PullConsumer(cluster.address, group)
     first.subscribe(topic)
-    in_work = [int(message.body) for message in first.poll(timeout_ms=10_000)]
-    while len(in_work) < 20:
-        in_work += [int(message.body) for message in first.poll(timeout_ms=10_000)]
+    fetched = first._consumer._core.deliveries._ready
+    eventually(lambda: sum(chunk.count for chunk in list(fetched)) == 20)
+    assert len(first.poll(timeout_ms=10_000)) == 20, "one poll, which is not done yet"
     second.subscribe(topic)
     eventually(lambda: len(first.assignment()) == 1)
     assert second.assignment() == [], "the first still works on its last poll"
@@ -276,6 +277,21 @@ def test_a_broker_that_restarts_is_read_on(clusters: Callable[..., Cluster], gro
         assert poll_numbers(consumer, 1) == [100]
     assert sorted(before) == list(range(100))
     assert committed(cluster, group, topic) == 101
+
+
+def test_a_close_by_another_thread_ends_an_iteration(cluster: Cluster, group: str) -> None:
+    topic = cluster.topic()
+    fill(cluster, topic, 10)
+    consumer = PullConsumer(cluster.address, group).start()
+    consumer.subscribe(topic)
+    numbers: list[int] = []
+    reading = threading.Thread(target=lambda: numbers.extend(int(message.body) for message in consumer))
+    reading.start()
+    eventually(lambda: len(numbers) == 10)
+    consumer.close()
+    reading.join(15)
+    assert not reading.is_alive()
+    assert sorted(numbers) == list(range(10))
 
 
 def test_the_async_face_iterates(cluster: Cluster, group: str) -> None:
