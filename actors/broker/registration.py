@@ -1,7 +1,8 @@
 """Registration: tells every nameserver which topics this broker serves, every 30 s and whenever they change.
 
-Nameservers do not talk to each other, so each gets the whole of it. One that does not answer is tried again
-at the next turn; the others are not held up by it. Changes that come together go out together.
+Nameservers do not talk to each other, so each gets the whole of it. One that does not answer, or whose
+connection ends, is tried again every second; the others are not held up by it. Changes that come together go
+out together.
 """
 
 from __future__ import annotations
@@ -14,12 +15,14 @@ import structlog
 from actors.remoting.client import RemotingClient
 from actors.remoting.codes import RequestCode, ResponseCode
 from actors.remoting.command import RemotingCommand
+from actors.remoting.connection import Connection
 from actors.remoting.errors import RemotingError
 
 _log = structlog.get_logger(__name__)
 
 REGISTER_TIMEOUT_MS = 6000
 UNREGISTER_TIMEOUT_MS = 1000
+RETRY_MS = 1000
 GATHER_MS = 10
 
 
@@ -38,59 +41,63 @@ class Registration:
         moment.
         """
         self._client = client
-        self._nameservers = list(nameservers)
         self._interval_ms = interval_ms
         self._identity = identity
         self._body = body
-        self._changed = asyncio.Event()
-        self._task: asyncio.Task[None] | None = None
+        self._changed = {address: asyncio.Event() for address in nameservers}
+        self._tasks: list[asyncio.Task[None]] = []
         self._failing: set[str] = set()
+        self._watched: dict[str, Connection] = {}
 
     async def start(self) -> None:
         """Register once with all, then keep at it."""
-        await self.register()
-        self._task = asyncio.create_task(self._run(), name="registration")
+        await asyncio.gather(*map(self._register, self._changed))
+        self._tasks = [
+            asyncio.create_task(self._run(address, changed), name=f"registration-{address}")
+            for address, changed in self._changed.items()
+        ]
 
     def changed(self) -> None:
         """Have the change registered soon."""
-        self._changed.set()
+        for changed in self._changed.values():
+            changed.set()
 
     async def stop(self) -> None:
         """Stop, and take the broker out of the routes."""
-        if self._task is None:
-            return
-        self._task.cancel()
-        await asyncio.gather(self._task, return_exceptions=True)
-        self._task = None
-        command = RemotingCommand(RequestCode.UNREGISTER_BROKER, self._identity())
-        await asyncio.gather(
-            *(self._tell(address, command, UNREGISTER_TIMEOUT_MS) for address in self._nameservers)
-        )
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._tasks = []
+        await asyncio.gather(*map(self._unregister, self._changed))
 
-    async def register(self) -> None:
-        """Register with all nameservers at once, now."""
-        if not self._nameservers:
-            return
-        self._changed.clear()
-        command = RemotingCommand(RequestCode.REGISTER_BROKER, self._identity(), self._body())
-        await asyncio.gather(
-            *(self._tell(address, command, REGISTER_TIMEOUT_MS) for address in self._nameservers)
-        )
-
-    async def _run(self) -> None:
+    async def _run(self, address: str, changed: asyncio.Event) -> None:
         while True:
             try:
-                async with asyncio.timeout(self._interval_ms / 1000):
-                    await self._changed.wait()
+                wait_ms = RETRY_MS if address in self._failing else self._interval_ms
+                async with asyncio.timeout(wait_ms / 1000):
+                    await changed.wait()
                     await asyncio.sleep(GATHER_MS / 1000)  # changes that come together go out together
             except TimeoutError:
                 pass
-            await self.register()
+            await self._register(address)
+
+    async def _register(self, address: str) -> None:
+        self._changed[address].clear()
+        command = RemotingCommand(RequestCode.REGISTER_BROKER, self._identity(), self._body())
+        await self._tell(address, command, REGISTER_TIMEOUT_MS)
+        connection = self._client.connection(address)
+        if connection is not None and connection is not self._watched.get(address):
+            # A nameserver that went away has forgotten everything: it is told as soon as it is back.
+            self._watched[address] = connection
+            connection.on_close(lambda _: self._changed[address].set())
+
+    async def _unregister(self, address: str) -> None:
+        command = RemotingCommand(RequestCode.UNREGISTER_BROKER, self._identity())
+        await self._tell(address, command, UNREGISTER_TIMEOUT_MS)
 
     async def _tell(self, address: str, command: RemotingCommand, timeout_ms: int) -> None:
-        own = RemotingCommand(command.code, dict(command.ext), command.body)
         try:
-            answer = await self._client.invoke(address, own, timeout_ms)
+            answer = await self._client.invoke(address, command, timeout_ms)
             problem = None if answer.code == ResponseCode.SUCCESS else f"code {answer.code}: {answer.remark}"
         except RemotingError as error:
             problem = str(error)

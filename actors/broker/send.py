@@ -223,6 +223,7 @@ class Sender:
         self, context: RequestContext, result: AppendResult, ext: dict[str, str]
     ) -> None:
         ext.update(self._properties.answer_fields)
+        context.command.body = b""  # it is in the log now, and the answer may have to wait for the disk
         self._acks.when_confirmed(result.physical_offset + result.size_bytes, SendAck(context, ext))
 
 

@@ -140,7 +140,15 @@ class BrokerService:
         await self._tables.save_offsets()
         await self._tables.save_definitions()
         self._store.close()
-        _log.info("broker_stopped", broker=self.settings.broker_name)
+        _log.info(
+            "broker_stopped",
+            broker=self.settings.broker_name,
+            messages_in=self._sender.messages,
+            messages_out=self._puller.messages,
+            flushes=self._flusher.flushes,
+            longest_flush_us=self._flusher.longest_flush_ns // 1000,
+            longest_lag_us=self.longest_lag_ns // 1000,
+        )
 
     async def _reserve_port(self) -> ReservedPort:
         """The port to listen on; one that is taken is tried again until the start's time is up."""

@@ -105,6 +105,28 @@ def test_nameservers_know_the_topics_as_they_come_and_the_broker_as_it_goes(tmp_
     run(story)
 
 
+def test_a_nameserver_that_comes_back_is_told_at_once(tmp_path: Path) -> None:
+    async def story() -> None:
+        first = NameserverService(NameserverSettings.model_validate({"listen_port": 0}), SystemClock())
+        await first.start()
+        address, port = first.address, first.server.port
+        broker = BrokerService(settings_of(tmp_path, nameservers=address), SystemClock())
+        await broker.start()
+        await first.stop()
+        second = NameserverService(NameserverSettings.model_validate({"listen_port": port}), SystemClock())
+        await second.start()
+        peer = Peer(broker)
+        asked = RemotingCommand(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "TBW102"})
+        async with asyncio.timeout(10):  # not the 30 s of the regular turn
+            while (await peer.client.invoke(address, asked, 5000)).code != 0:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+        await peer.client.close()
+        await broker.stop()
+        await second.stop()
+
+    run(story)
+
+
 def test_a_taken_port_is_named_and_the_store_left_alone(tmp_path: Path) -> None:
     async def story() -> None:
         with socket.socket() as other:
