@@ -122,9 +122,14 @@ def _start_once(topology: Topology, home: Path) -> HeadRecord:
             # Its own session: Ctrl-C ends this command, not half of Ray.
             subprocess.run(
                 start_command(topology, port, dashboard_port),
-                env=ray_environment(os.environ) | {MARK_ENV: mark}, stdout=output, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
-                start_new_session=True, check=True, timeout=START_TIMEOUT_S,
-            )  # fmt: skip
+                env=ray_environment(os.environ) | {MARK_ENV: mark},
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                check=True,
+                timeout=START_TIMEOUT_S,
+            )
         address = CURRENT_CLUSTER.read_text().strip()
     except BaseException as error:
         stop_head(home)
