@@ -27,8 +27,9 @@ RECORD_OVERHEAD_BYTES = 165
 
 def run(options: BenchOptions) -> list[BenchResult]:
     """Measure over a log of about `options.log_bytes`."""
-    pool = MessagePool(POOL_ROWS, options.body_bytes)
-    rounds = -(-options.log_bytes // (pool.rows * (pool.body_bytes + RECORD_OVERHEAD_BYTES)))
+    record_bytes = options.body_bytes + RECORD_OVERHEAD_BYTES
+    pool = MessagePool(min(POOL_ROWS, options.log_bytes // record_bytes), options.body_bytes)
+    rounds = -(-options.log_bytes // (pool.rows * record_bytes))
     with bench_cluster(options, "async") as cluster:
         options.progress(f"recovery: writing {rounds * pool.rows:,} messages")
         messages = fill(cluster.nameservers, TOPIC, pool, rounds)

@@ -19,7 +19,7 @@ MANY = 50_000
 def run(options: BenchOptions) -> list[BenchResult]:
     """Measure both with the flush mode of the options."""
     pool = MessagePool(MANY, options.body_bytes)
-    bodies = [pool.body(row) for row in range(MANY)]
+    bodies = [pool.body(row) for row in range(pool.rows)]
     results = []
     for name, count, make in (("send-batch", BATCH, _batches), ("send-many", MANY, _many)):
         runs = []

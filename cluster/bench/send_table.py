@@ -16,7 +16,7 @@ TABLE_ROWS = 500_000
 
 def run(options: BenchOptions) -> list[BenchResult]:
     """Measure with the flush mode of the options; a fresh broker and store for each run."""
-    pool = MessagePool(TABLE_ROWS, options.body_bytes)
+    pool = MessagePool(min(TABLE_ROWS, options.messages), options.body_bytes)
     runs = []
     for number in range(options.runs):
         options.progress(f"send-table, {options.flush} flush: run {number + 1} of {options.runs}")
@@ -29,7 +29,7 @@ def run(options: BenchOptions) -> list[BenchResult]:
                 "flush": options.flush,
                 "body_bytes": options.body_bytes,
                 "queues": QUEUES,
-                "table_rows": TABLE_ROWS,
+                "table_rows": pool.rows,
                 "index": True,
             },
         )

@@ -1,0 +1,69 @@
+"""Every bench runs by itself, verifies what it moved and leaves nothing; its figures are not judged here."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cluster.bench.options import BenchFailed, BenchOptions
+from cluster.bench.registry import BENCHES, run_bench
+
+pytestmark = pytest.mark.slow
+
+REPO = Path(__file__).parent.parent.parent.parent
+WITHOUT_SPARK = sorted(set(BENCHES) - {"spark-read", "machine"})
+
+
+def options(directory: Path) -> BenchOptions:
+    return BenchOptions(
+        seconds=0.2, warm_up_s=0.05, runs=1, messages=20_000, log_bytes=6_000_000, directory=directory
+    )
+
+
+@pytest.mark.parametrize("name", WITHOUT_SPARK)
+def test_a_bench_measures_what_it_says_and_cleans_up(name: str, tmp_path: Path) -> None:
+    for result in run_bench(name, options(tmp_path)):
+        assert result.name.startswith(name.split("-")[0])
+        assert (result.median("messages_per_s") or 0) > 0
+        assert (result.median("bytes_per_s") or 0) > 0
+    assert list(tmp_path.iterdir()) == []
+
+
+def command_line(name: str, directory: Path, *more: str) -> dict[str, Any]:
+    """Run the command, which must print one line of JSON and nothing else."""
+    command = [sys.executable, "-m", "cluster.cli.main", "bench", name, "--json", "--runs", "1"]
+    command += ["--seconds", "0.2", "--warm-up", "0.1", "--directory", str(directory), *more]
+    done = subprocess.run(command, cwd=REPO, capture_output=True, text=True, timeout=200, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("\n") == 1
+    line: dict[str, Any] = json.loads(done.stdout)
+    return line
+
+
+@pytest.mark.spark
+def test_spark_read_measures_two_things_and_is_one_line(tmp_path: Path) -> None:
+    line = command_line("spark-read", tmp_path, "--messages", "20000")
+    assert line["name"] == "spark-read"
+    parts = line["parameters"]["parts"]
+    assert list(parts) == ["spark-read-bodies", "spark-read-all"]
+    assert all(part["messages_per_s"] > 0 for part in parts.values())
+
+
+def test_the_command_names_the_flush_mode_and_the_latencies(tmp_path: Path) -> None:
+    line = command_line("send-one", tmp_path, "--flush", "sync")
+    assert (line["name"], line["parameters"]["flush"]) == ("send-one", "sync")
+    assert {"messages_per_s", "bytes_per_s", "p50_ms", "p99_ms", "seconds"} <= set(line)
+
+
+def test_a_broker_that_does_not_start_is_told_with_its_log(tmp_path: Path) -> None:
+    from cluster.bench.broker import bench_cluster
+
+    given = BenchOptions(flush="never", directory=tmp_path)
+    with pytest.raises(BenchFailed, match="invalid choice: 'never'"), bench_cluster(given):
+        pass
+    assert list(tmp_path.iterdir()) == []
