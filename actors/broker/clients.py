@@ -2,7 +2,7 @@
 
 A client is known by its id and speaks over one connection at a time; a heartbeat over a new connection takes
 its place over. It is gone when it unregisters, when its connection closes, or when nothing was heard of it
-for the expiry time. Subscriptions belong to the group, and the last heartbeat wins, as in RocketMQ.
+for the expiry time. Subscriptions belong to the group, and for each topic the newest version wins, as in RocketMQ.
 """
 
 from __future__ import annotations
@@ -142,16 +142,23 @@ class Clients(Generic[ConnectionT]):
     def _subscribe(
         group: ConsumerGroup[ConnectionT], subscriptions: Mapping[str, Subscription], client_id: str
     ) -> bool:
-        if group.subscriptions == subscriptions:
+        known = group.subscriptions
+        merged = {topic: _newer(known.get(topic), each) for topic, each in subscriptions.items()}
+        if merged == known:
             return False
-        expressions = {topic: each.expression for topic, each in group.subscriptions.items()}
-        wanted = {topic: each.expression for topic, each in subscriptions.items()}
-        if expressions and expressions != wanted and len(group.members) > 1:
+        before = {topic: each.expression for topic, each in known.items()}
+        now = {topic: each.expression for topic, each in merged.items()}
+        if before and before != now and len(group.members) > 1:
             _log.warning(
-                "subscriptions_differ", group=group.name, client_id=client_id, before=expressions, now=wanted
+                "subscriptions_differ", group=group.name, client_id=client_id, before=before, now=now
             )
-        group.subscriptions = dict(subscriptions)
-        return expressions != wanted
+        group.subscriptions = merged
+        return before != now
+
+
+def _newer(known: Subscription | None, heard: Subscription) -> Subscription:
+    # Members subscribe at different times; one whose pull names a newer version than the group's is refused.
+    return heard if known is None or heard.version >= known.version else known
 
 
 def _found(

@@ -59,3 +59,13 @@ def test_unregistering_is_known_or_not(clients: Clients[str]) -> None:
     clients.unregister_producer("P", "p")
     clients.unregister_producer("P", "p")
     assert list(clients.producer_groups()) == []
+
+
+def test_the_newest_subscription_stays_whoever_is_heard_last(clients: Clients[str]) -> None:
+    newer = ConsumerHeartbeat("G", {"T": Subscription("T", "new", version=2), "U": Subscription("U", "*")})
+    older = ConsumerHeartbeat("G", {"T": Subscription("T", "old", version=1)})
+    clients.heard_consumer(newer, "a", "c1")
+    clients.heard_consumer(older, "b", "c2")
+    group = clients.group("G")
+    assert group is not None
+    assert group.subscriptions == {"T": Subscription("T", "new", version=2)}
