@@ -2,7 +2,8 @@
 
 A client is known by its id and speaks over one connection at a time; a heartbeat over a new connection takes
 its place over. It is gone when it unregisters, when its connection closes, or when nothing was heard of it
-for the expiry time. Subscriptions belong to the group, and for each topic the newest version wins, as in RocketMQ.
+for the expiry time. Subscriptions belong to the group, and for each topic the newest version wins, as in
+RocketMQ.
 """
 
 from __future__ import annotations
