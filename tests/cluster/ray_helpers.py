@@ -61,6 +61,12 @@ def read_all(broker: str) -> list[bytes]:
     return [message.body for message in decode_records(found["records"])]
 
 
+def some_messages(broker: str) -> list[bytes]:
+    """Append to the broker's topic, and give all that it holds."""
+    assert append(broker, b"one more")["code"] == 0
+    return read_all(broker)
+
+
 def status_of(actor: str) -> dict[str, Any]:
     status: dict[str, Any] = ray_port.ask(ActorName("raymq", actor), "raymq_status", timeout_s=10)
     return status
