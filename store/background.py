@@ -5,7 +5,6 @@ One thread, started when first needed.
 The owner submits jobs and later collects them; nothing of the store is touched in between.
 """
 
-import os
 import queue
 import threading
 from collections import deque
@@ -14,7 +13,7 @@ from pathlib import Path
 from typing import Protocol
 
 from store.checkpoint import StoreCheckpoint
-from store.files import replace_file, sync_directory
+from store.files import replace_file, sync_directory, sync_files
 from store.mapped_file import allocate_file
 from store.summary import DerivedSummary
 
@@ -62,15 +61,7 @@ class CheckpointJob:
 
     def run(self) -> None:
         """Do it. Raises OSError."""
-        for path in self._paths:
-            try:
-                descriptor = os.open(path, os.O_RDWR)
-            except FileNotFoundError:  # its topic has been deleted since
-                continue
-            try:
-                os.fdatasync(descriptor)
-            finally:
-                os.close(descriptor)
+        sync_files(self._paths, self._checkpoint_path.parent)
         for directory in self._directories:
             if directory.is_dir():
                 sync_directory(directory)

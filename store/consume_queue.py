@@ -74,11 +74,11 @@ class ConsumeQueue:
         "topic",
     )
 
-    def __init__(self, topic: str, queue_id: int, directory: Path, files: QueueFiles) -> None:
+    def __init__(self, topic: str, queue_id: int, directory: str, files: QueueFiles) -> None:
         """A queue without units; `directory` is its own, and is made when the first unit comes."""
         self.topic = topic
         self.queue_id = queue_id
-        self._directory = str(directory)
+        self._directory = directory
         self._files = files
         self.first_offset = 0  # the first unit of the first file
         self.min_offset = 0  # the first unit whose record is still in the log
@@ -90,9 +90,9 @@ class ConsumeQueue:
         self._crcs: list[int] = []  # of the units in each file
 
     @property
-    def directory(self) -> Path:
-        """Where its files are."""
-        return Path(self._directory)
+    def directory(self) -> str:
+        """Where its files are; a string, as there may be 20,000 of them."""
+        return self._directory
 
     def set_extent(
         self, first_offset: int, next_offset: int, made_to: int, end_physical_offset: int, crcs: list[int]
@@ -179,7 +179,7 @@ class ConsumeQueue:
     def _make_file(self, offset: int) -> int:
         path = self.file_path(offset)
         if offset == self.first_offset:
-            self.directory.mkdir(parents=True, exist_ok=True)
+            Path(self._directory).mkdir(parents=True, exist_ok=True)
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
         try:
             os.ftruncate(descriptor, self._files.file_bytes)
@@ -240,10 +240,11 @@ class ConsumeQueue:
 
     def remove(self) -> None:
         """Remove the queue with its directory."""
-        for entry in list(os.scandir(self._directory)) if self.directory.is_dir() else []:
-            self.remove_file(entry.path)
-        if self.directory.is_dir():
-            self.directory.rmdir()
+        directory = Path(self._directory)
+        if directory.is_dir():
+            for entry in list(os.scandir(self._directory)):
+                self.remove_file(entry.path)
+            directory.rmdir()
 
     def take_dirty_paths(self) -> list[str]:
         """The files written since the last call, for whoever makes them durable."""
@@ -281,6 +282,8 @@ class ConsumeQueue:
     def correct_min_offset(self, min_physical_offset: int) -> None:
         """Set `min_offset` to the first unit whose record is still in the log."""
         low, high = self.first_offset, self.next_offset
+        if low == 0 == min_physical_offset:
+            high = low
         if low < high and not self._is_gone(low, min_physical_offset):
             high = low
         while low < high:

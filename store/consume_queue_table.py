@@ -15,17 +15,16 @@ from store.kernels.units import sound_units
 
 _log = structlog.get_logger(__name__)
 
-_FIRST_READ_UNITS = 1024
+_FIRST_READ_UNITS = 204  # a page
 _READ_UNITS = 65_536
 
 
 class LoadedQueue(NamedTuple):
-    """A queue found on disk, and whether something about its files was wrong (what is behind that is cut
-    off).
-    """
+    """A queue found on disk, and what is wrong with its files: what is behind that is to be cut off."""
 
     queue: ConsumeQueue
     damage: str | None
+    is_as_noted: bool = False
 
 
 class ConsumeQueueTable:
@@ -39,6 +38,7 @@ class ConsumeQueueTable:
         make_queue: type[ConsumeQueue] = ConsumeQueue,
     ) -> None:
         self.root = root
+        self._root = str(root)
         self._make_queue = make_queue
         self.files = QueueFiles(file_bytes, descriptors)
         self._queues: dict[tuple[str, int], ConsumeQueue] = {}
@@ -67,7 +67,7 @@ class ConsumeQueueTable:
         return queue
 
     def _add(self, topic: str, queue_id: int) -> ConsumeQueue:
-        directory = self.root / topic / str(queue_id)
+        directory = f"{self._root}/{topic}/{queue_id}"
         queue = self._queues[topic, queue_id] = self._make_queue(topic, queue_id, directory, self.files)
         return queue
 
@@ -106,7 +106,7 @@ class ConsumeQueueTable:
         """
         sizes: set[int] = set()
         for topic, queue_id in self._on_disk():
-            sizes |= {entry.stat().st_size for entry in os.scandir(self.root / topic / str(queue_id))}
+            sizes |= {entry.stat().st_size for entry in os.scandir(f"{self._root}/{topic}/{queue_id}")}
             if self.files.file_bytes in sizes or len(sizes) > 1:
                 return
         found_bytes = sizes.pop() if sizes else 0
@@ -159,7 +159,8 @@ class ConsumeQueueTable:
                 bases.append(int(entry.name))
         if bases:
             damage = self._check_files(queue, bases, log_end, note) or damage
-        return LoadedQueue(queue, damage)
+        is_as_noted = note is not None and note.next_offset == queue.next_offset
+        return LoadedQueue(queue, damage, is_as_noted)
 
     def _check_files(
         self, queue: ConsumeQueue, bases: list[int], log_end: int, note: QueueNote | None
@@ -182,7 +183,7 @@ class ConsumeQueueTable:
 
     def discard_unsound(self, loaded: LoadedQueue) -> None:
         """Cut a queue behind its last sound unit, on disk too. Raises OSError."""
-        queue, damage = loaded
+        queue, damage, _ = loaded
         if damage is not None:
             _log.warning("consume_queue_damaged", topic=queue.topic, queue_id=queue.queue_id, damage=damage)
             kept = {queue.file_path(offset) for offset in queue.file_offsets()}
@@ -222,7 +223,7 @@ def _check_file(
             return _FileCheck(offset, end, crc, None if is_end else f"unit {offset} is not sound")
         if offset == noted_to and crc != noted_crc:
             return _FileCheck(start, end_physical, 0, f"units {start} to {noted_to} are not what was written")
-        window = _READ_UNITS
+        window = min(4 * count, _READ_UNITS) if count == window else window
     return _FileCheck(offset, end, crc, None)
 
 

@@ -23,7 +23,7 @@ from store.mapped_file import MappedFile
 _log = structlog.get_logger(__name__)
 
 _ROWS = 16_384
-_GROUPS = 4_096
+_GROUPS = 512  # queues that one step writes to: 3 µs each, more where a file is to be made
 _KEYS = 65_536
 
 

@@ -3,8 +3,10 @@ descriptors.
 """
 
 import contextlib
+import ctypes
 import os
 from collections import OrderedDict
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from store.errors import StoreError
@@ -20,11 +22,14 @@ __all__ = [
     "replace_file",
     "running_crc",
     "sync_directory",
+    "sync_files",
     "write_all",
     "zero_data",
 ]
 
-_ZEROS = memoryview(bytes(1 << 20))
+_ZEROS = bytes(1 << 20)
+_LIBC = ctypes.CDLL(None, use_errno=True)
+_SYNC_ONE_BY_ONE_MAX = 64  # a file costs a disk's round trip, the whole file system a few
 
 
 def write_all(descriptor: int, data: bytes | bytearray | memoryview, place: int) -> None:
@@ -39,23 +44,52 @@ def write_all(descriptor: int, data: bytes | bytearray | memoryview, place: int)
 
 
 def zero_data(descriptor: int, place: int, end: int) -> None:
-    """Write zeros over what is not zero in [place, end), skipping holes that were never written.
+    """Write zeros over what is not zero in [place, end), but not into holes. Raises OSError."""
+    # All ranges first: what is read of a hole counts as data from then on.
+    for first, stop in list(_data_ranges(descriptor, place, end)):
+        for at in range(first, stop, len(_ZEROS)):
+            part = os.pread(descriptor, min(stop - at, len(_ZEROS)), at)
+            zeros = _ZEROS[: len(part)]
+            if part != zeros:
+                write_all(descriptor, zeros, at)
 
-    Raises OSError.
-    """
+
+def _data_ranges(descriptor: int, place: int, end: int) -> Iterator[tuple[int, int]]:
     while place < end:
         try:
             place = max(place, os.lseek(descriptor, place, os.SEEK_DATA))
         except OSError:  # ENXIO: no data from here on
             return
         hole = min(end, os.lseek(descriptor, place, os.SEEK_HOLE))
-        while place < hole:
-            part = os.pread(descriptor, min(hole - place, len(_ZEROS)), place)
-            if not part:
-                return
-            if part.count(0) != len(part):
-                write_all(descriptor, _ZEROS[: len(part)], place)
-            place += len(part)
+        yield place, hole
+        place = hole
+
+
+def sync_files(paths: Sequence[str], directory: Path) -> None:
+    """Make the data of these files durable, all below `directory`; some may be gone. Raises OSError."""
+    if len(paths) > _SYNC_ONE_BY_ONE_MAX:
+        sync_file_system(directory)
+        return
+    for path in paths:
+        try:
+            descriptor = os.open(path, os.O_RDWR)
+        except FileNotFoundError:  # its topic has been deleted since
+            continue
+        try:
+            os.fdatasync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def sync_file_system(directory: Path) -> None:
+    """Make all of the file system of `directory` durable: one call for thousands of files. Raises OSError."""
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        if _LIBC.syncfs(descriptor):  # ctypes lets other threads run meanwhile
+            code = ctypes.get_errno()
+            raise OSError(code, os.strerror(code), str(directory))
+    finally:
+        os.close(descriptor)
 
 
 def check_size(descriptor: int, path: Path, size_bytes: int) -> None:
@@ -106,6 +140,8 @@ class Descriptors:
 
     def put(self, path: str, descriptor: int) -> int:
         """Take over a descriptor that has just been opened."""
+        # Reading ahead would fill the page cache with the holes behind each queue's end.
+        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_RANDOM)
         self._open[path] = descriptor
         while len(self._open) > self._limit:
             _, oldest = self._open.popitem(last=False)

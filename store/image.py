@@ -35,7 +35,7 @@ class ImageQueue(ConsumeQueue):
 
     __slots__ = ("_extra", "_extra_from")
 
-    def __init__(self, topic: str, queue_id: int, directory: Path, files: QueueFiles) -> None:
+    def __init__(self, topic: str, queue_id: int, directory: str, files: QueueFiles) -> None:
         super().__init__(topic, queue_id, directory, files)
         self._extra = bytearray()
         self._extra_from = -1  # units from this offset on are not in files; −1 as long as all are

@@ -95,7 +95,8 @@ def recover(
     parts.positions.set_all(log_min, tail.position)
     loaded = queues.load(tail.position, summary.queues if summary is not None else {})
     for queue in loaded:
-        queues.discard_unsound(queue)
+        if queue.damage is not None or not (queue.is_as_noted and orderly_end):
+            queues.discard_unsound(queue)
     if index is not None and summary is not None and summary.index_files is not None and log.bases:
         index.load(summary.index_files)
         index.truncate_to(tail.position)

@@ -110,7 +110,7 @@ def dispatch_start(
 ) -> Lack:
     """The minimum over all derived positions; queues that lack their beginning are emptied for it."""
     positions = [(summary.position, "noted")]
-    for queue, damage in loaded:
+    for queue, damage, _ in loaded:
         if damage is not None:
             positions.append((queue.end_physical_offset, f"{queue.topic}-{queue.queue_id}: {damage}"))
     for (topic, queue_id), (first, following, _) in summary.queues.items():
