@@ -52,6 +52,7 @@ def common_settings() -> dict[str, str]:
         "spark.executorEnv.PYTHONPATH": os.pathsep.join(
             filter(None, [source_root, os.environ.get("PYTHONPATH", "")])
         ),
+        "spark.python.daemon.module": "jobs.spark_daemon",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.execution.arrow.pyspark.enabled": "true",
