@@ -30,7 +30,7 @@ class Nameserver(ActorShell):
 
     @control
     def route(self, topic: str) -> bytes | None:
-        """RocketMQ's TopicRouteData of a topic as JSON, as request 105 gives it; None for an unknown topic."""
+        """RocketMQ's TopicRouteData of a topic as JSON (as request 105); None for an unknown topic."""
         return self._host.call(lambda: self._service.routes.encoded_route(topic, None))
 
     @property
