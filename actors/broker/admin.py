@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import orjson
-from store.message_store import MessageStore
 
 from actors.broker.groups import Groups
 from actors.broker.offsets import ConsumerOffsets
@@ -15,6 +14,7 @@ from actors.remoting.codes import ResponseCode
 from actors.remoting.command import RemotingCommand
 from actors.remoting.errors import Refused
 from actors.remoting.headers import CreateTopicHeader, DeleteTopicHeader, TopicHeader
+from store.message_store import MessageStore
 from store.metadata import SubscriptionGroupConfig, TopicConfig
 
 

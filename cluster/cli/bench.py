@@ -59,10 +59,9 @@ def command(
 
 def _run(name: str, options: BenchOptions, as_json: bool) -> int:
     """Run and print; progress goes to standard error, so that standard output is the result alone."""
-    from dataclasses import replace
-
     import logging
     import sys
+    from dataclasses import replace
 
     import structlog
     from rich.console import Console

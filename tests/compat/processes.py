@@ -38,6 +38,7 @@ class Program:
             command,
             cwd=cwd,
             env=env,
+            start_new_session=True,  # as daemons have: the kernel shares processors among sessions first
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
