@@ -1,9 +1,9 @@
 """Spark's daemon of Python workers, made ready so that a task costs its worker nothing but its work.
 
-Before it forks the first worker it loads our kernels (a second and a half of a core, else for each worker,
-and again after every idle minute) and keeps what is loaded out of the garbage collector's sight: Spark's
-workers collect garbage before every task. It takes pyspark from where it is installed rather than from
-Spark's archives: the directory of each of them would be read again, in Python, before every task.
+Before it forks the first worker it loads our kernels (1.5 s of a core, else for each worker, and again after
+every idle minute) and keeps what is loaded out of the garbage collector's sight: Spark's workers collect
+garbage before every task. It takes pyspark from where it is installed rather than from Spark's archives: the
+directory of each of them would be read again, in Python, before every task.
 """
 
 from __future__ import annotations

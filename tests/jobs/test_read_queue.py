@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from cluster.client import Admin, ClientError, Producer
-from jobs import read_queue
-from jobs.errors import DataLoss, OffsetsInvalid, OptionInvalid
+from jobs import raydp_session, read_queue
+from jobs.errors import DataLoss, JobError, OffsetsInvalid, OptionInvalid
 from jobs.schema import ALL_COLUMNS
 from tests.jobs.conftest import BODY_BYTES, MESSAGES, TOPIC, Orders
 
@@ -112,3 +112,24 @@ def test_what_cannot_be_read_is_refused_before_spark_starts(spark: SparkSession,
         read_queue(spark, TOPIC, nameservers=nameservers, columns=["value"])
     with pytest.raises(ClientError, match="nowhere-to-be-found"):
         read_queue(spark, "nowhere-to-be-found", nameservers=nameservers)
+
+
+def test_workers_have_the_reader_loaded_and_no_archive_to_read_again(spark: SparkSession) -> None:
+    def look(_: int) -> tuple[bool, list[str]]:
+        import sys
+
+        archives = [
+            entry for entry in sys.path_importer_cache if "pyspark.zip" in entry or "spark-core" in entry
+        ]
+        return "jobs.mapped" in sys.modules, archives
+
+    assert spark.sparkContext.parallelize([0], 1).map(look).first() == (True, [])
+
+
+def test_raydp_without_a_ray_cluster_is_refused_with_the_cure() -> None:
+    import ray
+
+    if ray.is_initialized():
+        pytest.skip("this process is connected to a Ray cluster")
+    with pytest.raises(JobError, match=r"ray\.init"), raydp_session():
+        pass
