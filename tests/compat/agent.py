@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -16,6 +17,9 @@ from tests.compat.processes import Program, ProgramFailed
 JVM = ("-Xmx256m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 START_TIMEOUT_S = 30
 ANSWER_TIMEOUT_S = 60
+# A broker registers its topics after it says that it runs, and again 10 s later where that failed.
+ROUTE_TIMEOUT_S = 30
+ROUTE_PAUSE_S = 0.2
 
 Facts = dict[str, Any]
 
@@ -57,6 +61,19 @@ class Agent:
 
     def create_topic(self, address: str, topic: str, queues: int = 4, permission: int = 6) -> None:
         self.call("create_topic", address=address, topic=topic, queues=queues, permission=permission)
+
+    def publish_queues(self, topic: str) -> list[Facts]:
+        """The queues of a topic, as soon as the nameserver has a route to it."""
+        deadline = time.monotonic() + ROUTE_TIMEOUT_S
+        while True:
+            try:
+                queues: list[Facts] = self.call("publish_queues", topic=topic)
+            except OperationFailed:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(ROUTE_PAUSE_S)
+            else:
+                return queues
 
     def send(self, messages: Sequence[Mapping[str, object]], mode: str = "sync") -> list[Facts]:
         """Send each message in turn; gives a result or an error for each."""

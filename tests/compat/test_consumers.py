@@ -140,7 +140,7 @@ def test_a_lite_pull_consumer_polls_commits_and_goes_on(each_client: Agent, topi
     each_client.call("lite_start", name=topic, group=names.group(), topic=topic)
     assert bodies(each_client.call("lite_poll", name=topic, count=40, timeoutMs=15_000)) == texts(40)
     each_client.call("lite_commit", name=topic)
-    queues = each_client.call("publish_queues", topic=topic)
+    queues = each_client.publish_queues(topic)
     committed = [each_client.call("lite_committed", name=topic, **queue) for queue in queues]
     assert sum(committed) == 40
     each_client.call("lite_stop", name=topic)

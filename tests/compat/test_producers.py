@@ -24,7 +24,7 @@ NO_ROUTE = 10005
 def read_all(client: Agent, topic: str, group: str = "G_reader") -> list[Facts]:
     """Pull every message of the topic, queue by queue."""
     found: list[Facts] = []
-    for queue in client.call("publish_queues", topic=topic):
+    for queue in client.publish_queues(topic):
         offset, end = 0, next(o["max"] for o in client.offsets(topic) if o["queueId"] == queue["queueId"])
         while offset < end:
             pulled = client.call("pull", group=group, offset=offset, **queue)

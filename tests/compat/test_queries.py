@@ -32,7 +32,7 @@ def filled_queue(client: Agent, topic: str, count: int) -> list[dict[str, object
 def test_the_route_shows_the_queues_that_were_made(each_client: Agent, names: Names, peer: Peer) -> None:
     each_client.create_topic(peer.broker_address, names.topic(), queues=3)
 
-    queues = each_client.call("publish_queues", topic=names.topic())
+    queues = each_client.publish_queues(names.topic())
     assert queues == [{"topic": names.topic(), "broker": "broker-a", "queueId": n} for n in range(3)]
 
 

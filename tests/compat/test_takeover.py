@@ -41,7 +41,7 @@ def of_queue(number: int) -> Mapping[str, object]:
 
 def assert_holds(client: Agent, count: int) -> None:
     """The topic has its queues, and messages 0 to `count` in them, found by offset and by key."""
-    assert client.call("publish_queues", topic=TOPIC) == [of_queue(number) for number in range(QUEUES)]
+    assert client.publish_queues(TOPIC) == [of_queue(number) for number in range(QUEUES)]
     for number in range(QUEUES):
         expected = [f"{n}" for n in range(number, count, QUEUES)]
         found: list[str] = []
