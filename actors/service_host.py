@@ -20,11 +20,11 @@ from collections.abc import Callable, Coroutine
 from enum import StrEnum
 from typing import Protocol, TypeVar
 
-import structlog
 import uvloop
 
 from actors.code_version import code_version
 from store.errors import StoreError
+from store.logs import get_logger
 
 Result = TypeVar("Result")
 
@@ -35,7 +35,7 @@ STOP_TIMEOUT_S = 30.0
 EXIT_START_FAILED = 17
 EXIT_LOOP_DIED = 18
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 
 class State(StrEnum):

@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import gc
+import logging
 import signal
 import sys
 from collections.abc import Sequence
@@ -19,7 +20,6 @@ from pathlib import Path
 from typing import Protocol
 
 import orjson
-import structlog
 import uvloop
 
 from actors.broker.service import BrokerService
@@ -29,6 +29,7 @@ from actors.nameserver.settings import NameserverSettings
 from actors.rebalancer.service import RebalancerService
 from actors.rebalancer.settings import RebalancerSettings
 from store.clock import Clock, SystemClock
+from store.logs import tell_events
 from store.settings import StoreSettings
 
 HOST = "127.0.0.1"
@@ -195,7 +196,7 @@ async def run(settings: StandaloneSettings, *, as_json: bool) -> None:
 
 def main() -> None:
     """Run what the command line says. Standard output is for addresses, standard error for the log."""
-    structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
+    tell_events(logging.StreamHandler(sys.stderr))
     settings, as_json = parse_arguments(sys.argv[1:])
     uvloop.run(run(settings, as_json=as_json))
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import structlog
 from pyspark.sql import DataFrame, SparkSession
 
 from cluster.client.config import Nameservers
@@ -14,8 +13,9 @@ from jobs.offsets import EARLIEST, LATEST, OffsetsOption, parse_offsets
 from jobs.reader import SplitsReader
 from jobs.schema import chosen_columns, spark_schema
 from jobs.splits import Split, choose_ranges, cut_splits
+from store.logs import get_logger
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 
 def read_queue(

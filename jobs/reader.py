@@ -8,11 +8,11 @@ from contextlib import closing
 from functools import cache
 
 import pyarrow as pa
-import structlog
 
 from jobs.chunk import Source
 from jobs.errors import DataLoss, MissingRange
 from jobs.splits import Split
+from store.logs import get_logger
 
 
 class SplitsReader:
@@ -55,7 +55,7 @@ class SplitsReader:
             raise DataLoss(missing)
         # No logger at the module's level: Spark's worker has its own way of setting up logging.
         for each in missing:
-            structlog.get_logger(__name__).warning("read_misses_range", range=str(each))
+            get_logger(__name__).warning("read_misses_range", range=str(each))
 
     def _open(self, split: Split) -> Source:
         from jobs.fetched import FetchedSplit

@@ -5,7 +5,6 @@ from functools import cached_property
 
 import numpy as np
 import pyarrow as pa
-import structlog
 
 from store.errors import MessageIllegal, RecordDamaged
 from store.kernels.columns_to_records import TextColumn
@@ -20,11 +19,12 @@ from store.kernels.records_to_columns import (
     gather,
     read_records,
 )
+from store.logs import get_logger
 from store.message.buffers import Buffer
 from store.message.compression import decompress
 from store.message.sys_flag import COMPRESSED
 
-logger = structlog.get_logger(__name__)
+logger = get_logger(__name__)
 
 # Timestamps are milliseconds since the epoch. A body that was compressed is inflated; one that cannot be is
 # null.

@@ -12,16 +12,15 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-import structlog
-
 from store.errors import StoreError
 from store.kernels import walk
+from store.logs import get_logger
 from store.mapped_file import MappedFile, allocate_file, file_name
 from store.message.buffers import Buffer
 from store.message.record import BLANK_BYTES, encode_blank
 from store.positions import Positions
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 
 def log_bases(directory: Path, file_bytes: int) -> list[int]:

@@ -6,14 +6,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-import structlog
 
 from store.consume_queue import UNIT_BYTES, ConsumeQueue, QueueFiles, QueueNote
 from store.errors import StoreError
 from store.files import Descriptors, running_crc
 from store.kernels.units import sound_units
+from store.logs import get_logger
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 _FIRST_READ_UNITS = 204  # a page
 _READ_UNITS = 65_536

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
-import structlog
 from numpy.typing import NDArray
 
 from store.commit_log import CommitLog
@@ -18,9 +17,10 @@ from store.index_service import IndexService
 from store.kernels import units as kernel
 from store.kernels import walk
 from store.kernels.index import KEY_FIELDS, KEY_HASH, KEY_PHYSICAL_OFFSET
+from store.logs import get_logger
 from store.mapped_file import MappedFile
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 _ROWS = 16_384
 _GROUPS = 512  # queues that one step writes to: 3 µs each, more where a file is to be made

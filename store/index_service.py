@@ -5,14 +5,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
-import structlog
 from numpy.typing import NDArray
 
 from store.errors import StoreError
 from store.index_file import IndexFile, IndexNote, index_file_bytes
 from store.kernels.index import HEADER_BYTES, KEY_PHYSICAL_OFFSET, KEY_TIMESTAMP, SLOT_BYTES
+from store.logs import get_logger
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 _NOTHING = -1
 

@@ -5,18 +5,17 @@ Disk waits run in the background.
 
 from pathlib import Path
 
-import structlog
-
 from store.background import AllocateJob, Background, CheckpointJob
 from store.clock import Clock
 from store.dispatch import Step
 from store.files import sync_directory
+from store.logs import get_logger
 from store.mapped_file import allocate_file, file_name
 from store.opening import CHECKPOINT, StoreParts
 from store.settings import StoreSettings
 from store.summary import DerivedSummary, summary_path
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 
 class Maintenance:

@@ -6,14 +6,14 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 
 import numpy as np
-import structlog
 from numpy.typing import NDArray
 
 from store.commit_log import CommitLog
 from store.consume_queue import UNIT_BYTES, ConsumeQueue
 from store.kernels import read as kernel
+from store.logs import get_logger
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 # A filtered read looks at so many units at most (RocketMQ's maxFilterMessageSize: 16,000 bytes of units), or
 # at as many as messages are wanted where that is more.

@@ -4,8 +4,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-import structlog
-
 from store.appender import Appender, AppendResult
 from store.clock import Clock
 from store.dispatch import Arrival
@@ -22,6 +20,7 @@ from store.identity import (
     settle_name,
     write_name,
 )
+from store.logs import get_logger
 from store.maintenance import Maintenance
 from store.message.buffers import Buffer
 from store.message.hosts import Host
@@ -32,7 +31,7 @@ from store.positions import Callback, Positions
 from store.queries import FOREVER_MS, has_key, offset_by_timestamp, query_by_key
 from store.settings import StoreSettings
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 _DISPATCH_RETRY_NS = 1_000_000_000
 

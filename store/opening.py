@@ -4,20 +4,19 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-import structlog
-
 from store.checkpoint import StoreCheckpoint
 from store.commit_log import CommitLog
 from store.consume_queue_table import ConsumeQueueTable
 from store.dispatch import Dispatcher
 from store.files import Descriptors
 from store.index_service import IndexService
+from store.logs import get_logger
 from store.positions import Positions
 from store.recovery import Lack, Tail, dispatch_start, find_tail, scan_start
 from store.settings import StoreSettings
 from store.summary import read_summary
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 COMMIT_LOG = "commitlog"
 CONSUME_QUEUE = "consumequeue"

@@ -12,16 +12,16 @@ the minimum of what any derived file lacks – not at "the last file", which for
 from typing import NamedTuple
 
 import numpy as np
-import structlog
 
 from store.commit_log import CommitLog
 from store.consume_queue_table import ConsumeQueueTable, LoadedQueue
 from store.index_service import IndexService
 from store.kernels import walk
+from store.logs import get_logger
 from store.mapped_file import MappedFile
 from store.summary import DerivedSummary
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 _MAGIC_END = 7  # the last of the bytes that are written last
 

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import orjson
-import structlog
 
 from store.consume_queue import QueueNote
 from store.index_file import IndexNote
+from store.logs import get_logger
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 _FILE = "raymq.derived"
 _VERSION = 1

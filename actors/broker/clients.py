@@ -12,11 +12,10 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
-import structlog
-
 from store.clock import Clock
+from store.logs import get_logger
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 ConnectionT = TypeVar("ConnectionT", bound=Hashable)
 

@@ -12,11 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import structlog
-
+from store.logs import get_logger
 from store.metadata import JsonConfigFile
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 TOPICS = "topics.json"
 GROUPS = "subscriptionGroup.json"

@@ -14,19 +14,18 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-import structlog
-
 from actors.broker.topics import SCHEDULE_TOPIC
 from actors.remoting.codes import ResponseCode
 from actors.remoting.errors import Refused
 from store.clock import Clock
 from store.errors import StoreError
+from store.logs import get_logger
 from store.message.message import MessageExt
 from store.message.properties import MessageConst, encode_properties
 from store.message.record import RecordDraft, decode_records
 from store.message_store import MessageStore
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 # How much of one level is delivered in one go: bounded, as it happens on the loop.
 MESSAGES_A_TURN = 64

@@ -17,12 +17,11 @@ from collections.abc import Callable
 from queue import SimpleQueue
 from typing import Protocol
 
-import structlog
-
 from store.clock import Clock
 from store.flush import FlushJob
+from store.logs import get_logger
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 
 class FlushableStore(Protocol):

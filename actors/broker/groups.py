@@ -6,16 +6,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import structlog
-
 from actors.broker.settings import BrokerSettings
 from actors.remoting.codes import ResponseCode
 from actors.remoting.errors import Refused
 from store.errors import MessageIllegal
+from store.logs import get_logger
 from store.message.validate import check_group
 from store.metadata import SubscriptionGroupConfig, SubscriptionGroupTable
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 # Groups that RocketMQ's own tools and services use without asking (MixAll).
 SYSTEM_GROUP_PREFIX = "CID_RMQ_SYS_"

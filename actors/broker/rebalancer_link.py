@@ -9,8 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-import structlog
-
 from actors.remoting.client import RemotingClient
 from actors.remoting.codes import RayMQRequestCode, ResponseCode
 from actors.remoting.command import Buffer, RemotingCommand
@@ -19,9 +17,10 @@ from actors.remoting.errors import RemotingError
 from actors.remoting.groups import GroupMembers, HeartbeatData
 from actors.remoting.headers import ConsumerGroupHeader, ForwardHeartbeatHeader, ForwardUnregisterHeader
 from store.clock import Clock
+from store.logs import get_logger
 from store.message.tags import java_hash
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 MEMBERS_KEPT_NS = 5_000_000_000
 

@@ -10,8 +10,6 @@ from collections.abc import Callable, Coroutine
 from functools import cache
 from typing import Any
 
-import structlog
-
 from actors.broker.acks import Acks
 from actors.broker.admin import AdminRequests
 from actors.broker.client_requests import ClientRequests
@@ -39,12 +37,13 @@ from actors.remoting.server import RemotingServer
 from actors.remoting.table import RequestTable
 from store.clock import Clock
 from store.identity import StoreIdentity
+from store.logs import get_logger
 from store.message.hosts import Host
 from store.message.message_id import UniqKeyGenerator
 from store.message_store import MessageStore
 from store.warm import warm_up
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 HOUSEKEEPING_MS = 100
 EXPIRE_CLIENTS_MS = 10_000

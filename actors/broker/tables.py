@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import structlog
-
 from actors.broker.config_files import DELAYS, GENERATIONS, GROUPS, OFFSETS, TOPICS, ConfigFiles
 from actors.broker.delays import Delays
 from actors.broker.groups import Groups
@@ -15,10 +13,11 @@ from actors.broker.settings import BrokerSettings
 from actors.broker.topics import Topics
 from actors.remoting.routes import DataVersion, RegisterBrokerBody
 from store.clock import Clock
+from store.logs import get_logger
 from store.message_store import MessageStore
 from store.metadata import ConsumerOffsetTable, SubscriptionGroupTable, TopicConfigTable
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 
 class BrokerTables:

@@ -5,16 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-import structlog
-
 from actors.broker.settings import BrokerSettings
 from actors.remoting.codes import ResponseCode
 from actors.remoting.errors import Refused
 from store.errors import MessageIllegal
+from store.logs import get_logger
 from store.message.validate import DLQ_TOPIC_PREFIX, RETRY_TOPIC_PREFIX, check_topic
 from store.metadata import TopicConfig, TopicConfigTable
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 PERM_PRIORITY = 8
 PERM_READ = 4

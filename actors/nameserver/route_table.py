@@ -10,8 +10,6 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Any
 
-import structlog
-
 from actors.remoting.codes import ResponseCode
 from actors.remoting.errors import Refused
 from actors.remoting.routes import (
@@ -25,8 +23,9 @@ from actors.remoting.routes import (
     RegisterBrokerBody,
     TopicRouteData,
 )
+from store.logs import get_logger
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)

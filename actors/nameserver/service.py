@@ -3,8 +3,6 @@
 import asyncio
 import zlib
 
-import structlog
-
 from actors.nameserver.kv_config import ORDER_TOPIC_CONFIG, KVConfig
 from actors.nameserver.route_table import BrokerIdentity, RouteTable
 from actors.nameserver.settings import NameserverSettings
@@ -32,8 +30,9 @@ from actors.remoting.json_fields import load_object
 from actors.remoting.server import RemotingServer
 from actors.remoting.table import Action, Cost, Handler, HeaderType, RequestTable, Resource
 from store.clock import Clock
+from store.logs import get_logger
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 _NS_PER_MS = 1_000_000
 _CRC_MASK = 0x7FFF_FFFF

@@ -7,8 +7,6 @@ meanwhile would help nobody.
 
 from collections.abc import Callable, Iterable, Sequence
 
-import structlog
-
 from actors.remoting.client import RemotingClient
 from actors.remoting.codes import RequestCode, ResponseCode
 from actors.remoting.command import RemotingCommand
@@ -16,9 +14,10 @@ from actors.remoting.errors import Refused, RemotingError
 from actors.remoting.headers import GetRouteInfoHeader
 from actors.remoting.routes import TopicRouteData
 from store.clock import Clock
+from store.logs import get_logger
 from store.message.message_queue import MessageQueue
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 _NS_PER_MS = 1_000_000
 

@@ -4,8 +4,6 @@ and time.
 
 import asyncio
 
-import structlog
-
 from actors.rebalancer.generations import Generations
 from actors.rebalancer.group import NS_PER_MS, Group
 from actors.rebalancer.routes import RouteWatch
@@ -22,9 +20,10 @@ from actors.remoting.headers import ConsumerGroupHeader, ForwardHeartbeatHeader,
 from actors.remoting.server import RemotingServer
 from actors.remoting.table import Action, Cost, RequestTable, Resource
 from store.clock import Clock
+from store.logs import get_logger
 from store.message.message_queue import MessageQueue
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 OUR_LANGUAGE = "PYTHON"
 BROADCASTING = "BROADCASTING"

@@ -3,18 +3,17 @@
 from collections.abc import Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-import structlog
-
 from actors.remoting.codes import FLAG_ONEWAY, FLAG_RESPONSE, ResponseCode
 from actors.remoting.command import RemotingCommand
 from actors.remoting.errors import Refused
 from actors.remoting.table import Action, Cost, RequestEntry, RequestTable, Resource
 from store.errors import MessageIllegal, StoreError
+from store.logs import get_logger
 
 if TYPE_CHECKING:
     from actors.remoting.connection import Connection
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 _UNKNOWN_CODE: Final = int(ResponseCode.REQUEST_CODE_NOT_SUPPORTED)
 _SYSTEM_ERROR: Final = int(ResponseCode.SYSTEM_ERROR)

@@ -3,8 +3,6 @@
 import asyncio
 from collections.abc import Callable
 
-import structlog
-
 from actors.remoting.chain import Chain
 from actors.remoting.command import RemotingCommand
 from actors.remoting.connection import Callback, Connection
@@ -12,8 +10,9 @@ from actors.remoting.errors import Closed, ConnectFailed, Refused, RemotingError
 from actors.remoting.hub import Hub, RemotingLimits
 from actors.remoting.table import RequestTable
 from store.clock import Clock
+from store.logs import get_logger
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 _NS_PER_MS = 1_000_000
 

@@ -6,15 +6,14 @@ import struct
 from collections.abc import Callable
 from typing import Any, Final, cast
 
-import structlog
-
 from actors.remoting.codes import FLAG_ONEWAY, FLAG_RESPONSE
 from actors.remoting.command import Buffer, RemotingCommand, append_command
 from actors.remoting.errors import Closed, ProtocolError, RemotingError, TimedOut
 from actors.remoting.frame import FrameReader
 from actors.remoting.hub import Hub
+from store.logs import get_logger
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 Callback = Callable[[RemotingCommand | RemotingError], None]
 CloseCallback = Callable[["Connection"], None]

@@ -5,15 +5,14 @@ import socket
 from collections.abc import Callable, Sequence
 from typing import Final
 
-import structlog
-
 from actors.remoting.chain import Chain, Observer, Step
 from actors.remoting.connection import Connection
 from actors.remoting.hub import Hub, RemotingLimits
 from actors.remoting.table import RequestTable
 from store.clock import Clock
+from store.logs import get_logger
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 _BACKLOG: Final = 1024
 _SWEEPS_PER_IDLE_LIMIT: Final = 12

@@ -63,18 +63,15 @@ def _run(name: str, options: BenchOptions, as_json: bool) -> int:
     import sys
     from dataclasses import replace
 
-    import structlog
     from rich.console import Console
 
     from cluster.bench.options import BenchFailed
     from cluster.bench.registry import run_named
     from cluster.bench.report import flush_ratios, results_table
     from cluster.bench.result import as_json as json_line
+    from store.logs import tell_events
 
-    structlog.configure(
-        wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING),
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
-    )
+    tell_events(logging.StreamHandler(sys.stderr), logging.WARNING)
     console, errors = Console(), Console(stderr=True)
     everything = []
     try:

@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import orjson
-import structlog
 
 from store.errors import StoreError
 from store.files import sync_directory
+from store.logs import get_logger
 
-logger = structlog.get_logger(__name__)
+logger = get_logger(__name__)
 
 # A string, which stays as it is, or a number that stands for a name: RocketMQ's writer leaves those unquoted.
 _STRING_OR_NAME = re.compile(rb'("(?:[^"\\]|\\.)*")|(?<=[{,])(\s*)(-?\d+)(?=\s*:)', re.DOTALL)

@@ -14,17 +14,16 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
-import structlog
-
 from cluster.client.config import PushConfig
 from cluster.client.core.fetcher import Fetcher
 from cluster.client.core.process_queue import Portion, ProcessQueue
 from cluster.client.core.workers import Workers
 from cluster.client.results import ConsumeStatus
+from store.logs import get_logger
 from store.message.message import MessageExt
 from store.message.message_queue import MessageQueue
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 Verdict = ConsumeStatus | bool | None
 Listener = Callable[[list[MessageExt]], Verdict | Awaitable[Verdict]]

@@ -9,8 +9,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-import structlog
-
 from actors.remoting.codes import RayMQRequestCode, ResponseCode
 from actors.remoting.command import Buffer, RemotingCommand
 from actors.remoting.headers import PullRecordsHeader, PullRecordsResponse
@@ -18,9 +16,10 @@ from cluster.client.config import ConsumerConfig
 from cluster.client.core.backoff import Backoff
 from cluster.client.core.instance import ClientInstance
 from cluster.client.errors import ClientError, refused
+from store.logs import get_logger
 from store.message.message_queue import MessageQueue
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 # A broker that answers "nothing there" at once, instead of holding the pull, is asked less often.
 HELD_AT_LEAST_MS = 20

@@ -10,8 +10,6 @@ import asyncio
 from collections.abc import Iterable
 from typing import Protocol
 
-import structlog
-
 from actors.rebalancer.strategies import AllocateMessageQueueAveragely
 from actors.remoting.chain import RequestContext
 from actors.remoting.codes import RayMQRequestCode, RequestCode, ResponseCode
@@ -31,9 +29,10 @@ from cluster.client.config import ConsumerConfig
 from cluster.client.core.instance import ClientInstance
 from cluster.client.core.membership import Changes, Membership
 from cluster.client.errors import BrokerRefused, BrokerUnreachable, ClientError, SubscriptionDiffers
+from store.logs import get_logger
 from store.message.message_queue import MessageQueue
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 # By this a broker says that the group's rebalancer does not answer.
 REBALANCER_AWAY = ResponseCode.SERVICE_NOT_AVAILABLE

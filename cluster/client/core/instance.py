@@ -9,8 +9,6 @@ import socket
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-import structlog
-
 from actors.remoting.client import RemotingClient
 from actors.remoting.codes import RequestCode, ResponseCode
 from actors.remoting.command import RemotingCommand
@@ -30,8 +28,9 @@ from cluster.client.errors import (
     refused,
 )
 from store.clock import Clock, SystemClock
+from store.logs import get_logger
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 # A client trusts its brokers with more than a broker trusts its clients: whole answers at once, no pause of
 # the acknowledgements while large sends are on their way.

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-import structlog
-
 from actors.remoting.groups import HeartbeatData
 from cluster.client.config import Nameservers, ProducerConfig
 from cluster.client.core.instance import ClientInstance
@@ -17,10 +15,11 @@ from cluster.client.core.sender import Choose, Sender
 from cluster.client.errors import ClientError, ConfigInvalid
 from cluster.client.selectors import MessageQueueSelector, RoundRobin, queue_index
 from store.clock import Clock, SystemClock
+from store.logs import get_logger
 from store.message.message import Message
 from store.message.message_queue import MessageQueue
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 
 def producer_config(

@@ -7,8 +7,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import TypeVar
 
-import structlog
-
 from actors.remoting.groups import GrantedQueue
 from actors.remoting.table import RequestTable
 from cluster.client.config import ConsumerConfig, Nameservers
@@ -20,10 +18,11 @@ from cluster.client.core.offsets import Commit, OffsetClient
 from cluster.client.errors import ClientClosed, ClientError, CommitFenced, ConfigInvalid, QueueNotAssigned
 from store.clock import Clock, SystemClock
 from store.errors import MessageIllegal
+from store.logs import get_logger
 from store.message.message_queue import MessageQueue
 from store.message.validate import check_group
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 MIN_SHARE_BYTES = 64 * 1024
 ALL = "*"

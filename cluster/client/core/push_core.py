@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Sequence
 
-import structlog
-
 from actors.remoting.codes import RequestCode
 from actors.remoting.command import RemotingCommand
 from actors.remoting.groups import GrantedQueue
@@ -22,10 +20,11 @@ from cluster.client.core.offsets import Commit, OffsetClient
 from cluster.client.core.process_queue import ProcessQueue
 from cluster.client.errors import ClientError, DataDamaged
 from store.clock import Clock, SystemClock
+from store.logs import get_logger
 from store.message.message import MessageExt
 from store.message.message_queue import MessageQueue
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 ALL = "*"
 DEAD_LETTER_LEVEL = -1

@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-import structlog
-
 from actors.remoting.codes import RequestCode, ResponseCode
 from actors.remoting.command import RemotingCommand
 from actors.remoting.routes import PERM_INHERIT, TopicRouteData
@@ -14,10 +12,11 @@ from cluster.client.core.nameservers import Nameservers
 from cluster.client.core.routes import QueueShare, TopicRoute, follow, route_of
 from cluster.client.errors import ClientError, TopicNotFound, refused
 from store.clock import Clock
+from store.logs import get_logger
 
 AUTO_CREATE_TOPIC = "TBW102"
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 
 class RouteTable:
