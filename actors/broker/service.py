@@ -33,6 +33,7 @@ from actors.broker.turns import Turns
 from actors.remoting.client import RemotingClient
 from actors.remoting.connection import Connection
 from actors.remoting.headers import RegisterBrokerHeader
+from actors.remoting.hub import RemotingLimits
 from actors.remoting.server import RemotingServer
 from actors.remoting.table import RequestTable
 from store.clock import Clock
@@ -224,7 +225,8 @@ class BrokerService:
                 AdminRequests(store, topics, groups, offsets, self._turns.topic_deleted),
             )
         )
-        self._server = RemotingServer(table, clock, tick=self._turns.tick)
+        limits = RemotingLimits(busy_poll_us=settings.busy_poll_us)
+        self._server = RemotingServer(table, clock, limits, tick=self._turns.tick)
         self.handle = HandleApi(
             self._sender,
             self._puller,

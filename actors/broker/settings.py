@@ -96,6 +96,8 @@ class BrokerSettings(BaseModel):
     client_expiry_ms: int = Field(
         default=120_000, ge=1, validation_alias=_alias("client_expiry_ms", "channelExpiredTimeout")
     )
+    busy_poll_us: int = Field(default=100, ge=0, le=10_000)
+    """How long the loop looks for more after a turn before it sleeps."""
     rebalancer_timeout_ms: int = Field(default=3000, ge=1)
     start_timeout_ms: int = Field(default=10_000, ge=0)
     """How long a start goes on trying for a port or a store that another process still holds."""

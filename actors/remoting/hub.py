@@ -10,6 +10,7 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from actors.remoting.busy_poll import BusyPoll
 from actors.remoting.chain import Chain
 from actors.remoting.frame import MAX_ASSEMBLY_BYTES, ReceiveMemory
 from store.clock import Clock
@@ -32,6 +33,7 @@ class RemotingLimits:
     max_connections: int = 20_000
     max_assembly_bytes: int = MAX_ASSEMBLY_BYTES
     connect_timeout_ms: int = 3_000
+    busy_poll_us: int = 0
 
 
 class Hub:
@@ -47,6 +49,7 @@ class Hub:
         self.connections: set[Connection] = set()
         self.tick_requested = False
         self._tick = tick
+        self._busy_poll = BusyPoll(clock, limits.busy_poll_us)
         self._dirty: list[Connection] = []
         self._held: list[Connection] = []
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -143,6 +146,7 @@ class Hub:
             held, self._held = self._held, []
             for connection in held:
                 connection.go_on()
+            self._busy_poll.after_turn(self.loop)
 
     def _flush(self) -> None:
         dirty, self._dirty = self._dirty, []
