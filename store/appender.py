@@ -59,8 +59,7 @@ class Appender:
         self._queues = queues
         self._clock = clock
         self._append_crc = settings.append_property_crc
-        self._max_body_bytes = settings.max_message_bytes
-        self._max_record_bytes = settings.max_message_bytes + _OVERHEAD_MAX_BYTES
+        self._settings = settings
         self.last_timestamp = last_timestamp
         self.store_host = _DEFAULT_HOST.packed
         self._undispatched = undispatched
@@ -79,7 +78,7 @@ class Appender:
             draft, queue_offset, position, timestamp, self.store_host, append_crc=self._append_crc
         )
         size_bytes = len(record)
-        if size_bytes > self._max_record_bytes:
+        if size_bytes > self._settings.max_message_bytes + _OVERHEAD_MAX_BYTES:
             raise self._too_large(size_bytes)
         place = self._reserve(size_bytes)
         if place != position:
@@ -131,7 +130,7 @@ class Appender:
             timestamp,
             born_host,
             self.store_host,
-            self._max_body_bytes,
+            self._settings.max_message_bytes,
         )
         count = stamp_records(records, stamp)
         if count == 0:
@@ -164,8 +163,9 @@ class Appender:
         return StoreError(f"the log cannot be written: {error}", self._log.directory)
 
     def _too_large(self, size_bytes: int) -> MessageIllegal:
+        limit_bytes = self._settings.max_message_bytes
         return MessageIllegal(
-            f"a record of {size_bytes:,} bytes is over max_message_bytes {self._max_body_bytes:,} and "
+            f"a record of {size_bytes:,} bytes is over max_message_bytes {limit_bytes:,} and "
             f"{_OVERHEAD_MAX_BYTES:,} for all but the body (set it on the broker, or compress)"
         )
 

@@ -19,6 +19,7 @@ from store.mapped_file import MappedFile, allocate_file, file_name
 from store.message.buffers import Buffer
 from store.message.record import BLANK_BYTES, encode_blank
 from store.positions import Positions
+from store.retired import RetiredFile
 
 _log = get_logger(__name__)
 
@@ -92,6 +93,15 @@ class CommitLog:
     def bases(self) -> Sequence[int]:
         """The first offsets of all files, in order; preallocated ones among them."""
         return self._bases
+
+    @property
+    def directories(self) -> Sequence[Path]:
+        """Where its files are."""
+        return (self.directory,)
+
+    def path_of(self, base: int) -> Path:
+        """The file at a first offset."""
+        return self.directory / file_name(base)
 
     @property
     def end(self) -> int:
@@ -227,6 +237,13 @@ class CommitLog:
         self._bases.remove(base)
         self.directory_is_dirty = True
         _log.info("log_file_removed", base=base)
+
+    def retire_first(self) -> RetiredFile:
+        """Forget the oldest file; whoever takes it unlinks it, and lets go when no slice of it is left."""
+        base = self._bases.pop(0)
+        file = self._open.pop(base, None)
+        self.directory_is_dirty = True
+        return RetiredFile(self.path_of(base), *([] if file is None else [file.retire()]))
 
     # ---- read ----------------------------------------------------------------------------------------------
 

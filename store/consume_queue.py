@@ -281,7 +281,7 @@ class ConsumeQueue:
 
     def correct_min_offset(self, min_physical_offset: int) -> None:
         """Set `min_offset` to the first unit whose record is still in the log."""
-        low, high = self.first_offset, self.next_offset
+        low, high = max(self.first_offset, self.min_offset), self.next_offset  # it never goes back
         if low == 0 == min_physical_offset:
             high = low
         if low < high and not self._is_gone(low, min_physical_offset):
@@ -293,6 +293,28 @@ class ConsumeQueue:
             else:
                 high = middle
         self.min_offset = low
+
+    @property
+    def has_dead_files(self) -> bool:
+        """Whether `take_dead_files` would give something."""
+        following = self.first_offset + self.units_per_file
+        return following <= self.min_offset and following < self._made_to
+
+    def take_dead_files(self) -> list[Path]:
+        """Forget the files that end before `min_offset`, but never the last one; returns them to be unlinked.
+
+        The last one keeps the queue's place: its name tells how many messages there have been.
+        """
+        dead = []
+        while self.has_dead_files:
+            path = self.file_path(self.first_offset)
+            self._files.descriptors.drop(path)
+            dead.append(Path(path))
+            del self._crcs[:1]
+            self.first_offset += self.units_per_file
+        if 0 <= self._dirty_from < self.first_offset:
+            self._dirty_from = self.first_offset
+        return dead
 
     def _is_gone(self, offset: int, min_physical_offset: int) -> bool:
         unit = self.unit_at(offset)

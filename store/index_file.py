@@ -35,6 +35,11 @@ class IndexNote(NamedTuple):
     crc: int
     header: str
 
+    @property
+    def end_physical_offset(self) -> int:
+        """Where the last entry's record stood."""
+        return int(_TIMES_AND_OFFSETS.unpack_from(bytes.fromhex(self.header))[3])
+
 
 class IndexFile:
     """One mapped index file with `slots` hash slots and room for `capacity` − 1 entries."""
@@ -155,6 +160,11 @@ class IndexFile:
         # An entry knows its time to the second; the next insert sets the exact end time again.
         written = int(kernel.written_entries(self.array, self.slots, self.capacity))
         kernel.cut_entries(self.array, self.slots, number, max(number, written))
+
+    def let_go(self) -> bool:
+        """Let go of the map, on a thread that may wait for it; always True."""
+        self.close()
+        return True
 
     def close(self) -> None:
         """Let go of the map."""

@@ -64,14 +64,18 @@ class IndexService:
 
     # ---- load ----------------------------------------------------------------------------------------------
 
-    def load(self, notes: list[IndexNote]) -> None:
+    def load(self, notes: list[IndexNote], log_min: int) -> None:
         """Open the files as they were noted, as far as they are sound; everything else is removed.
+
+        A first file whose records are all before `log_min` may be missing: it was removed with them.
 
         What came after the note is taken out too: it is put in again, with whatever a kill has kept from it.
         """
         paths = {path.name: path for path in self.directory.iterdir()} if self.directory.is_dir() else {}
         for note in notes:
             path = paths.get(note.name)
+            if path is None and not self._files and note.end_physical_offset < log_min:
+                continue
             damage = "it is missing" if path is None else self._open(path, note)
             if damage is not None:
                 _log.warning(
@@ -126,6 +130,14 @@ class IndexService:
             file.close()
         self._files = []
         self._remove(sorted(self.directory.iterdir()) if self.directory.is_dir() else [])
+
+    def take_dead_files(self, min_physical_offset: int) -> list[IndexFile]:
+        """Forget the files whose records are all gone, but the last one; returns them to be removed."""
+        dead: list[IndexFile] = []
+        while len(self._files) > 1 and self._files[0].end_physical_offset < min_physical_offset:
+            dead.append(self._files.pop(0))
+            self._dirty.discard(dead[-1].path)
+        return dead
 
     def truncate_to(self, offset: int) -> None:
         """Forget the records at or after `offset`."""

@@ -40,6 +40,10 @@ class Maintenance:
         self._checkpoint_due_ns = clock.monotonic_ns() + settings.checkpoint_interval_ms * 1_000_000
         self._allocate_at = -1  # when `written` passes this, the next file is allocated
 
+    def checkpoint_soon(self) -> None:
+        """Something derived has changed beside dispatch: the next checkpoint is not left out."""
+        self._noted_position = -1
+
     def note(self, step: Step) -> None:
         """A dispatch step has been done."""
         if step.last_record >= 0:

@@ -4,7 +4,7 @@
 
 import mmap
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -49,7 +49,7 @@ class MappedFile:
     Slices of its view keep the map alive after `close` (law 10).
     """
 
-    __slots__ = ("_descriptor", "array", "base", "path", "size_bytes", "view")
+    __slots__ = ("_descriptor", "_map", "array", "base", "path", "size_bytes", "view")
 
     def __init__(self, path: Path, base: int, size_bytes: int, *, copy_on_write: bool = False) -> None:
         """Map the file. With `copy_on_write` nothing that is written ever reaches the file (dump)."""
@@ -60,12 +60,12 @@ class MappedFile:
         try:
             check_size(self._descriptor, path, size_bytes)
             access = mmap.ACCESS_COPY if copy_on_write else mmap.ACCESS_WRITE
-            mapped = mmap.mmap(self._descriptor, size_bytes, access=access)
+            self._map = mmap.mmap(self._descriptor, size_bytes, access=access)
         except BaseException:
             os.close(self._descriptor)
             raise
-        self.view = memoryview(mapped)
-        self.array: NDArray[np.uint8] = np.frombuffer(mapped, dtype=np.uint8)
+        self.view = memoryview(self._map)
+        self.array: NDArray[np.uint8] = np.frombuffer(self._map, dtype=np.uint8)
 
     @property
     def end(self) -> int:
@@ -108,6 +108,25 @@ class MappedFile:
                 break
             place = end = os.lseek(self._descriptor, place, os.SEEK_HOLE)
         return end
+
+    def retire(self) -> Callable[[], bool]:
+        """Leave map and descriptor to the function that is returned, for another thread to call.
+
+        It lets go of both and returns True, or False as long as somebody still has a slice of the file.
+        """
+        mapped, descriptor = self._map, self._descriptor
+        self._descriptor = -1
+
+        def let_go() -> bool:
+            try:
+                mapped.close()  # releases the GIL, which the end of the last slice would not
+            except BufferError:
+                return False
+            if descriptor >= 0:
+                os.close(descriptor)
+            return True
+
+        return let_go
 
     def close(self) -> None:
         """Let go of the file; slices given out keep the map until they are gone."""

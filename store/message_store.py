@@ -6,6 +6,8 @@ from typing import NamedTuple
 
 from store.appender import Appender, AppendResult
 from store.clock import Clock
+from store.consume_queue import ConsumeQueue
+from store.disk_use import DiskProbe, disk_use
 from store.dispatch import Arrival
 from store.errors import StoreError
 from store.flush import FlushJob
@@ -29,6 +31,7 @@ from store.message_reader import GetMessageResult, GetMessageStatus, MessageRead
 from store.opening import StoreParts, open_parts, recover
 from store.positions import Callback, Positions
 from store.queries import FOREVER_MS, has_key, offset_by_timestamp, query_by_key
+from store.retention import Retention
 from store.settings import StoreSettings
 
 _log = get_logger(__name__)
@@ -55,6 +58,7 @@ class MessageStore:
         clock: Clock,
         guards: _Guards,
         parts: StoreParts,
+        probe: DiskProbe,
     ) -> None:
         """Use `open`."""
         self.root = root
@@ -78,6 +82,7 @@ class MessageStore:
         self._reader = MessageReader(parts.log)
         self._maintenance = Maintenance(root, settings, name.store_id, clock, parts)
         self._log.make_file = self._maintenance.make_file
+        self.retention = Retention(settings, clock, parts, probe, self._maintenance.checkpoint_soon)
         self._failure: StoreError | None = None
         self._dispatch_fault: str | None = None
         self._dispatch_again_ns = 0
@@ -100,6 +105,7 @@ class MessageStore:
         *,
         adopt: bool = False,
         store_host: Host | None = None,
+        probe: DiskProbe = disk_use,
     ) -> "MessageStore":
         """Lock, load, recover and dispatch what is lacking.
 
@@ -123,7 +129,7 @@ class MessageStore:
             recover(root, settings, parts, name.store_id, orderly_end=orderly_end, is_ours=is_ours)
             if not is_ours:
                 write_name(root, name)
-            store = cls(root, settings, name, clock, guards, parts)
+            store = cls(root, settings, name, clock, guards, parts, probe)
             store._maintenance.checkpoint_now()
         except BaseException:
             guards.epoch.close()
@@ -142,14 +148,20 @@ class MessageStore:
     @property
     def write_refusal(self) -> str | None:
         """Why nothing can be appended; None when it can."""
-        return str(self._failure) if self._failure is not None else self._dispatch_fault
+        if self._failure is not None:
+            return str(self._failure)
+        return self._dispatch_fault or self.retention.refusal
 
     def append(self, draft: RecordDraft) -> AppendResult:
         """Store one message.
 
         Raises StoreError when that is not possible, MessageIllegal when it is too large.
         """
-        if self._failure is not None or self._dispatch_fault is not None:
+        if (
+            self._failure is not None
+            or self._dispatch_fault is not None
+            or self.retention.refusal is not None
+        ):
             raise self._refusal()
         return self._appender.append(draft)
 
@@ -180,7 +192,10 @@ class MessageStore:
         self._appender.append_raw(offset, data)
 
     def _refusal(self) -> StoreError:
-        return self._failure or StoreError(self._dispatch_fault or "", self.root)
+        # Made anew each time: one that is raised again and again keeps every trace of it.
+        if self._failure is not None:
+            return StoreError(self._failure.reason, self._failure.path, self._failure.position)
+        return StoreError(self.write_refusal or "", self.root)
 
     def truncate_to(self, offset: int) -> None:
         """Drop the log from `offset` (a record's beginning) on, and all that was derived from it."""
@@ -238,6 +253,7 @@ class MessageStore:
                     StoreError("another writer has opened this store: this one writes no more", self.root)
                 )
         self._maintenance.turn()
+        self.retention.turn()
         return arrivals
 
     def _dispatch(self, confirmed: int, arrivals: list[Arrival]) -> None:
@@ -313,8 +329,15 @@ class MessageStore:
         tags_codes: frozenset[int] | None = None,
     ) -> GetMessageResult:
         """Messages of a queue from `offset` on; see `MessageReader.read`."""
-        queue = self._queues.find(topic, queue_id)
+        queue = self._find(topic, queue_id)
         return self._reader.read(queue, offset, max_messages, max_bytes, tags_codes)
+
+    def _find(self, topic: str, queue_id: int) -> ConsumeQueue | None:
+        """The queue, which begins with a record that is still there."""
+        queue = self._queues.find(topic, queue_id)
+        if queue is not None and self.retention.has_stale_queues:
+            self.retention.settle(queue)
+        return queue
 
     def record_at(self, physical_offset: int) -> memoryview:
         """The record that stands at a physical offset.
@@ -329,7 +352,7 @@ class MessageStore:
 
     def min_offset(self, topic: str, queue_id: int) -> int:
         """The first offset of a queue that can be read."""
-        queue = self._queues.find(topic, queue_id)
+        queue = self._find(topic, queue_id)
         return queue.min_offset if queue is not None else 0
 
     def max_offset(self, topic: str, queue_id: int) -> int:
@@ -339,7 +362,7 @@ class MessageStore:
 
     def offset_by_timestamp(self, topic: str, queue_id: int, timestamp_ms: int, upper: bool = False) -> int:
         """The offset in a queue for a time: see `queries.offset_by_timestamp`. 0 for an unknown queue."""
-        queue = self._queues.find(topic, queue_id)
+        queue = self._find(topic, queue_id)
         return offset_by_timestamp(self._log, queue, timestamp_ms, upper=upper) if queue is not None else 0
 
     def query_by_key(
@@ -397,6 +420,7 @@ class MessageStore:
         finally:
             self.positions.fail(StoreError("the store has been closed", self.root))
             self._maintenance.finish()
+            self.retention.finish()
             self._parts.close()
             self._guards.epoch.close()
             self._guards.lock.release()

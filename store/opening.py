@@ -97,7 +97,7 @@ def recover(
         if queue.damage is not None or not (queue.is_as_noted and orderly_end):
             queues.discard_unsound(queue)
     if index is not None and summary is not None and summary.index_files is not None and log.bases:
-        index.load(summary.index_files)
+        index.load(summary.index_files, log_min)
         index.truncate_to(tail.position)
     elif index is not None:
         index.remove_all()

@@ -3,12 +3,13 @@
 RocketMQ's own keys are accepted, so that a broker.conf can be carried over.
 """
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from store.consume_queue import UNIT_BYTES
 from store.index_file import index_file_bytes
+from store.live_settings import LIVE
 
 _LEVELS = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
 _UNIT_MS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
@@ -28,21 +29,28 @@ class StoreSettings(BaseModel):
     index_entries: int = Field(20_000_000, ge=2, le=100_000_000, alias="maxIndexNum")
     index: bool = Field(default=True, alias="messageIndexEnable")
     flush: Literal["sync", "async"] = Field("sync", alias="flushDiskType")
-    flush_interval_ms: int = Field(500, ge=1, alias="flushIntervalCommitLog")
-    checkpoint_interval_ms: int = Field(5_000, ge=1)
-    max_message_bytes: int = Field(4 << 20, ge=1, alias="maxMessageSize")
+    flush_interval_ms: Annotated[int, LIVE] = Field(500, ge=1, alias="flushIntervalCommitLog")
+    checkpoint_interval_ms: Annotated[int, LIVE] = Field(5_000, ge=1)
+    max_message_bytes: Annotated[int, LIVE] = Field(4 << 20, ge=1, alias="maxMessageSize")
     append_property_crc: bool = Field(default=False, alias="enabledAppendPropCRC")
     check_crc_on_recover: bool = Field(default=True, alias="checkCRCOnRecover")
     message_delay_level: str = Field(_LEVELS, alias="messageDelayLevel")
-    preallocate: bool = True
+    preallocate: Annotated[bool, LIVE] = True
     max_open_files: int = Field(512, ge=4)
     lock_wait_ms: int = Field(10_000, ge=0)
     dispatch_slice_bytes: int = Field(4 << 20, ge=4096)
-    file_reserved_time_h: int = Field(72, ge=0, alias="fileReservedTime")
-    delete_when_h: str = Field("04", alias="deleteWhen")
-    disk_max_used_percent: int = Field(75, ge=10, le=95, alias="diskMaxUsedSpaceRatio")
-    disk_force_clean_percent: int = Field(85, ge=30, le=99)
-    disk_refuse_writes_percent: int = Field(90, ge=35, le=99)
+    file_reserved_time_h: Annotated[int, LIVE] = Field(72, ge=0, alias="fileReservedTime")
+    delete_when_h: Annotated[str, LIVE] = Field("04", alias="deleteWhen")
+    disk_max_used_percent: Annotated[int, LIVE] = Field(75, ge=10, le=95, alias="diskMaxUsedSpaceRatio")
+    disk_force_clean_percent: Annotated[int, LIVE] = Field(85, ge=30, le=99)
+    disk_refuse_writes_percent: Annotated[int, LIVE] = Field(90, ge=35, le=99)
+    clean_interval_ms: Annotated[int, LIVE] = Field(10_000, ge=1, alias="cleanResourceInterval")
+    clean_by_force: Annotated[bool, LIVE] = Field(default=True, alias="cleanFileForciblyEnable")
+    delete_file_batch_max: Annotated[int, LIVE] = Field(10, ge=1, alias="deleteFileBatchMax")
+    delete_pause_ms: Annotated[int, LIVE] = Field(100, ge=0, alias="deleteCommitLogFilesInterval")
+    file_release_timeout_ms: Annotated[int, LIVE] = Field(
+        120_000, ge=0, alias="destroyMapedFileIntervalForcibly"
+    )
 
     @field_validator("flush", mode="before")
     @classmethod
@@ -53,6 +61,14 @@ class StoreSettings(BaseModel):
     @classmethod
     def _whole_units(cls, value: int) -> int:
         return -(-value // UNIT_BYTES) * UNIT_BYTES
+
+    @field_validator("delete_when_h")
+    @classmethod
+    def _hours(cls, value: str) -> str:
+        hours = [part.strip() for part in value.split(";") if part.strip()]
+        if not hours or any(not hour.isdecimal() or int(hour) > 23 for hour in hours):
+            raise ValueError(f"{value!r} is no list of hours: give one from 0 to 23, or more as in 04;16")
+        return ";".join(hours)
 
     @property
     def index_file_bytes(self) -> int:

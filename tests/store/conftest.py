@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from store.clock import Clock
+from store.disk_use import DiskProbe, disk_use
 from store.identity import StoreIdentity
 from store.message.hosts import Host
 from store.message.message import MessageExt
@@ -42,11 +43,19 @@ class SmallStores:
     clock: Clock
     opened: list[MessageStore] = field(default_factory=list)
 
-    def open(self, name: str = "store", *, adopt: bool = False, **settings: Any) -> MessageStore:
+    def open(
+        self, name: str = "store", *, adopt: bool = False, probe: DiskProbe = disk_use, **settings: Any
+    ) -> MessageStore:
         """Open the store called `name` with small files."""
         chosen = StoreSettings(**{**SMALL, **settings})
         store = MessageStore.open(
-            self.directory / name, chosen, OWNER, self.clock, adopt=adopt, store_host=Host("127.0.0.1", 10911)
+            self.directory / name,
+            chosen,
+            OWNER,
+            self.clock,
+            adopt=adopt,
+            store_host=Host("127.0.0.1", 10911),
+            probe=probe,
         )
         self.opened.append(store)
         return store
