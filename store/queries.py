@@ -1,16 +1,20 @@
 """Finding messages other than by queue offset: by key, and by the time they were stored."""
 
+from struct import Struct
+
 from store.commit_log import CommitLog
 from store.consume_queue import ConsumeQueue
 from store.errors import StoreError
 from store.index_service import IndexService
 from store.kernels.java_hash import plain_key_hash
 from store.message.buffers import Buffer
-from store.message.record import decode_record
+from store.message.record import MAGIC_V1, MAGIC_V2, decode_record
 
 FOREVER_MS = 0x7FFF_FFFF_FFFF_FFFF
 # Hash-equal candidates beyond the messages wanted: a file's chain may hold other keys of the same hash.
 _CANDIDATES_MAX = 65_536
+_SIZE_AND_MAGIC = Struct(">ii")
+_OWN_OFFSET = Struct(">q")
 
 
 def has_key(record: Buffer, topic: str, key: str) -> bool:
@@ -46,24 +50,41 @@ def query_by_key(
 def offset_by_timestamp(log: CommitLog, queue: ConsumeQueue, timestamp_ms: int, *, upper: bool) -> int:
     """Lower: the first offset stored at or after the time, the queue's end if none.
 
-    Upper: the last at or before it, the queue's beginning if none. Raises StoreError.
+    Upper: the last at or before it, the queue's beginning if none. As RocketMQ's
+    ConsumeQueue.getOffsetInQueueByTime; but where that gives an offset whose record is gone, this gives the
+    first that is there. Damaged records count as stored with the next sound one. Raises StoreError when the
+    queue cannot be read.
     """
     low, high = queue.min_offset, queue.next_offset
     while low < high:
-        middle = (low + high) // 2
-        stored_ms = _stored_at(log, queue, middle)
-        if stored_ms > timestamp_ms if upper else stored_ms >= timestamp_ms:
+        middle = probe = (low + high) // 2
+        stored_ms = _stored_at(log, queue, probe)
+        while stored_ms is None and probe + 1 < high:
+            probe += 1
+            stored_ms = _stored_at(log, queue, probe)
+        if stored_ms is None or (stored_ms > timestamp_ms if upper else stored_ms >= timestamp_ms):
             high = middle
         else:
-            low = middle + 1
+            low = probe + 1
     return max(low - 1, queue.min_offset) if upper else low
 
 
-def _stored_at(log: CommitLog, queue: ConsumeQueue, offset: int) -> int:
+def _stored_at(log: CommitLog, queue: ConsumeQueue, offset: int) -> int | None:
     unit = queue.unit_at(offset)
     if unit.is_filler:
         return 0
-    return _store_timestamp(log.slice(unit.physical_offset, unit.size))
+    try:
+        record = log.slice(unit.physical_offset, unit.size)
+    except StoreError:
+        return None
+    return _store_timestamp(record) if _begins_with_header(record, unit.physical_offset) else None
+
+
+def _begins_with_header(record: Buffer, physical_offset: int) -> bool:
+    """Whether the fixed fields are those of a record at this place; its body is not looked at."""
+    size, magic = _SIZE_AND_MAGIC.unpack_from(record)
+    (own_offset,) = _OWN_OFFSET.unpack_from(record, 28)
+    return size == len(record) and magic in (MAGIC_V1, MAGIC_V2) and own_offset == physical_offset
 
 
 def _store_timestamp(record: Buffer) -> int:

@@ -98,7 +98,8 @@ def select_key(index: Bytes, slots: int, key_hash: int, begin_ms: int, end_ms: i
     matches = 0
     while 0 < number < count and matches < found.size:
         entry = entries + ENTRY_BYTES * number
-        time_ms = begin + load_i32(index, entry + 12) * 1000
+        # The first entry counts from the end of the file before, but its record's time is the header's.
+        time_ms = begin + (load_i32(index, entry + 12) * 1000 if number > 1 else 0)
         if load_i32(index, entry) == key_hash and begin_ms - 999 <= time_ms <= end_ms:
             found[matches] = load_i64(index, entry + 4)
             matches += 1

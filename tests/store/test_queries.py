@@ -1,0 +1,133 @@
+"""Finding messages by the time they were stored, and by key within a time, by their plain definitions."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from bisect import bisect_left, bisect_right
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from store.message.record import decode_record
+
+# Files of 4 units and 4 keys, so that searches lead over their borders.
+TINY_FILES = {"consume_queue_file_bytes": 80, "index_entries": 5}
+STEPS_MS = st.lists(st.sampled_from([0, 0, 1, 2, 500, 1000, 1001, 60_000]), max_size=30)
+NUMBERS = itertools.count()
+
+one_store = settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+@pytest.fixture
+def store(stores):
+    return stores.open(**TINY_FILES)
+
+
+def put_at_steps(store, clock, draft, topic: str, steps_ms: list[int], **named) -> list[int]:
+    """One message a step, of the next of each named values; returns when each was stored."""
+    times = []
+    for step_ms in steps_ms:
+        clock.advance(step_ms)
+        times.append(clock.wall_ms())
+        store.append(draft(topic=topic, **{name: values[len(times) - 1] for name, values in named.items()}))
+    store.tick()
+    while store.has_more_to_dispatch:
+        store.tick()
+    return times
+
+
+@one_store
+@given(steps_ms=STEPS_MS.filter(bool), which=st.integers(0, 29), near=st.integers(-1, 1))
+def test_offset_by_timestamp_is_the_first_at_or_after_and_the_last_at_or_before(
+    store, clock, draft, steps_ms, which, near
+):
+    topic = f"topic-{next(NUMBERS)}"
+    clock.advance(10_000)
+    times = put_at_steps(store, clock, draft, topic, steps_ms)
+    wanted_ms = times[which % len(times)] + near
+
+    assert store.offset_by_timestamp(topic, 0, wanted_ms) == bisect_left(times, wanted_ms)
+    assert store.offset_by_timestamp(topic, 0, wanted_ms, upper=True) == max(
+        bisect_right(times, wanted_ms) - 1, 0
+    )
+
+
+def test_times_outside_the_queue_give_its_ends(store, clock, draft):
+    times = put_at_steps(store, clock, draft, "Topic", [0, 10, 10])
+    assert [store.offset_by_timestamp("Topic", 0, when) for when in (-1, 0, times[2] + 1)] == [0, 0, 3]
+    assert [store.offset_by_timestamp("Topic", 0, when, upper=True) for when in (-1, 1 << 62)] == [0, 2]
+    assert store.offset_by_timestamp("Unknown", 0, times[0]) == 0
+
+
+def test_an_interval_without_messages_is_empty(store, clock, draft):
+    """RocketMQ's table: three messages at t1, two at t3; t2 has its upper bound before its lower one."""
+    times = put_at_steps(store, clock, draft, "Topic", [0, 0, 0, 100, 0])
+    between_ms = times[0] + 50
+    assert store.offset_by_timestamp("Topic", 0, between_ms, upper=True) == 2
+    assert store.offset_by_timestamp("Topic", 0, between_ms) == 3
+
+
+def test_what_retention_has_taken_is_never_found(stores, clock, draft, drain):
+    store = stores.open(file_reserved_time_h=0, **TINY_FILES)
+    times = put_at_steps(store, clock, draft, "Topic", [0] * 3 + [10] * 40, body=[b"x" * 600] * 43)
+    drain(store)
+    for path in (store.root / "commitlog").iterdir():
+        os.utime(path, (0, 0))
+    store.retention.delete_expired()
+    for _ in range(12):
+        store.tick()
+        store.retention.finish()
+        clock.advance(store.settings.delete_pause_ms)
+    first = store.min_offset("Topic", 0)
+    assert first > 0
+    assert store.offset_by_timestamp("Topic", 0, times[0]) == first
+    assert store.offset_by_timestamp("Topic", 0, times[0], upper=True) == first
+    assert store.offset_by_timestamp("Topic", 0, times[-1]) == 42
+
+
+def test_damaged_records_do_not_mislead_the_search(stores, clock, draft):
+    store = stores.open(**TINY_FILES)
+    times = put_at_steps(store, clock, draft, "Topic", [10] * 12)
+    log = store.root / "commitlog" / f"{0:020d}"
+    size = len(store.get_message("Topic", 0, 0, 1, 1 << 20).slices[0])
+    with log.open("r+b") as file:  # the very records at which a search would look first
+        file.seek(5 * size)
+        file.write(b"\xff" * (3 * size))
+    for offset in (0, 3, 4, 8, 9, 11):
+        assert store.offset_by_timestamp("Topic", 0, times[offset]) in (offset, 5 if offset == 8 else offset)
+        assert store.offset_by_timestamp("Topic", 0, times[offset], upper=True) in (
+            offset,
+            7 if offset == 4 else offset,
+        )
+
+
+@one_store
+@given(
+    stored=st.lists(st.tuples(STEPS_MS.map(sum), st.sampled_from("abc")), max_size=24),
+    wanted=st.sampled_from("abc"),
+    begin=st.tuples(st.integers(0, 24), st.integers(-1, 1)),
+    end=st.tuples(st.integers(0, 24), st.integers(-1, 1)),
+)
+def test_query_by_key_gives_what_was_stored_within_the_time(store, clock, draft, stored, wanted, begin, end):
+    topic = f"topic-{next(NUMBERS)}"
+    clock.advance(10_000)
+    steps_ms, keys = [step for step, _ in stored], [key for _, key in stored]
+    times = put_at_steps(store, clock, draft, topic, steps_ms, keys=keys)
+    begin_ms, end_ms = ([0, *times][which % (len(times) + 1)] + near for which, near in (begin, end))
+
+    found = store.query_by_key(topic, wanted, begin_ms=begin_ms, end_ms=end_ms)
+
+    expected = [
+        offset
+        for offset, (when, key) in enumerate(zip(times, keys, strict=True))
+        if key == wanted and begin_ms <= when <= end_ms
+    ]
+    assert [decode_record(record).queue_offset for record in found] == expected
+
+
+def test_query_by_key_gives_the_newest_of_too_many(store, clock, draft):
+    put_at_steps(store, clock, draft, "Topic", [1000] * 10, keys=["same"] * 10)
+    found = store.query_by_key("Topic", "same", 3)
+    assert [decode_record(record).queue_offset for record in found] == [7, 8, 9]
