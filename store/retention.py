@@ -13,18 +13,17 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import NamedTuple
 
-import structlog
-
 from store.background import Background
 from store.clock import Clock
 from store.consume_queue import ConsumeQueue
 from store.disk_use import DiskLevels, DiskProbe, DiskState, Pressure
 from store.errors import StoreError
+from store.logs import get_logger
 from store.opening import StoreParts
 from store.retired import RemoveJob, RetiredFile, SurveyJob
 from store.settings import StoreSettings
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 _NS_PER_MS = 1_000_000
 _MS_PER_H = 3_600_000

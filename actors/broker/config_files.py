@@ -21,6 +21,7 @@ TOPICS = "topics.json"
 GROUPS = "subscriptionGroup.json"
 OFFSETS = "consumerOffset.json"
 DELAYS = "delayOffset.json"
+FILTERS = "consumerFilter.json"
 GENERATIONS = "raymqGenerations.json"
 
 

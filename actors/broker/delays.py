@@ -12,7 +12,6 @@ again.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 from actors.broker.topics import SCHEDULE_TOPIC
 from actors.remoting.codes import ResponseCode
@@ -24,6 +23,7 @@ from store.message.message import MessageExt
 from store.message.properties import MessageConst, encode_properties
 from store.message.record import RecordDraft, decode_records
 from store.message_store import MessageStore
+from store.metadata import DelayOffsetTable
 
 _log = get_logger(__name__)
 
@@ -64,20 +64,14 @@ _TIMERS = frozenset(
 class Delays:
     """The delayed messages of one broker."""
 
-    def __init__(self, store: MessageStore, clock: Clock, content: dict[str, Any]) -> None:
-        """`content` is that of `delayOffset.json`. Raises ValueError when it holds what is no number."""
+    def __init__(self, store: MessageStore, clock: Clock, table: DelayOffsetTable) -> None:
+        """`table` tells how far each level has been delivered."""
         self._store = store
         self._clock = clock
         self._delays_ms = store.settings.delay_levels_ms()
-        table = content.get("offsetTable", {})
-        self._next = {int(level): int(offset) for level, offset in table.items()}
+        self.table = table
         self._due_ms: dict[int, int] = {}
-        self._unknown = {name: value for name, value in content.items() if name != "offsetTable"}
         self.delivered = 0
-
-    def to_json(self) -> dict[str, Any]:
-        """The content of `delayOffset.json`."""
-        return {**self._unknown, "offsetTable": {str(level): offset for level, offset in self._next.items()}}
 
     def put_off(self, draft: RecordDraft, level: int) -> RecordDraft:
         """The record to store instead, for a message of a level from 1 on; one too high is the highest."""
@@ -94,7 +88,7 @@ class Delays:
         """Store what is due under its own topic; call a few times a second."""
         now_ms = self._clock.wall_ms()
         for level in range(1, len(self._delays_ms)):
-            offset = self._next.get(level, 0)
+            offset = self.table.offsets.get(level, 0)
             if offset >= self._store.max_offset(SCHEDULE_TOPIC, level - 1):
                 continue
             # A clock set back must not keep a message longer than its delay.
@@ -118,8 +112,8 @@ class Delays:
             if draft is not None:
                 self._store.append(draft)
                 self.delivered += 1
-            self._next[level] = message.queue_offset + 1
-        self._next[level] = found.next_begin_offset
+            self.table.move(level, message.queue_offset + 1)
+        self.table.move(level, found.next_begin_offset)
 
 
 def _delivered(message: MessageExt) -> RecordDraft | None:

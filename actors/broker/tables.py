@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from actors.broker.config_files import DELAYS, GENERATIONS, GROUPS, OFFSETS, TOPICS, ConfigFiles
+from actors.broker.config_files import DELAYS, FILTERS, GENERATIONS, GROUPS, OFFSETS, TOPICS, ConfigFiles
 from actors.broker.delays import Delays
 from actors.broker.groups import Groups
 from actors.broker.offsets import ConsumerOffsets
@@ -15,7 +15,13 @@ from actors.remoting.routes import DataVersion, RegisterBrokerBody
 from store.clock import Clock
 from store.logs import get_logger
 from store.message_store import MessageStore
-from store.metadata import ConsumerOffsetTable, SubscriptionGroupTable, TopicConfigTable
+from store.metadata import (
+    ConsumerFilterTable,
+    ConsumerOffsetTable,
+    DelayOffsetTable,
+    SubscriptionGroupTable,
+    TopicConfigTable,
+)
 
 _log = get_logger(__name__)
 
@@ -45,10 +51,13 @@ class BrokerTables:
         files.keep(OFFSETS, offset_table.to_json)
         files.keep(GENERATIONS, self._generations_to_json)
         self.topics = Topics(settings, topic_table, self._topic_changed)
-        self.groups = Groups(settings, group_table, lambda group: files.changed(GROUPS))
+        self.groups = Groups(settings, group_table, self._group_changed)
         self.offsets = ConsumerOffsets(offset_table, _generations_from_json(files.load(GENERATIONS) or {}))
-        self.delays = Delays(store, clock, files.load(DELAYS) or {})
-        files.keep(DELAYS, self.delays.to_json)
+        delay_table = DelayOffsetTable.from_json(files.load(DELAYS) or {}, clock)
+        self.delays = Delays(store, clock, delay_table)
+        self._filters = ConsumerFilterTable.from_json(files.load(FILTERS) or {})
+        files.keep(DELAYS, delay_table.to_json)
+        files.keep(FILTERS, self._filters.to_json)
         files.changed(TOPICS)
         files.changed(GROUPS)
 
@@ -89,8 +98,15 @@ class BrokerTables:
             self._files.changed(GENERATIONS)
         await self._files.save_changed()
 
+    def _group_changed(self, group: str) -> None:
+        self._files.changed(GROUPS)
+        if group not in self.groups.table.groups and self._filters.remove_group(group):
+            self._files.changed(FILTERS)
+
     def _topic_changed(self, topic: str) -> None:
         self._files.changed(TOPICS)
+        if self.topics.find(topic) is None and self._filters.remove_topic(topic):
+            self._files.changed(FILTERS)
         self._on_topics_changed()
 
     def _generations_to_json(self) -> dict[str, Any]:

@@ -1,14 +1,19 @@
-"""What a broker keeps in `config/*.json`, in RocketMQ's shape: topics, groups, consumer offsets."""
+"""What a broker keeps in `config/*.json`, in RocketMQ's shape: topics, groups, offsets, delays, filters."""
 
+from store.metadata.consumer_filters import ConsumerFilterData, ConsumerFilterTable
 from store.metadata.consumer_offsets import ConsumerOffsetTable
 from store.metadata.data_version import DataVersion
+from store.metadata.delay_offsets import DelayOffsetTable
 from store.metadata.json_file import JsonConfigFile
 from store.metadata.subscription_groups import SubscriptionGroupConfig, SubscriptionGroupTable
 from store.metadata.topics import TopicConfig, TopicConfigTable
 
 __all__ = [
+    "ConsumerFilterData",
+    "ConsumerFilterTable",
     "ConsumerOffsetTable",
     "DataVersion",
+    "DelayOffsetTable",
     "JsonConfigFile",
     "SubscriptionGroupConfig",
     "SubscriptionGroupTable",

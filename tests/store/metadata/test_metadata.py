@@ -11,8 +11,10 @@ import pytest
 
 from store.errors import StoreError
 from store.metadata import (
+    ConsumerFilterTable,
     ConsumerOffsetTable,
     DataVersion,
+    DelayOffsetTable,
     JsonConfigFile,
     SubscriptionGroupConfig,
     SubscriptionGroupTable,
@@ -26,6 +28,30 @@ TABLES = {
     "topics.json": TopicConfigTable,
     "subscriptionGroup.json": SubscriptionGroupTable,
     "consumerOffset.json": ConsumerOffsetTable,
+    "delayOffset.json": DelayOffsetTable,
+}
+# As RocketMQ 5.3.3 writes it for a group that filters by SQL92.
+FILTERS = {
+    "filterDataByTopic": {
+        "T": {
+            "groupFilterData": {
+                "g": {
+                    "bloomFilterData": {"bitNum": 480, "bitPos": [3, 90, 411]},
+                    "bornTime": 1_700_000_000_000,
+                    "clientVersion": 1_700_000_000_000,
+                    "consumerGroup": "g",
+                    "dead": False,
+                    "deadTime": 0,
+                    "expression": "a > 5",
+                    "expressionType": "SQL92",
+                    "topic": "T",
+                }
+            },
+            "topic": "T",
+            "newer": 1,
+        }
+    },
+    "newer": {"x": 1},
 }
 
 
@@ -94,6 +120,9 @@ def test_unknown_fields_survive(clock: ClockAtRest) -> None:
         (SubscriptionGroupTable, {"subscriptionGroupTable": {"g": {"consumeEnable": 1}}}),
         (ConsumerOffsetTable, {"offsetTable": {"T@g": {"zero": 1}}}),
         (ConsumerOffsetTable, {"offsetTable": {"T@g": {"0": None}}}),
+        (DelayOffsetTable, {"offsetTable": {"one": 1}}),
+        (DelayOffsetTable, {"offsetTable": [1]}),
+        (DelayOffsetTable, {"offsetTable": {"1": "2"}}),
     ],
 )
 def test_mistyped_tables_are_refused_by_name(table: Any, content: dict[str, Any], clock: ClockAtRest) -> None:
@@ -118,6 +147,35 @@ def test_every_500th_commit_moves_the_version(clock: ClockAtRest) -> None:
 
     assert table.data_version.counter == 2
     assert table.to_json()["offsetTable"] == {"T@g": {"3": 1000}}
+
+
+def test_every_200th_delivery_moves_the_version(clock: ClockAtRest) -> None:
+    table = DelayOffsetTable(clock)
+    for offset in range(401):
+        table.move(3, offset)
+        table.move(3, offset)  # where it is already: no change
+
+    assert table.data_version.counter == 2
+    assert table.to_json()["offsetTable"] == {"3": 400}
+
+
+def test_filters_lose_nothing_until_their_group_or_topic_goes() -> None:
+    table = ConsumerFilterTable.from_json(FILTERS)
+    assert table.to_json() == FILTERS
+    assert table.filters["T"]["g"].expression == "a > 5"
+
+    assert table.remove_group("g")
+    assert not table.remove_group("g")
+    assert table.remove_topic("T")
+    assert table.to_json() == {"filterDataByTopic": {}, "newer": {"x": 1}}
+
+
+@pytest.mark.parametrize(
+    "content", [{"filterDataByTopic": []}, {"filterDataByTopic": {"T": {"groupFilterData": 1}}}]
+)
+def test_mistyped_filters_are_refused_by_name(content: dict[str, Any]) -> None:
+    with pytest.raises(StoreError, match=r"consumerFilter\.json: "):
+        ConsumerFilterTable.from_json(content)
 
 
 def test_first_load_finds_nothing(config: JsonConfigFile) -> None:

@@ -1,0 +1,64 @@
+"""`delayOffset.json` and `consumerFilter.json`: taken over, kept, and written with their backups."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from actors.remoting.codes import RequestCode
+from store.metadata.json_file import parse_rocketmq_json
+from tests.actors.broker.brokers import Peer, settings_of, with_broker
+from tests.store.metadata.test_metadata import FILTERS
+
+DELAYS = (
+    b'{\n\t"dataVersion":{\n\t\t"counter":7,\n\t\t"stateVersion":0,\n\t\t"timestamp":1795228792745\n\t},\n'
+    b'\t"newer":[1],\n\t"offsetTable":{1:0,2:15,14:0\n\t}\n}'
+)
+
+
+def config_of(root: Path) -> Path:
+    config = root / "store" / "config"
+    config.mkdir(parents=True, exist_ok=True)
+    return config
+
+
+def read(path: Path) -> dict[str, Any]:
+    return parse_rocketmq_json(path.read_bytes())
+
+
+def test_delivery_offsets_are_taken_over_and_written_with_all_that_was_there(tmp_path: Path, clock) -> None:
+    path = config_of(tmp_path) / "delayOffset.json"
+    path.write_bytes(DELAYS)
+
+    async def story(peer: Peer) -> None:
+        await peer.send("T", b"late", properties="DELAY\x011\x02")
+        clock.advance(1_000)
+        assert (await peer.pull("T", wait_ms=10_000)).body
+
+    with_broker(story, settings_of(tmp_path), clock)
+    before = parse_rocketmq_json(DELAYS)
+    assert read(path) == {**before, "offsetTable": {"1": 1, "2": 15, "14": 0}}
+    assert path.with_name("delayOffset.json.bak").read_bytes() == DELAYS
+
+
+def test_expressions_stay_as_they_are_until_their_group_or_topic_is_deleted(tmp_path: Path) -> None:
+    path = config_of(tmp_path) / "consumerFilter.json"
+    content = json.dumps(FILTERS, indent=1)
+    path.write_text(content)
+
+    async def nothing(peer: Peer) -> None:
+        await peer.send("T")
+
+    async def delete(peer: Peer) -> None:
+        await peer.heartbeat("c", "g", T="*")
+        assert (await peer.ask(RequestCode.DELETE_SUBSCRIPTIONGROUP, {"groupName": "g"})).code == 0
+
+    with_broker(nothing, settings_of(tmp_path))
+    assert path.read_text() == content
+    with_broker(delete, settings_of(tmp_path))
+    assert read(path) == {
+        "filterDataByTopic": {"T": {"groupFilterData": {}, "topic": "T", "newer": 1}},
+        "newer": {"x": 1},
+    }
+    assert path.with_name("consumerFilter.json.bak").read_text() == content
