@@ -76,6 +76,13 @@ class ConsumerOffsets:
         """Forget all offsets of a topic that is deleted."""
         self._remove(lambda key: key.startswith(f"{topic}@"))
 
+    def remove_queue(self, topic: str, queue_id: int) -> None:
+        """Forget all offsets of one queue, which begins at 0 again."""
+        for table in (self.table.offsets, self.generations):
+            for key, queues in table.items():
+                if key.startswith(f"{topic}@") and queues.pop(queue_id, None) is not None:
+                    self.changes += 1
+
     def remove_group(self, group: str) -> None:
         """Forget all offsets of a group that is deleted."""
         self._remove(lambda key: key.endswith(f"@{group}"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from actors.broker.admin import AdminRequests
+from actors.broker.cleaning import Cleaning
 from actors.broker.client_requests import ClientRequests
 from actors.broker.offset_requests import OffsetRequests
 from actors.broker.pull import Puller
@@ -29,12 +30,19 @@ class Handlers:
     offsets: OffsetRequests
     clients: ClientRequests
     admin: AdminRequests
+    cleaning: Cleaning
 
 
 def request_table(handlers: Handlers) -> RequestTable:
     """What clients, tools and rebalancers may ask of a broker."""
     table = RequestTable()
-    rows = (*_sending(handlers), *_reading(handlers), *_groups(handlers), *_admin(handlers.admin))
+    rows = (
+        *_sending(handlers),
+        *_reading(handlers),
+        *_groups(handlers),
+        *_admin(handlers.admin),
+        *_cleaning(handlers.cleaning),
+    )
     for code, handler, header_type, resource, action, cost in rows:
         table.add(code, handler, header_type, resource=resource, action=action, cost=cost)
     add_group_changed(table, handlers.clients)
@@ -128,4 +136,13 @@ def _admin(admin: AdminRequests) -> tuple[Row, ...]:
         (code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, admin.update_group, None, group, Action.UPDATE, cost),
         (code.DELETE_SUBSCRIPTIONGROUP, admin.delete_group, None, group, Action.DELETE, cost),
         (code.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, admin.all_groups, None, group, Action.LIST, cost),
+    )
+
+
+def _cleaning(cleaning: Cleaning) -> tuple[Row, ...]:
+    code, cluster, delete, cost = RequestCode, Resource.CLUSTER, Action.DELETE, Cost.ADMIN
+    return (
+        (code.DELETE_EXPIRED_COMMITLOG, cleaning.delete_expired, None, cluster, delete, cost),
+        (code.CLEAN_EXPIRED_CONSUMEQUEUE, cleaning.clean_expired, None, cluster, delete, cost),
+        (code.CLEAN_UNUSED_TOPIC, cleaning.clean_unused, None, cluster, delete, cost),
     )

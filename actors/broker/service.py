@@ -12,6 +12,7 @@ from typing import Any
 
 from actors.broker.acks import Acks
 from actors.broker.admin import AdminRequests
+from actors.broker.cleaning import Cleaning
 from actors.broker.client_requests import ClientRequests
 from actors.broker.clients import Clients
 from actors.broker.flusher import Flusher
@@ -37,6 +38,7 @@ from actors.remoting.hub import RemotingLimits
 from actors.remoting.server import RemotingServer
 from actors.remoting.table import RequestTable
 from store.clock import Clock
+from store.disk_use import DiskProbe, disk_use
 from store.identity import StoreIdentity
 from store.logs import get_logger
 from store.message.hosts import Host
@@ -58,8 +60,16 @@ class BrokerService:
 
     handle: HandleApi
 
-    def __init__(self, settings: BrokerSettings, clock: Clock, rng: random.Random | None = None) -> None:
+    def __init__(
+        self,
+        settings: BrokerSettings,
+        clock: Clock,
+        rng: random.Random | None = None,
+        probe: DiskProbe = disk_use,
+    ) -> None:
+        """`probe` tells how full the disks of the store are."""
         self.settings = settings
+        self._probe = probe
         self.address = ""
         self.longest_lag_ns = 0
         self._clock = clock
@@ -178,6 +188,7 @@ class BrokerService:
             self._clock,
             adopt=settings.adopt_store,
             store_host=host,
+            probe=self._probe,
         )
 
     def _assemble(self, host: Host) -> None:
@@ -212,6 +223,7 @@ class BrokerService:
         self._puller = Puller(
             settings, store, topics, groups, offsets, self._clients, self._held, clock, catch_up
         )
+        self.cleaning = Cleaning(store, tables)
         queues = QueueQueries(settings, store, topics, self.address, catch_up)
         self._connect(tables)
         table = request_table(
@@ -223,6 +235,7 @@ class BrokerService:
                 OffsetRequests(settings, store, topics, groups, offsets, catch_up),
                 self._client_requests,
                 AdminRequests(store, topics, groups, offsets, self._turns.topic_deleted),
+                self.cleaning,
             )
         )
         limits = RemotingLimits(busy_poll_us=settings.busy_poll_us)

@@ -24,6 +24,7 @@ from actors.remoting.headers import (
 from actors.remoting.hot_headers import PullMessageHeader, SendMessageHeader
 from actors.remoting.table import RequestTable
 from store.clock import Clock, SystemClock
+from store.disk_use import DiskProbe, disk_use
 from store.message.message import MessageExt
 from store.message.record import decode_records
 from store.settings import StoreSettings
@@ -116,11 +117,13 @@ def run(story: Callable[[], Awaitable[None]]) -> None:
     uvloop.run(within())
 
 
-def with_broker(story: Story, settings: BrokerSettings, clock: Clock | None = None) -> None:
+def with_broker(
+    story: Story, settings: BrokerSettings, clock: Clock | None = None, probe: DiskProbe = disk_use
+) -> None:
     """Run a story with a broker and a client of it."""
 
     async def told() -> None:
-        broker = BrokerService(settings, clock or SystemClock())
+        broker = BrokerService(settings, clock or SystemClock(), probe=probe)
         await broker.start()
         peer = Peer(broker)
         try:

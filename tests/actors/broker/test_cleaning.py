@@ -1,0 +1,96 @@
+"""A broker whose disk fills up, and cleaning by hand over RocketMQ's request codes."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from actors.remoting.codes import RequestCode, ResponseCode
+from store.disk_use import DiskUse
+from store.message.record import decode_records
+from tests.actors.broker.brokers import Peer, settings_of, with_broker
+from tests.conftest import ClockAtRest
+
+BODY = b"x" * 40_000
+SMALL_LOG = {"commit_log_file_bytes": 1 << 16, "max_message_bytes": 50_000, "delete_pause_ms": 0}
+
+
+class Disk:
+    """A disk as full as the test says."""
+
+    def __init__(self, percent: int = 10) -> None:
+        self.percent = percent
+
+    def __call__(self, path: Path) -> DiskUse:
+        return DiskUse(self.percent * 10, 1000 - self.percent * 10)
+
+
+async def until(is_so: Callable[[], bool], clock: ClockAtRest) -> None:
+    """Let the broker's turns and seconds go on until something is so; the story has a deadline."""
+    while not is_so():
+        await asyncio.sleep(0.01)
+        clock.advance(1_000)
+
+
+def test_a_full_disk_is_told_to_senders_with_its_numbers_and_is_over_by_itself(tmp_path: Path, clock) -> None:
+    disk = Disk()
+
+    async def story(peer: Peer) -> None:
+        store = peer.broker._store
+        await peer.send("T", b"before")
+        disk.percent = 91
+        await until(lambda: store.write_refusal is not None, clock)
+
+        refused = await peer.send("T", b"refused")
+        assert refused.code == ResponseCode.SERVICE_NOT_AVAILABLE
+        assert "91 % full, 90 bytes are free: over 90 % nothing is written" in refused.remark
+        assert [message.body for message in await peer.messages("T")] == [b"before"]
+        assert "91 % full" in peer.broker.describe()["write_refusal"]
+
+        disk.percent = 60
+        await until(lambda: store.write_refusal is None, clock)
+        assert (await peer.send("T", b"after")).code == 0
+
+    with_broker(story, settings_of(tmp_path), clock, disk)
+
+
+def test_expired_files_and_queues_go_by_hand(tmp_path: Path, clock) -> None:
+    settings = settings_of(tmp_path, SMALL_LOG)
+
+    async def story(peer: Peer) -> None:
+        store = peer.broker._store
+        for topic in ("Old", "T", "T", "T"):
+            await peer.send(topic, BODY)
+        await peer.commit("CG", "Old", 1)
+        for path in (settings.store_root / "commitlog").iterdir():
+            os.utime(path, (0, 0))
+
+        assert (await peer.ask(RequestCode.DELETE_EXPIRED_COMMITLOG)).code == 0
+        await until(lambda: store.positions.min == 3 << 16, clock)
+        assert await peer.offset(RequestCode.GET_MIN_OFFSET, "T") == 2
+        moved = await peer.pull("T", 0)
+        assert (moved.code, moved.ext["nextBeginOffset"]) == (ResponseCode.PULL_OFFSET_MOVED, "2")
+
+        assert (await peer.ask(RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE)).code == 0
+        assert await peer.offset(RequestCode.GET_MAX_OFFSET, "Old") == 0
+        assert (await peer.committed("CG", "Old")).code == ResponseCode.QUERY_NOT_FOUND
+        await peer.send("Old", b"new")
+        assert [message.body for message in decode_records((await peer.pull("Old", 0)).body)] == [b"new"]
+
+    with_broker(story, settings, clock, Disk())
+
+
+def test_queues_of_topics_that_do_not_exist_go_by_hand(tmp_path: Path) -> None:
+    async def story(peer: Peer) -> None:
+        await peer.send("Unknown", b"1")
+        await peer.send("T", b"2")
+        peer.broker._tables.topics.table.remove("Unknown")  # as after a takeover of a store
+
+        assert (await peer.ask(RequestCode.CLEAN_UNUSED_TOPIC)).code == 0
+        queues = settings_of(tmp_path).store_root / "consumequeue"
+        assert not (queues / "Unknown").exists()
+        assert (queues / "T").exists()
+
+    with_broker(story, settings_of(tmp_path))
