@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from store.appender import Appender, AppendResult
 from store.clock import Clock
-from store.consume_queue import ConsumeQueue
+from store.consume_queue import ConsumeQueue, Unit
 from store.disk_use import DiskProbe, disk_use
 from store.dispatch import Arrival
 from store.errors import StoreError
@@ -30,7 +30,14 @@ from store.message.record import RecordDraft
 from store.message_reader import GetMessageResult, GetMessageStatus, MessageReader
 from store.opening import StoreParts, open_parts, recover
 from store.positions import Callback, Positions
-from store.queries import FOREVER_MS, has_key, offset_by_timestamp, query_by_key
+from store.queries import (
+    FOREVER_MS,
+    has_key,
+    offset_by_timestamp,
+    query_by_key,
+    store_timestamp_at,
+    store_timestamp_of,
+)
 from store.retention import Retention
 from store.settings import StoreSettings
 
@@ -350,6 +357,10 @@ class MessageStore:
             )
         return self._log.record_at(physical_offset)
 
+    def record_timestamp(self, physical_offset: int) -> int:
+        """When the record at a physical offset was stored. Raises StoreError as `record_at`."""
+        return store_timestamp_of(self.record_at(physical_offset))
+
     def min_offset(self, topic: str, queue_id: int) -> int:
         """The first offset of a queue that can be read."""
         queue = self._find(topic, queue_id)
@@ -359,6 +370,19 @@ class MessageStore:
         """The offset after the last message of a queue that can be read."""
         queue = self._queues.find(topic, queue_id)
         return queue.next_offset if queue is not None else 0
+
+    def store_timestamp(self, topic: str, queue_id: int, offset: int) -> int:
+        """When the message at an offset was stored; -1 where there is none."""
+        queue = self._find(topic, queue_id)
+        return -1 if queue is None else store_timestamp_at(self._log, queue, offset)
+
+    def units(self, topic: str, queue_id: int, offset: int, count: int) -> list[Unit]:
+        """Up to `count` consume-queue units from an offset on, as far as there are any."""
+        queue = self._find(topic, queue_id)
+        if queue is None or not queue.min_offset <= offset < queue.next_offset:
+            return []
+        end = min(offset + count, queue.next_offset)
+        return [queue.unit_at(place) for place in range(offset, end)]
 
     def offset_by_timestamp(self, topic: str, queue_id: int, timestamp_ms: int, upper: bool = False) -> int:
         """The offset in a queue for a time: see `queries.offset_by_timestamp`. 0 for an unknown queue."""

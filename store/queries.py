@@ -40,7 +40,7 @@ def query_by_key(
             record = log.record_at(offset)
         except StoreError:  # deleted with its log file, or an index entry gone bad: the others still count
             continue
-        if has_key(record, topic, key) and begin_ms <= _store_timestamp(record) <= end_ms:
+        if has_key(record, topic, key) and begin_ms <= store_timestamp_of(record) <= end_ms:
             found[offset] = record
             if len(found) == max_messages:
                 break
@@ -77,7 +77,7 @@ def _stored_at(log: CommitLog, queue: ConsumeQueue, offset: int) -> int | None:
         record = log.slice(unit.physical_offset, unit.size)
     except StoreError:
         return None
-    return _store_timestamp(record) if _begins_with_header(record, unit.physical_offset) else None
+    return store_timestamp_of(record) if _begins_with_header(record, unit.physical_offset) else None
 
 
 def _begins_with_header(record: Buffer, physical_offset: int) -> bool:
@@ -87,6 +87,17 @@ def _begins_with_header(record: Buffer, physical_offset: int) -> bool:
     return size == len(record) and magic in (MAGIC_V1, MAGIC_V2) and own_offset == physical_offset
 
 
-def _store_timestamp(record: Buffer) -> int:
+def store_timestamp_at(log: CommitLog, queue: ConsumeQueue, offset: int) -> int:
+    """When the message at an offset was stored; -1 where it is not there, or no longer."""
+    if not queue.min_offset <= offset < queue.next_offset:
+        return -1
+    try:
+        return _stored_at(log, queue, offset) or -1
+    except StoreError:  # a unit that cannot be read
+        return -1
+
+
+def store_timestamp_of(record: Buffer) -> int:
+    """When a record was stored."""
     extra_bytes = 12 if record[39] & 0x10 else 0
     return int.from_bytes(record[56 + extra_bytes : 64 + extra_bytes], "big", signed=True)

@@ -8,12 +8,15 @@ import orjson
 
 from actors.broker.groups import Groups
 from actors.broker.offsets import ConsumerOffsets
+from actors.broker.stats import BrokerStats
 from actors.broker.topics import Topics
+from actors.remoting.admin_headers import DeleteGroupHeader, GroupHeader
 from actors.remoting.chain import RequestContext
 from actors.remoting.codes import ResponseCode
 from actors.remoting.command import RemotingCommand
 from actors.remoting.errors import Refused
 from actors.remoting.headers import CreateTopicHeader, DeleteTopicHeader, TopicHeader
+from actors.remoting.routes import encode_topic_list
 from store.message_store import MessageStore
 from store.metadata import SubscriptionGroupConfig, TopicConfig
 
@@ -27,12 +30,14 @@ class AdminRequests:
         topics: Topics,
         groups: Groups,
         offsets: ConsumerOffsets,
+        stats: BrokerStats,
         on_topic_deleted: Callable[[str], None],
     ) -> None:
         self._store = store
         self._topics = topics
         self._groups = groups
         self._offsets = offsets
+        self._stats = stats
         self._on_topic_deleted = on_topic_deleted
 
     def update_topic(self, context: RequestContext) -> RemotingCommand:
@@ -57,6 +62,7 @@ class AdminRequests:
         header: DeleteTopicHeader = context.header
         self._topics.delete(header.topic)
         self._offsets.remove_topic(header.topic)
+        self._stats.forget_topic(header.topic)
         self._store.delete_topic(header.topic)
         self._on_topic_deleted(header.topic)
         return RemotingCommand.response()
@@ -83,12 +89,27 @@ class AdminRequests:
 
     def delete_group(self, context: RequestContext) -> RemotingCommand:
         """DELETE_SUBSCRIPTIONGROUP, with its offsets where `cleanOffset` says so."""
-        ext = context.command.ext
-        name = ext.get("groupName", "")
-        self._groups.delete(name)
-        if ext.get("cleanOffset") == "true" or ext.get("removeOffset") == "true":
-            self._offsets.remove_group(name)
+        header: DeleteGroupHeader = context.header
+        self._groups.delete(header.group_name)
+        if header.clean_offset:
+            self._offsets.remove_group(header.group_name)
+        self._stats.forget_group(header.group_name)
         return RemotingCommand.response()
+
+    def system_topics(self, context: RequestContext) -> RemotingCommand:
+        """GET_SYSTEM_TOPIC_LIST_FROM_BROKER."""
+        names = [name for name in self._topics.table.topics if self._topics.is_system(name)]
+        return RemotingCommand.response(body=encode_topic_list(sorted(names)))
+
+    def group_config(self, context: RequestContext) -> RemotingCommand:
+        """GET_SUBSCRIPTIONGROUP_CONFIG."""
+        header: GroupHeader = context.header
+        group = self._groups.table.groups.get(header.group)
+        if group is None:
+            raise Refused(
+                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"group {header.group!r} does not exist here"
+            )
+        return RemotingCommand.response(body=orjson.dumps(group.to_json()))
 
     def all_groups(self, context: RequestContext) -> RemotingCommand:
         """GET_ALL_SUBSCRIPTIONGROUP_CONFIG."""

@@ -4,6 +4,9 @@ A rebalancer moves a queue from one member to another under a new generation. A 
 comes from a member that has lost the queue, and is refused; commits without a generation (RocketMQ's own
 clients) are taken as they are. The generations are kept in a file of their own beside RocketMQ's
 `consumerOffset.json`, so that a restart of the broker does not let a former owner in.
+
+A reset by an administrator stands until the group's next pull of the queue; until then commits are passed
+over, for whoever sends them has not heard of it (RocketMQ `useServerSideResetOffset`).
 """
 
 from __future__ import annotations
@@ -26,6 +29,10 @@ class ConsumerOffsets:
         self.table = table
         self.generations = generations or {}
         self.changes = 0
+        self.pulled: dict[tuple[str, str, int], int] = {}
+        """By topic, group and queue: where the group's next pull begins."""
+        self.resets: dict[tuple[str, str, int], int] = {}
+        """The same for resets that the group has not been told of."""
 
     def query(self, group: str, topic: str, queue_id: int) -> int | None:
         """The committed offset, None where there is none."""
@@ -33,8 +40,20 @@ class ConsumerOffsets:
 
     def commit(self, group: str, topic: str, queue_id: int, offset: int) -> None:
         """Take an offset from a client that knows no generations."""
+        if self.resets and (topic, group, queue_id) in self.resets:
+            return
         self.table.commit(group, topic, queue_id, offset)
         self.changes += 1
+
+    def reset(self, group: str, topic: str, queue_id: int, offset: int) -> None:
+        """Set where the group goes on, whatever its members know."""
+        self.table.commit(group, topic, queue_id, offset)
+        self.resets[topic, group, queue_id] = offset
+        self.changes += 1
+
+    def take_reset(self, group: str, topic: str, queue_id: int) -> int | None:
+        """Where a reset has set the group, for the first pull after it."""
+        return self.resets.pop((topic, group, queue_id), None)
 
     def commit_fenced(self, group: str, commits: Iterable[OffsetCommit]) -> list[RefusedCommit]:
         """Take the commits of a member, but for those whose generation is over; these are returned."""
@@ -72,9 +91,25 @@ class ConsumerOffsets:
             if key.startswith(prefix)
         }
 
+    def of_group(self, group: str, topic: str) -> dict[int, int]:
+        """The offsets of a group by the queues of a topic."""
+        return dict(self.table.offsets.get(_key(topic, group), {}))
+
+    def topics_of(self, group: str) -> list[str]:
+        """The topics that a group has committed offsets of."""
+        suffix = f"@{group}"
+        return sorted(key.removesuffix(suffix) for key in self.table.offsets if key.endswith(suffix))
+
+    def groups_of(self, topic: str) -> list[str]:
+        """The groups that have committed offsets of a topic."""
+        prefix = f"{topic}@"
+        return sorted(key.removeprefix(prefix) for key in self.table.offsets if key.startswith(prefix))
+
     def remove_topic(self, topic: str) -> None:
         """Forget all offsets of a topic that is deleted."""
         self._remove(lambda key: key.startswith(f"{topic}@"))
+        _drop(self.pulled, lambda key: key[0] == topic)
+        _drop(self.resets, lambda key: key[0] == topic)
 
     def remove_queue(self, topic: str, queue_id: int) -> None:
         """Forget all offsets of one queue, which begins at 0 again."""
@@ -86,12 +121,19 @@ class ConsumerOffsets:
     def remove_group(self, group: str) -> None:
         """Forget all offsets of a group that is deleted."""
         self._remove(lambda key: key.endswith(f"@{group}"))
+        _drop(self.pulled, lambda key: key[1] == group)
+        _drop(self.resets, lambda key: key[1] == group)
 
     def _remove(self, is_meant: Callable[[str], bool]) -> None:
         for table in (self.table.offsets, self.generations):
             for key in [key for key in table if is_meant(key)]:
                 del table[key]
                 self.changes += 1
+
+
+def _drop(table: dict[tuple[str, str, int], int], is_meant: Callable[[tuple[str, str, int]], bool]) -> None:
+    for key in [key for key in table if is_meant(key)]:
+        del table[key]
 
 
 def _key(topic: str, group: str) -> str:

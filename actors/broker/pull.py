@@ -14,6 +14,7 @@ from actors.broker.groups import Groups
 from actors.broker.hold import HeldPull, HeldPulls
 from actors.broker.offsets import ConsumerOffsets
 from actors.broker.settings import BrokerSettings
+from actors.broker.stats import BrokerStats
 from actors.broker.subscriptions import require_tag_type, tags_codes_of
 from actors.broker.topics import Topics
 from actors.broker.wire import PULL_RECORDS_BYTES_MAX
@@ -58,6 +59,7 @@ class PullRequest:
     max_bytes: int
     tags_codes: frozenset[int] | None
     wait_ms: int
+    group: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,9 +95,11 @@ class Puller:
         held: HeldPulls,
         clock: Clock,
         catch_up: Callable[[], None],
+        stats: BrokerStats,
     ) -> None:
         """`catch_up` makes readable what is confirmed."""
         self._catch_up = catch_up
+        self._stats = stats
         self._settings = settings
         self._store = store
         self._topics = topics
@@ -104,8 +108,6 @@ class Puller:
         self._clients = clients
         self._held = held
         self._clock = clock
-        self.messages = 0
-        self.bytes = 0
 
     def pull(self, context: RequestContext) -> None:
         """PULL_MESSAGE and LITE_PULL_MESSAGE, within RocketMQ's limits of messages and bytes."""
@@ -123,6 +125,7 @@ class Puller:
             settings.pull_max_bytes,
             tags_codes,
             min(header.suspend_timeout_millis, settings.max_hold_ms) if may_wait else 0,
+            header.consumer_group,
         )
         if header.sys_flag & COMMIT_OFFSET and header.commit_offset >= 0:
             self._offsets.commit(header.consumer_group, header.topic, header.queue_id, header.commit_offset)
@@ -144,6 +147,7 @@ class Puller:
             max(min(header.max_bytes, PULL_RECORDS_BYTES_MAX), 1),
             tags_codes_of(header.subscription),
             min(header.wait_ms, self._settings.max_hold_ms),
+            header.consumer_group,
         )
         self._answer_or_hold(context, request)
 
@@ -156,6 +160,8 @@ class Puller:
 
     def _read(self, request: PullRequest) -> PullOutcome:
         self._catch_up()
+        if self._offsets.resets and (moved := self._reset(request)) is not None:
+            return moved
         found = self._store.get_message(
             request.topic,
             request.queue_id,
@@ -164,9 +170,24 @@ class Puller:
             request.max_bytes,
             request.tags_codes,
         )
-        self.messages += found.message_count
-        self.bytes += found.size_bytes
-        return outcome_of(found, request.offset)
+        group, topic = request.group, request.topic
+        self._stats.got(group, topic, found.message_count, found.size_bytes)
+        outcome = outcome_of(found, request.offset)
+        if group:
+            self._offsets.pulled[topic, group, request.queue_id] = outcome.next_offset
+        return outcome
+
+    def _reset(self, request: PullRequest) -> PullOutcome | None:
+        """What to answer where an administrator has set the group's offset since its last pull."""
+        offset = self._offsets.take_reset(request.group, request.topic, request.queue_id)
+        if offset is None or offset == request.offset:
+            return None
+        status = GetMessageStatus.OFFSET_OVERFLOW_BADLY
+        first = self._store.min_offset(request.topic, request.queue_id)
+        end = self._store.max_offset(request.topic, request.queue_id)
+        return PullOutcome(
+            ResponseCode.PULL_OFFSET_MOVED, offset, GetMessageResult(status, offset, first, end)
+        )
 
     def _answer_or_hold(self, context: RequestContext, request: PullRequest) -> None:
         outcome = self._read(request)

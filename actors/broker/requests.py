@@ -6,13 +6,17 @@ from dataclasses import dataclass
 
 from actors.broker.admin import AdminRequests
 from actors.broker.cleaning import Cleaning
+from actors.broker.broker_info import BrokerInfo
+from actors.broker.client_admin import ClientAdmin
 from actors.broker.client_requests import ClientRequests
+from actors.broker.offset_admin import OffsetAdmin
 from actors.broker.offset_requests import OffsetRequests
+from actors.broker.progress_requests import ProgressRequests
 from actors.broker.pull import Puller
 from actors.broker.queues import QueueQueries
 from actors.broker.send import Sender
 from actors.broker.send_back import SendBack
-from actors.remoting import headers, hot_headers
+from actors.remoting import admin_headers, headers, hot_headers
 from actors.remoting.codes import RayMQRequestCode, RequestCode
 from actors.remoting.table import Action, Cost, Handler, HeaderType, RequestTable, Resource
 
@@ -31,6 +35,10 @@ class Handlers:
     clients: ClientRequests
     admin: AdminRequests
     cleaning: Cleaning
+    progress: ProgressRequests
+    offset_admin: OffsetAdmin
+    client_admin: ClientAdmin
+    info: BrokerInfo
 
 
 def request_table(handlers: Handlers) -> RequestTable:
@@ -42,10 +50,14 @@ def request_table(handlers: Handlers) -> RequestTable:
         *_groups(handlers),
         *_admin(handlers.admin),
         *_cleaning(handlers.cleaning),
+        *_progress(handlers),
+        *_members(handlers.client_admin),
+        *_about(handlers.info),
     )
     for code, handler, header_type, resource, action, cost in rows:
         table.add(code, handler, header_type, resource=resource, action=action, cost=cost)
     add_group_changed(table, handlers.clients)
+    handlers.info.requests = table
     return table
 
 
@@ -128,14 +140,60 @@ def _groups(handlers: Handlers) -> tuple[Row, ...]:
 def _admin(admin: AdminRequests) -> tuple[Row, ...]:
     code, topic, group, cost = RequestCode, Resource.TOPIC, Resource.GROUP, Cost.ADMIN
     create, delete = headers.CreateTopicHeader, headers.DeleteTopicHeader
+    delete_group, one_group = admin_headers.DeleteGroupHeader, admin_headers.GroupHeader
     return (
         (code.UPDATE_AND_CREATE_TOPIC, admin.update_topic, create, topic, Action.UPDATE, cost),
         (code.DELETE_TOPIC_IN_BROKER, admin.delete_topic, delete, topic, Action.DELETE, cost),
         (code.GET_TOPIC_CONFIG, admin.topic_config, headers.TopicHeader, topic, Action.GET, cost),
         (code.GET_ALL_TOPIC_CONFIG, admin.all_topics, None, topic, Action.LIST, cost),
         (code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, admin.update_group, None, group, Action.UPDATE, cost),
-        (code.DELETE_SUBSCRIPTIONGROUP, admin.delete_group, None, group, Action.DELETE, cost),
+        (code.GET_SYSTEM_TOPIC_LIST_FROM_BROKER, admin.system_topics, None, topic, Action.LIST, cost),
+        (code.DELETE_SUBSCRIPTIONGROUP, admin.delete_group, delete_group, group, Action.DELETE, cost),
         (code.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, admin.all_groups, None, group, Action.LIST, cost),
+        (code.GET_SUBSCRIPTIONGROUP_CONFIG, admin.group_config, one_group, group, Action.GET, cost),
+    )
+
+
+def _progress(handlers: Handlers) -> tuple[Row, ...]:
+    code, topic, group, cost = RequestCode, Resource.TOPIC, Resource.GROUP, Cost.ADMIN
+    progress, offsets = handlers.progress, handlers.offset_admin
+    stats, span = admin_headers.ConsumeStatsHeader, admin_headers.GroupTopicHeader
+    every, one = admin_headers.BrokerConsumeStatsHeader, admin_headers.GroupHeader
+    reset, clone = admin_headers.ResetOffsetHeader, admin_headers.CloneGroupOffsetHeader
+    by_topic = headers.TopicHeader
+    return (
+        (code.GET_TOPIC_STATS_INFO, progress.topic_stats, by_topic, topic, Action.GET, cost),
+        (code.GET_CONSUME_STATS, progress.consume_stats, stats, group, Action.GET, cost),
+        (code.GET_BROKER_CONSUME_STATS, progress.broker_consume_stats, every, group, Action.LIST, cost),
+        (code.QUERY_CONSUME_TIME_SPAN, progress.time_span, span, group, Action.GET, cost),
+        (code.QUERY_TOPIC_CONSUME_BY_WHO, progress.groups_of_topic, by_topic, topic, Action.GET, cost),
+        (code.QUERY_TOPICS_BY_CONSUMER, progress.topics_of_group, one, group, Action.GET, cost),
+        (code.INVOKE_BROKER_TO_RESET_OFFSET, offsets.reset, reset, group, Action.UPDATE, cost),
+        (code.CLONE_GROUP_OFFSET, offsets.clone, clone, group, Action.UPDATE, cost),
+    )
+
+
+def _members(admin: ClientAdmin) -> tuple[Row, ...]:
+    code, group, cost = RequestCode, Resource.GROUP, Cost.ADMIN
+    consumers, producers = headers.ConsumerGroupHeader, admin_headers.ProducerGroupHeader
+    member, subscription = admin_headers.ClientHeader, admin_headers.GroupTopicHeader
+    return (
+        (code.GET_CONSUMER_CONNECTION_LIST, admin.consumers, consumers, group, Action.GET, cost),
+        (code.GET_PRODUCER_CONNECTION_LIST, admin.producers, producers, group, Action.GET, cost),
+        (code.GET_ALL_PRODUCER_INFO, admin.all_producers, None, group, Action.LIST, cost),
+        (code.QUERY_SUBSCRIPTION_BY_CONSUMER, admin.subscription, subscription, group, Action.GET, cost),
+        (code.GET_CONSUMER_RUNNING_INFO, admin.ask_consumer, member, group, Action.GET, cost),
+        (code.CONSUME_MESSAGE_DIRECTLY, admin.ask_consumer, member, group, Action.UPDATE, cost),
+    )
+
+
+def _about(info: BrokerInfo) -> tuple[Row, ...]:
+    code, cluster, cost = RequestCode, Resource.CLUSTER, Cost.ADMIN
+    stats, units = admin_headers.BrokerStatsHeader, admin_headers.ConsumeQueueHeader
+    return (
+        (code.GET_BROKER_RUNTIME_INFO, info.runtime, None, cluster, Action.GET, cost),
+        (code.VIEW_BROKER_STATS_DATA, info.stats_data, stats, cluster, Action.GET, cost),
+        (code.QUERY_CONSUME_QUEUE, info.consume_queue, units, Resource.TOPIC, Action.GET, cost),
     )
 
 

@@ -12,6 +12,7 @@ from actors.broker.acks import Acks, PendingAck
 from actors.broker.delays import Delays
 from actors.broker.groups import Groups
 from actors.broker.settings import BrokerSettings
+from actors.broker.stats import BrokerStats
 from actors.broker.stored_properties import PropertyWriter, uniq_key_of
 from actors.broker.topics import DEFAULT_TOPIC, Topics
 from actors.remoting.chain import RequestContext
@@ -52,6 +53,7 @@ class Sender:
         rng: random.Random,
         store_host: bytes,
         clock: Clock,
+        stats: BrokerStats,
     ) -> None:
         self._settings = settings
         self._max_body_bytes = settings.store.max_message_bytes
@@ -65,8 +67,7 @@ class Sender:
         self._store_host = store_host
         self._clock = clock
         self._id_prefix = store_host.hex().upper()
-        self.messages = 0
-        self.bytes = 0
+        self._put = stats.put
 
     def send(self, context: RequestContext) -> None:
         """SEND_MESSAGE and SEND_MESSAGE_V2."""
@@ -99,8 +100,7 @@ class Sender:
             result = self._store.append(draft)
         except StoreError as error:
             raise _unavailable(error) from error
-        self.messages += 1
-        self.bytes += result.size_bytes
+        self._put(draft.topic, 1, result.size_bytes)
         ext = {
             "msgId": f"{self._id_prefix}{result.physical_offset:016X}",
             "queueId": str(queue_id),
@@ -157,8 +157,7 @@ class Sender:
             )
         except StoreError as error:
             raise _unavailable(error) from error
-        self.messages += result.count
-        self.bytes += result.size_bytes
+        self._put(topic.topic_name, result.count, result.size_bytes)
         answer = SendRecordsResponse(
             queue_id, result.queue_offset, result.physical_offset, result.count, result.store_timestamp
         )
@@ -181,8 +180,7 @@ class Sender:
             result = self._store.append_batch(draft, body)
         except StoreError as error:
             raise _unavailable(error) from error
-        self.messages += result.count
-        self.bytes += result.size_bytes
+        self._put(draft.topic, result.count, result.size_bytes)
         return result
 
     def _ids(self, result: AppendResult) -> list[str]:

@@ -10,6 +10,7 @@ from actors.broker.acks import Acks
 from actors.broker.delays import Delays
 from actors.broker.groups import Groups
 from actors.broker.send import SendAck
+from actors.broker.stats import BrokerStats
 from actors.broker.topics import Topics
 from actors.remoting.chain import RequestContext
 from actors.remoting.codes import ResponseCode
@@ -31,8 +32,15 @@ class SendBack:
     """Takes messages back from consumers."""
 
     def __init__(
-        self, store: MessageStore, topics: Topics, groups: Groups, acks: Acks, delays: Delays
+        self,
+        store: MessageStore,
+        topics: Topics,
+        groups: Groups,
+        acks: Acks,
+        delays: Delays,
+        stats: BrokerStats,
     ) -> None:
+        self._stats = stats
         self._delays = delays
         self._store = store
         self._topics = topics
@@ -64,6 +72,8 @@ class SendBack:
             result = self._store.append(draft)
         except StoreError as error:
             raise Refused(ResponseCode.SERVICE_NOT_AVAILABLE, str(error)) from error
+        origin = message.properties.get(MessageConst.RETRY_TOPIC, message.topic)
+        self._stats.sent_back(group.group_name, origin, result.size_bytes)
         self._acks.when_confirmed(result.physical_offset + result.size_bytes, SendAck(context, {}))
 
 

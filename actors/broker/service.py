@@ -13,12 +13,16 @@ from typing import Any
 from actors.broker.acks import Acks
 from actors.broker.admin import AdminRequests
 from actors.broker.cleaning import Cleaning
+from actors.broker.broker_info import BrokerInfo, BrokerParts
+from actors.broker.client_admin import ClientAdmin
 from actors.broker.client_requests import ClientRequests
 from actors.broker.clients import Clients
 from actors.broker.flusher import Flusher
 from actors.broker.handle_api import HandleApi
 from actors.broker.hold import HeldPulls
+from actors.broker.offset_admin import OffsetAdmin
 from actors.broker.offset_requests import OffsetRequests
+from actors.broker.progress_requests import ProgressRequests
 from actors.broker.pull import Puller
 from actors.broker.queues import QueueQueries
 from actors.broker.rebalancer_link import RebalancerLink
@@ -28,6 +32,7 @@ from actors.broker.reserved_port import ReservedPort
 from actors.broker.send import Sender
 from actors.broker.send_back import SendBack
 from actors.broker.settings import BrokerSettings
+from actors.broker.stats import BrokerStats
 from actors.broker.stored_properties import PropertyWriter
 from actors.broker.tables import BrokerTables
 from actors.broker.turns import Turns
@@ -50,6 +55,8 @@ _log = get_logger(__name__)
 
 HOUSEKEEPING_MS = 100
 EXPIRE_CLIENTS_MS = 10_000
+NOTE_STATS_MS = 1000
+COUNTERS_A_SLICE = 500
 SAVE_TABLES_MS = 200
 START_RETRY_MS = 200
 warm_up_once = cache(warm_up)
@@ -98,6 +105,7 @@ class BrokerService:
             asyncio.create_task(self._every(SAVE_TABLES_MS, self._tables.save_definitions)),
             asyncio.create_task(self._every(settings.persist_offsets_interval_ms, self._tables.save_offsets)),
             asyncio.create_task(self._every(EXPIRE_CLIENTS_MS, self._expire_clients)),
+            asyncio.create_task(self._every(NOTE_STATS_MS, self._note_stats)),
         ]
         _log.info("broker_serving", broker=settings.broker_name, address=self.address)
 
@@ -126,8 +134,8 @@ class BrokerService:
             "groups": len(self._tables.groups.table.groups),
             "connections": len(self._server.connections),
             "held_pulls": len(self._held),
-            "messages_in": self._sender.messages,
-            "messages_out": self._puller.messages,
+            "messages_in": self._stats.put_total.messages,
+            "messages_out": self._stats.got_total.messages,
             "flushes": self._flusher.flushes,
             "longest_flush_us": self._flusher.longest_flush_ns // 1000,
             "longest_lag_us": self.longest_lag_ns // 1000,
@@ -153,8 +161,8 @@ class BrokerService:
         _log.info(
             "broker_stopped",
             broker=self.settings.broker_name,
-            messages_in=self._sender.messages,
-            messages_out=self._puller.messages,
+            messages_in=self._stats.put_total.messages,
+            messages_out=self._stats.got_total.messages,
             flushes=self._flusher.flushes,
             longest_flush_us=self._flusher.longest_flush_ns // 1000,
             longest_lag_us=self.longest_lag_ns // 1000,
@@ -195,6 +203,7 @@ class BrokerService:
         settings, store, clock = self.settings, self._store, self._clock
         tables = self._tables = BrokerTables(settings, store, clock, self._topics_changed)
         self._clients: Clients[Connection] = Clients(clock, settings.client_expiry_ms)
+        stats = self._stats = BrokerStats(clock)
         is_sync = settings.store.flush == "sync"
         self._acks = Acks(store, clock, settings.sync_flush_timeout_ms, may_wait=is_sync)
         self._flusher = Flusher(
@@ -219,9 +228,10 @@ class BrokerService:
             self._rng,
             host.packed,
             clock,
+            stats,
         )
         self._puller = Puller(
-            settings, store, topics, groups, offsets, self._clients, self._held, clock, catch_up
+            settings, store, topics, groups, offsets, self._clients, self._held, clock, catch_up, stats
         )
         self.cleaning = Cleaning(store, tables)
         queues = QueueQueries(settings, store, topics, self.address, catch_up)
@@ -229,13 +239,14 @@ class BrokerService:
         table = request_table(
             Handlers(
                 self._sender,
-                SendBack(store, topics, groups, self._acks, tables.delays),
+                SendBack(store, topics, groups, self._acks, tables.delays, stats),
                 self._puller,
                 queues,
                 OffsetRequests(settings, store, topics, groups, offsets, catch_up),
                 self._client_requests,
-                AdminRequests(store, topics, groups, offsets, self._turns.topic_deleted),
+                AdminRequests(store, topics, groups, offsets, stats, self._turns.wake),
                 self.cleaning,
+                *self._tool_requests(catch_up),
             )
         )
         limits = RemotingLimits(busy_poll_us=settings.busy_poll_us)
@@ -250,6 +261,25 @@ class BrokerService:
             properties.next_uniq_key,
             self._request_tick,
             clock,
+        )
+
+    def _tool_requests(
+        self, catch_up: Callable[[], None]
+    ) -> tuple[ProgressRequests, OffsetAdmin, ClientAdmin, BrokerInfo]:
+        """What answers administrators' tools."""
+        settings, store, clock, tables = self.settings, self._store, self._clock, self._tables
+        name, clients, stats = settings.broker_name, self._clients, self._stats
+        topics, groups, offsets = tables.topics, tables.groups, tables.offsets
+        wake = self._turns.wake
+        return (
+            ProgressRequests(
+                name, self.address, store, topics, groups, offsets, clients, stats, clock, catch_up
+            ),
+            OffsetAdmin(name, store, topics, groups, offsets, clients, catch_up, wake),
+            ClientAdmin(name, clients, clock),
+            BrokerInfo(
+                BrokerParts(settings, store, clients, self._held, self._flusher, stats, clock, catch_up)
+            ),
         )
 
     def _connect(self, tables: BrokerTables) -> None:
@@ -294,6 +324,11 @@ class BrokerService:
 
     async def _expire_clients(self) -> None:
         self._client_requests.expire()
+
+    async def _note_stats(self) -> None:
+        self._stats.note_second()
+        for _ in self._stats.note_due(COUNTERS_A_SLICE):
+            await asyncio.sleep(0)
 
     @staticmethod
     async def _every(interval_ms: int, act: Callable[[], Coroutine[Any, Any, None]]) -> None:

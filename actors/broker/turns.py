@@ -60,8 +60,8 @@ class Turns:
         if self._store.has_more_to_dispatch:
             self._dispatch()
 
-    def topic_deleted(self, topic: str) -> None:
-        """Answer those who wait for messages of a topic that is gone."""
+    def wake(self, topic: str) -> None:
+        """Answer those who wait for messages of a topic: it is gone, or their offsets are others now."""
         for pull in self._held.of_topic(topic):
             pull.resume(pull)
 

@@ -1,0 +1,244 @@
+"""What a broker says of itself to tools: GET_BROKER_RUNTIME_INFO, VIEW_BROKER_STATS_DATA and consume queues.
+
+The names of the runtime table are RocketMQ's, and there are all of them, since its tools read them unasked.
+This broker has one loop and no thread pools, so its "queues" are empty but for the pulls that are held.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+from actors.broker.client_admin import subscription_data
+from actors.broker.clients import Clients
+from actors.broker.flusher import Flusher
+from actors.broker.hold import HeldPulls
+from actors.broker.settings import BrokerSettings
+from actors.broker.stats import DAY, HOUR, MINUTE, RATE_SPANS_S, BrokerStats, Count, Tally
+from actors.broker.subscriptions import tags_codes_of
+from actors.remoting.admin_bodies import BrokerStatsData, BrokerStatsItem, ConsumeQueueData, ConsumeQueueUnits
+from actors.remoting.admin_headers import BrokerStatsHeader, ConsumeQueueHeader
+from actors.remoting.chain import RequestContext
+from actors.remoting.codes import VERSION_5_3_3, ResponseCode
+from actors.remoting.command import RemotingCommand
+from actors.remoting.connection import Connection
+from actors.remoting.errors import Refused
+from actors.remoting.routes import encode_kv_table
+from actors.remoting.table import Cost, RequestTable
+from store.clock import Clock
+from store.errors import StoreError
+from store.message_store import MessageStore
+
+UNITS_MAX = 4096
+_POOLS = ("send", "pull", "litePull", "query", "ack")
+_TIMER = {
+    "timerReadBehind": "0",
+    "timerOffsetBehind": "0",
+    "timerCongestNum": "0",
+    "timerEnqueueTps": "0.0",
+    "timerDequeueTps": "0.0",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerParts:
+    """What there is to be told of."""
+
+    settings: BrokerSettings
+    store: MessageStore
+    clients: Clients[Connection]
+    held: HeldPulls
+    flusher: Flusher
+    stats: BrokerStats
+    clock: Clock
+    catch_up: Callable[[], None]
+
+
+class BrokerInfo:
+    """Answers GET_BROKER_RUNTIME_INFO, VIEW_BROKER_STATS_DATA and QUERY_CONSUME_QUEUE."""
+
+    def __init__(self, parts: BrokerParts) -> None:
+        self._parts = parts
+        self.requests = RequestTable()
+        """The broker's own table, once it is made: what was refused is counted there."""
+
+    def runtime(self, context: RequestContext) -> RemotingCommand:
+        """GET_BROKER_RUNTIME_INFO."""
+        table = {**self._totals(), **self._rates(), **self._disk(), **self._pools(), **_TIMER}
+        return RemotingCommand.response(body=encode_kv_table(dict(sorted(table.items()))))
+
+    def stats_data(self, context: RequestContext) -> RemotingCommand:
+        """VIEW_BROKER_STATS_DATA: one counter over a minute, an hour and a day."""
+        header: BrokerStatsHeader = context.header
+        tally, amount = self._tally(header.stats_name, header.stats_key)
+        if tally is None:
+            raise Refused(
+                ResponseCode.SYSTEM_ERROR, f"The stats <{header.stats_name}> <{header.stats_key}> not exist"
+            )
+        items = []
+        for window in (MINUTE, HOUR, DAY):
+            change = self._parts.stats.since(tally, window)
+            grown = amount(change.grown)
+            calls = change.grown.calls
+            items.append(BrokerStatsItem(grown, change.per_second(grown), grown / calls if calls else 0.0))
+        return RemotingCommand.response(body=BrokerStatsData(*items).encode())
+
+    def consume_queue(self, context: RequestContext) -> RemotingCommand:
+        """QUERY_CONSUME_QUEUE: the units of a queue from an index on."""
+        header: ConsumeQueueHeader = context.header
+        parts, topic, queue_id = self._parts, header.topic, header.queue_id
+        parts.catch_up()
+        first, end = parts.store.min_offset(topic, queue_id), parts.store.max_offset(topic, queue_id)
+        if not end:
+            raise Refused(ResponseCode.SYSTEM_ERROR, f"{queue_id}@{topic} is not exist!")
+        wanted: frozenset[int] | None = None
+        answer = ConsumeQueueUnits(first, end)
+        if header.consumer_group:
+            group = parts.clients.group(header.consumer_group)
+            subscription = group.subscriptions.get(topic) if group is not None else None
+            if subscription is None:
+                raise Refused(ResponseCode.SYSTEM_ERROR, f"{header.consumer_group}@{topic} is not online!")
+            answer.subscription = subscription_data(subscription)
+            wanted = tags_codes_of(subscription.expression)
+        units = parts.store.units(topic, queue_id, header.index, min(header.count, UNITS_MAX))
+        if not units:
+            raise Refused(
+                ResponseCode.SYSTEM_ERROR, f"Index {header.index} of {queue_id}@{topic} is not exist!"
+            )
+        answer.units = [
+            ConsumeQueueData(
+                unit.physical_offset, unit.size, unit.tags_code, wanted is None or unit.tags_code in wanted
+            )
+            for unit in units
+        ]
+        return RemotingCommand.response(body=answer.encode())
+
+    # ---- its own -------------------------------------------------------------------------------------------
+
+    def _tally(self, name: str, key: str) -> tuple[Tally | None, Callable[[Count], int]]:
+        """A counter by RocketMQ's names; groups' keys are `topic@group`, the broker's is its cluster."""
+        stats = self._parts.stats
+        table, _, kind = name.rpartition("_")
+        amount = _size_bytes if kind == "SIZE" else _messages
+        topic, _, group = key.partition("@")
+        cluster = self._parts.settings.cluster_name
+        if kind not in ("NUMS", "SIZE"):
+            return None, amount
+        if table == "BROKER_PUT":
+            return (stats.put_total if key == cluster else None), amount
+        if table == "BROKER_GET":
+            return (stats.got_total if key == cluster else None), amount
+        if table == "TOPIC_PUT":
+            return stats.puts.get(key), amount
+        if table == "GROUP_GET":
+            return stats.gets.get((topic, group)), amount
+        if name == "SNDBCK_PUT_NUMS":
+            return stats.send_backs.get((topic, group)), amount
+        return None, amount
+
+    def _totals(self) -> Mapping[str, str]:
+        parts = self._parts
+        stats, store = parts.stats, parts.store
+        put, got = stats.put_total, stats.got_total
+        now_ms = parts.clock.wall_ms()
+        sends = [entry for entry in self.requests if entry.cost == Cost.SEND]
+        average = put.size_bytes / put.messages if put.messages else 0.0
+        return {
+            "bootTimestamp": str(stats.started_ms),
+            "brokerActive": "true",
+            "brokerVersion": str(VERSION_5_3_3),
+            "brokerVersionDesc": "V5_3_3",
+            "dispatchBehindBytes": str(store.positions.written - store.positions.dispatched),
+            "dispatchMaxBuffer": "0",
+            "earliestMessageTimeStamp": str(self._earliest_ms()),
+            "getMessageEntireTimeMax": "0",
+            "msgGetTotalTodayMorning": str(stats.got_days.today_morning),
+            "msgGetTotalTodayNow": str(got.messages),
+            "msgGetTotalYesterdayMorning": str(stats.got_days.yesterday_morning),
+            "msgPutTotalTodayMorning": str(stats.put_days.today_morning),
+            "msgPutTotalTodayNow": str(put.messages),
+            "msgPutTotalYesterdayMorning": str(stats.put_days.yesterday_morning),
+            "pageCacheLockTimeMills": "0",
+            "putMessageAverageSize": str(average),
+            "putMessageDistributeTime": "",
+            "putMessageEntireTimeMax": str(parts.flusher.longest_flush_ns // 1_000_000),
+            "putMessageFailedTimes": str(sum(entry.refusals + entry.failures for entry in sends)),
+            "putMessageSizeTotal": str(put.size_bytes),
+            "putMessageTimesTotal": str(put.messages),
+            "runtime": _spoken((now_ms - stats.started_ms) // 1000),
+            "startAcceptSendRequestTimeStamp": "0",
+        }
+
+    def _rates(self) -> Mapping[str, str]:
+        spans = [self._parts.stats.rates(span_s) for span_s in RATE_SPANS_S]
+        return {
+            "getFoundTps": _joined(rate.found for rate in spans),
+            "getMissTps": _joined(rate.missed for rate in spans),
+            "getTotalTps": _joined(rate.found + rate.missed for rate in spans),
+            "getTransferredTps": _joined(rate.got for rate in spans),
+            "putTps": _joined(rate.put for rate in spans),
+        }
+
+    def _disk(self) -> Mapping[str, str]:
+        store = self._parts.store
+        positions = store.positions
+        disk = os.statvfs(store.root)
+        total_bytes, free_bytes = disk.f_blocks * disk.f_frsize, disk.f_bavail * disk.f_frsize
+        ratio = 1 - disk.f_bavail / max(disk.f_blocks - disk.f_bfree + disk.f_bavail, 1)
+        behind_bytes = positions.written - positions.flushed
+        return {
+            "commitLogDirCapacity": f"Total : {_binary(total_bytes)}, Free : {_binary(free_bytes)}.",
+            "commitLogDiskRatio": str(ratio),
+            "commitLogMaxOffset": str(positions.written),
+            "commitLogMinOffset": str(positions.min),
+            "consumeQueueDiskRatio": str(ratio),
+            "remainHowManyDataToCommit": "0 B",
+            "remainHowManyDataToFlush": _binary(behind_bytes),
+            "remainTransientStoreBufferNumbs": str(0x7FFF_FFFF),
+        }
+
+    def _pools(self) -> Mapping[str, str]:
+        table = {"EndTransactionQueueSize": "0", "EndTransactionThreadPoolQueueCapacity": "0"}
+        for pool in _POOLS:
+            table[f"{pool}ThreadPoolQueueSize"] = "0"
+            table[f"{pool}ThreadPoolQueueCapacity"] = "0"
+            table[f"{pool}ThreadPoolQueueHeadWaitTimeMills"] = "0"
+        table["pullThreadPoolQueueCapacity"] = str(self._parts.settings.max_held_pulls)
+        return table
+
+    def _earliest_ms(self) -> int:
+        store = self._parts.store
+        if store.positions.min >= store.positions.confirmed:
+            return -1
+        try:
+            return store.record_timestamp(store.positions.min)
+        except StoreError:
+            return -1
+
+
+def _messages(count: Count) -> int:
+    return count.messages
+
+
+def _size_bytes(count: Count) -> int:
+    return count.size_bytes
+
+
+def _joined(rates: Iterable[float]) -> str:
+    return " ".join(str(rate) for rate in rates)
+
+
+def _spoken(seconds: int) -> str:
+    minutes, seconds = divmod(seconds, 60)
+    hours, minutes = divmod(minutes, 60)
+    days, hours = divmod(hours, 24)
+    return f"[ {days} days, {hours} hours, {minutes} minutes, {seconds} seconds ]"
+
+
+def _binary(size_bytes: int) -> str:
+    """RocketMQ's MixAll.humanReadableByteCount."""
+    if size_bytes < 1024:
+        return f"{size_bytes} B"
+    power = min((size_bytes.bit_length() - 1) // 10, 6)
+    return f"{size_bytes / (1 << 10 * power):.1f} {'KMGTPE'[power - 1]}iB"

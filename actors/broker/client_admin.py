@@ -1,0 +1,145 @@
+"""Who is connected, and questions that a tool puts to a client through its broker."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from actors.broker.clients import Clients, Member, Subscription
+from actors.broker.subscriptions import ALL_TAGS
+from actors.remoting.admin_bodies import (
+    ClientConnection,
+    ConsumerConnection,
+    ProducerInfo,
+    encode_producer_table,
+    encode_producers,
+    encode_subscription,
+)
+from actors.remoting.admin_headers import ClientHeader, GroupTopicHeader, ProducerGroupHeader
+from actors.remoting.chain import RequestContext
+from actors.remoting.codes import ResponseCode
+from actors.remoting.command import RemotingCommand
+from actors.remoting.connection import Connection
+from actors.remoting.errors import Refused, RemotingError, TimedOut
+from actors.remoting.groups import SubscriptionData
+from actors.remoting.headers import ConsumerGroupHeader
+from store.clock import Clock
+from store.message.tags import tags_code
+
+# RocketMQ's Broker2Client gives a client this long to answer.
+CLIENT_TIMEOUT_MS = 10_000
+
+
+class ClientAdmin:
+    """Answers GET_CONSUMER_CONNECTION_LIST, GET_PRODUCER_CONNECTION_LIST, GET_ALL_PRODUCER_INFO and
+    QUERY_SUBSCRIPTION_BY_CONSUMER; passes GET_CONSUMER_RUNNING_INFO and CONSUME_MESSAGE_DIRECTLY on.
+    """
+
+    def __init__(self, broker_name: str, clients: Clients[Connection], clock: Clock) -> None:
+        self._broker_name = broker_name
+        self._clients = clients
+        self._clock = clock
+
+    def consumers(self, context: RequestContext) -> RemotingCommand:
+        """GET_CONSUMER_CONNECTION_LIST."""
+        header: ConsumerGroupHeader = context.header
+        group = self._clients.group(header.consumer_group)
+        if group is None:
+            raise Refused(
+                ResponseCode.CONSUMER_NOT_ONLINE, f"the consumer group[{header.consumer_group}] not online"
+            )
+        body = ConsumerConnection(
+            _connections(group.members.values()),
+            {topic: subscription_data(each) for topic, each in sorted(group.subscriptions.items())},
+            group.consume_type,
+            group.message_model,
+            group.consume_from_where,
+        )
+        return RemotingCommand.response(body=body.encode())
+
+    def producers(self, context: RequestContext) -> RemotingCommand:
+        """GET_PRODUCER_CONNECTION_LIST."""
+        header: ProducerGroupHeader = context.header
+        connections = _connections(self._clients.producers(header.producer_group))
+        if not connections:
+            raise Refused(ResponseCode.SYSTEM_ERROR, f"the producer group[{header.producer_group}] not exist")
+        return RemotingCommand.response(body=encode_producers(connections))
+
+    def subscription(self, context: RequestContext) -> RemotingCommand:
+        """QUERY_SUBSCRIPTION_BY_CONSUMER: what a group that is online wants of a topic."""
+        header: GroupTopicHeader = context.header
+        group = self._clients.group(header.group)
+        found = group.subscriptions.get(header.topic) if group is not None else None
+        wanted = None if found is None else subscription_data(found)
+        return RemotingCommand.response(body=encode_subscription(header.group, header.topic, wanted))
+
+    def all_producers(self, context: RequestContext) -> RemotingCommand:
+        """GET_ALL_PRODUCER_INFO."""
+        now_ns, now_ms = self._clock.monotonic_ns(), self._clock.wall_ms()
+        groups = {
+            group: [
+                ProducerInfo(
+                    member.client_id,
+                    member.connection.peer,
+                    member.connection.attributes.language or "OTHER",
+                    member.connection.attributes.version,
+                    now_ms - (now_ns - member.heard_ns) // 1_000_000,
+                )
+                for member in self._clients.producers(group)
+            ]
+            for group in self._clients.producer_groups()
+        }
+        return RemotingCommand.response(body=encode_producer_table(groups))
+
+    def ask_consumer(self, context: RequestContext) -> None:
+        """GET_CONSUMER_RUNNING_INFO and CONSUME_MESSAGE_DIRECTLY: the member's own answer, as it is."""
+        header: ClientHeader = context.header
+        group = self._clients.group(header.consumer_group)
+        member = group.members.get(header.client_id) if group is not None else None
+        who = f"<{header.consumer_group}> <{header.client_id}>"
+        if member is None:
+            raise Refused(ResponseCode.SYSTEM_ERROR, f"The Consumer {who} not online")
+        request = context.command
+        ext = {**request.ext, "brokerName": self._broker_name}
+
+        def answered(answer: RemotingCommand | RemotingError) -> None:
+            if isinstance(answer, TimedOut):
+                remark = f"consumer {who} Timeout: {answer}"
+                context.reply(RemotingCommand.response(ResponseCode.CONSUME_MSG_TIMEOUT, remark))
+            elif isinstance(answer, RemotingError):
+                remark = f"invoke consumer {who} Exception: {answer}"
+                context.reply(RemotingCommand.response(ResponseCode.SYSTEM_ERROR, remark))
+            else:
+                context.reply(
+                    RemotingCommand.response(answer.code, answer.remark, answer.ext, bytes(answer.body))
+                )
+
+        command = RemotingCommand(request.code, ext, bytes(request.body))
+        member.connection.call(command, CLIENT_TIMEOUT_MS, answered)
+
+
+def subscription_data(subscription: Subscription) -> SubscriptionData:
+    """A subscription as RocketMQ's clients write it, with its tags and their hashes."""
+    expression = subscription.expression or ALL_TAGS
+    tags = [tag for part in expression.split("||") if (tag := part.strip()) and tag != ALL_TAGS]
+    if subscription.expression_type != "TAG":
+        tags = []
+    return SubscriptionData(
+        subscription.topic,
+        expression,
+        tags,
+        [tags_code(tag) for tag in tags],
+        subscription.version,
+        subscription.expression_type,
+    )
+
+
+def _connections(members: Iterable[Member[Connection]]) -> list[ClientConnection]:
+    return [
+        ClientConnection(
+            member.client_id,
+            member.connection.peer,
+            member.connection.attributes.language or "OTHER",
+            member.connection.attributes.version,
+        )
+        for member in members
+    ]

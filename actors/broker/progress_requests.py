@@ -1,0 +1,186 @@
+"""How far topics and their consumer groups have come: the answers that tools draw their tables from.
+
+They look at every queue of a topic, and at the messages at its ends: that is done in slices, so that twenty
+thousand queues stall nobody else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterable
+
+from actors.broker.clients import Clients
+from actors.broker.groups import Groups
+from actors.broker.offsets import ConsumerOffsets
+from actors.broker.stats import BrokerStats
+from actors.broker.topics import Topics
+from actors.remoting.admin_bodies import (
+    ConsumeStats,
+    OffsetWrapper,
+    QueueTimeSpan,
+    TopicOffset,
+    TopicStatsTable,
+    encode_consume_stats_list,
+    encode_group_list,
+    encode_time_spans,
+)
+from actors.remoting.admin_headers import (
+    BrokerConsumeStatsHeader,
+    ConsumeStatsHeader,
+    GroupHeader,
+    GroupTopicHeader,
+)
+from actors.remoting.chain import RequestContext
+from actors.remoting.command import RemotingCommand
+from actors.remoting.connection import Connection
+from actors.remoting.headers import TopicHeader
+from actors.remoting.routes import encode_topic_list
+from store.clock import Clock
+from store.message.message_queue import MessageQueue
+from store.message_store import MessageStore
+
+QUEUES_A_SLICE = 32
+
+
+class ProgressRequests:
+    """Answers GET_TOPIC_STATS_INFO, GET_CONSUME_STATS, GET_BROKER_CONSUME_STATS, QUERY_CONSUME_TIME_SPAN,
+    QUERY_TOPIC_CONSUME_BY_WHO and QUERY_TOPICS_BY_CONSUMER.
+    """
+
+    def __init__(
+        self,
+        broker_name: str,
+        address: str,
+        store: MessageStore,
+        topics: Topics,
+        groups: Groups,
+        offsets: ConsumerOffsets,
+        clients: Clients[Connection],
+        stats: BrokerStats,
+        clock: Clock,
+        catch_up: Callable[[], None],
+    ) -> None:
+        """`catch_up` makes readable what is confirmed."""
+        self._broker_name = broker_name
+        self._address = address
+        self._store = store
+        self._topics = topics
+        self._groups = groups
+        self._offsets = offsets
+        self._clients = clients
+        self._stats = stats
+        self._clock = clock
+        self._catch_up = catch_up
+
+    def topic_stats(self, context: RequestContext) -> None:
+        """GET_TOPIC_STATS_INFO: the ends of each queue, and how much is put in."""
+        header: TopicHeader = context.header
+        self._topics.get(header.topic)
+        context.spawn(self._topic_stats(header.topic))
+
+    def consume_stats(self, context: RequestContext) -> None:
+        """GET_CONSUME_STATS: how far a group is in each queue of its topics."""
+        header: ConsumeStatsHeader = context.header
+        topics = header.topics or self._offsets.topics_of(header.consumer_group)
+        context.spawn(self._consume_stats(header.consumer_group, topics))
+
+    def broker_consume_stats(self, context: RequestContext) -> None:
+        """GET_BROKER_CONSUME_STATS: the same of all groups."""
+        header: BrokerConsumeStatsHeader = context.header
+        context.spawn(self._all_consume_stats(only_ordered=header.is_order))
+
+    def time_span(self, context: RequestContext) -> None:
+        """QUERY_CONSUME_TIME_SPAN: how long ago what a group consumes was stored."""
+        header: GroupTopicHeader = context.header
+        self._topics.get(header.topic)
+        context.spawn(self._time_spans(header.group, header.topic))
+
+    def groups_of_topic(self, context: RequestContext) -> RemotingCommand:
+        """QUERY_TOPIC_CONSUME_BY_WHO: the groups that have consumed a topic or subscribe to it."""
+        header: TopicHeader = context.header
+        online = {group.name for group in self._clients.groups() if header.topic in group.subscriptions}
+        return RemotingCommand.response(
+            body=encode_group_list(online | set(self._offsets.groups_of(header.topic)))
+        )
+
+    def topics_of_group(self, context: RequestContext) -> RemotingCommand:
+        """QUERY_TOPICS_BY_CONSUMER: the topics that a group has consumed."""
+        header: GroupHeader = context.header
+        return RemotingCommand.response(body=encode_topic_list(self._offsets.topics_of(header.group)))
+
+    # ---- its own -------------------------------------------------------------------------------------------
+
+    async def _topic_stats(self, topic: str) -> RemotingCommand:
+        config = self._topics.get(topic)
+        self._catch_up()
+        offsets: dict[MessageQueue, TopicOffset] = {}
+        async for queue in self._queues(topic, max(config.read_queue_nums, config.write_queue_nums)):
+            first = self._store.min_offset(topic, queue.queue_id)
+            end = self._store.max_offset(topic, queue.queue_id)
+            newest_ms = self._store.store_timestamp(topic, queue.queue_id, end - 1) if end else 0
+            offsets[queue] = TopicOffset(first, end, newest_ms)
+        return RemotingCommand.response(body=TopicStatsTable(offsets, self._stats.put_tps(topic)).encode())
+
+    async def _consume_stats(self, group: str, topics: Iterable[str]) -> RemotingCommand:
+        self._catch_up()
+        stats = ConsumeStats()
+        for topic in topics:
+            of_topic = await self._progress(group, topic)
+            if of_topic is not None:
+                stats.offsets |= of_topic.offsets
+                stats.consume_tps += of_topic.consume_tps
+        return RemotingCommand.response(body=stats.encode())
+
+    async def _all_consume_stats(self, *, only_ordered: bool) -> RemotingCommand:
+        self._catch_up()
+        groups: dict[str, list[ConsumeStats]] = {}
+        for group in list(self._groups.table.groups):
+            rows = groups[group] = []
+            for topic in self._offsets.topics_of(group):
+                config = self._topics.find(topic)
+                if only_ordered and (config is None or not config.order):
+                    continue
+                stats = await self._progress(group, topic)
+                if stats is not None:
+                    rows.append(stats)
+        return RemotingCommand.response(body=encode_consume_stats_list(groups, self._address))
+
+    async def _progress(self, group: str, topic: str) -> ConsumeStats | None:
+        """None for a topic that is gone, and for one that the group, while it is online, does not want."""
+        config = self._topics.find(topic)
+        online = self._clients.group(group)
+        if config is None or (online is not None and online.subscriptions.get(topic) is None):
+            return None
+        stats = ConsumeStats(consume_tps=self._stats.got_tps(group, topic))
+        async for queue in self._queues(topic, config.read_queue_nums):
+            consumed = self._offsets.query(group, topic, queue.queue_id) or 0
+            pulled = self._offsets.pulled.get((topic, group, queue.queue_id), 0)
+            last_ms = self._store.store_timestamp(topic, queue.queue_id, consumed - 1) if consumed else 0
+            end = self._store.max_offset(topic, queue.queue_id)
+            stats.offsets[queue] = OffsetWrapper(end, consumed, max(consumed, pulled), max(last_ms, 0))
+        return stats
+
+    async def _time_spans(self, group: str, topic: str) -> RemotingCommand:
+        self._catch_up()
+        store, now_ms = self._store, self._clock.wall_ms()
+        spans: list[QueueTimeSpan] = []
+        async for queue in self._queues(topic, self._topics.get(topic).write_queue_nums):
+            queue_id = queue.queue_id
+            first, end = store.min_offset(topic, queue_id), store.max_offset(topic, queue_id)
+            consumed = self._offsets.query(group, topic, queue_id)
+            span = QueueTimeSpan(queue)
+            span.min_timestamp = store.store_timestamp(topic, queue_id, first)
+            span.max_timestamp = store.store_timestamp(topic, queue_id, end - 1)
+            span.consume_timestamp = (
+                store.store_timestamp(topic, queue_id, consumed - 1) if consumed else span.min_timestamp
+            )
+            if consumed is not None and consumed < end:
+                span.delay_ms = now_ms - store.store_timestamp(topic, queue_id, max(consumed, first))
+            spans.append(span)
+        return RemotingCommand.response(body=encode_time_spans(spans))
+
+    async def _queues(self, topic: str, count: int) -> AsyncIterator[MessageQueue]:
+        for queue_id in range(count):
+            if queue_id % QUEUES_A_SLICE == QUEUES_A_SLICE - 1:
+                await asyncio.sleep(0)
+            yield MessageQueue(topic, self._broker_name, queue_id)

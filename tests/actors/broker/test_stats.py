@@ -1,0 +1,99 @@
+"""The broker's counters: rates over windows, and totals at midnight."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from actors.broker.stats import DAY, HOUR, MINUTE, BrokerStats, Count
+from tests.conftest import ClockAtRest
+
+
+def pass_time(stats: BrokerStats, clock: ClockAtRest, seconds: int, step_s: int = 1) -> None:
+    """Let time go by as the broker's timer does."""
+    for _ in range(0, seconds, step_s):
+        clock.advance(step_s * 1000)
+        stats.note_second()
+        for _ in stats.note_due(2):
+            pass
+
+
+def test_a_rate_is_what_came_within_the_window(clock: ClockAtRest) -> None:
+    stats = BrokerStats(clock)
+    for _ in range(300):
+        stats.put("T", messages=10, size_bytes=1000)
+        pass_time(stats, clock, 1)
+    assert stats.put_tps("T") == pytest.approx(10, rel=0.02)
+    pass_time(stats, clock, 71)
+    assert stats.put_tps("T") == 0
+    hour = stats.since(stats.puts["T"], HOUR)
+    assert hour.grown == Count(messages=3000, size_bytes=300_000, calls=300)
+
+
+def test_a_young_counter_is_measured_from_its_birth(clock: ClockAtRest) -> None:
+    stats = BrokerStats(clock)
+    pass_time(stats, clock, 95)
+    stats.got("G", "T", messages=50, size_bytes=1)
+    pass_time(stats, clock, 5)
+    assert stats.got_tps("G", "T") == pytest.approx(10)
+    assert stats.got_tps("another", "T") == 0
+
+
+def test_an_old_burst_leaves_the_minute_then_the_hour_then_the_day(clock: ClockAtRest) -> None:
+    stats = BrokerStats(clock)
+    pass_time(stats, clock, 1)
+    stats.put("T", messages=100, size_bytes=1)
+    tally = stats.puts["T"]
+    within = []
+    for seconds in (100, 5_000, 100_000):
+        pass_time(stats, clock, seconds, step_s=10)
+        within.append([stats.since(tally, window).grown.messages for window in (MINUTE, HOUR, DAY)])
+    assert within == [[0, 100, 100], [0, 0, 100], [0, 0, 0]]
+
+
+def test_rates_by_the_second_are_over_spans_of_ten_sixty_and_six_hundred(clock: ClockAtRest) -> None:
+    stats = BrokerStats(clock)
+    for second in range(700):
+        stats.put("T", messages=1 if second < 640 else 7, size_bytes=1)
+        stats.got("G", "T", messages=second % 2, size_bytes=0)
+        pass_time(stats, clock, 1)
+    assert [stats.rates(span_s).put for span_s in (10, 60)] == pytest.approx([7, 7])
+    assert stats.rates(600).put == pytest.approx((540 * 1 + 60 * 7) / 600)
+    assert stats.rates(600).found == pytest.approx(0.5)
+    assert stats.rates(600).missed == pytest.approx(0.5)
+
+
+@pytest.fixture
+def utc(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("TZ", "UTC")
+    time.tzset()
+    yield
+    monkeypatch.undo()
+    os.environ.setdefault("TZ", "")
+    if not os.environ["TZ"]:
+        del os.environ["TZ"]
+    time.tzset()
+
+
+@pytest.mark.usefixtures("utc")
+def test_totals_are_kept_at_midnight(clock: ClockAtRest) -> None:
+    stats = BrokerStats(clock)
+    for messages in (5, 7, 11):
+        stats.put("T", messages, size_bytes=1)
+        pass_time(stats, clock, 86_400, step_s=600)
+    assert (stats.put_days.yesterday_morning, stats.put_days.today_morning) == (12, 23)
+
+
+def test_what_is_deleted_is_counted_no_more(clock: ClockAtRest) -> None:
+    stats = BrokerStats(clock)
+    stats.put("T", 1, 10)
+    stats.got("G", "T", 1, 10)
+    stats.sent_back("G", "T", 10)
+    stats.forget_topic("T")
+    assert not stats.puts
+    assert not stats.gets
+    assert not stats.send_backs
+    assert stats.put_total.count == Count(1, 10, 1)

@@ -1,0 +1,321 @@
+"""What administrators' tools ask a broker, over its socket."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import orjson
+
+from actors.remoting.admin_bodies import (
+    BrokerStatsData,
+    ConsumeQueueUnits,
+    ConsumerConnection,
+    ConsumeStats,
+    TopicStatsTable,
+    decode_consume_stats_list,
+    decode_group_list,
+    decode_offsets,
+    decode_producers,
+    decode_time_spans,
+)
+from actors.remoting.admin_headers import (
+    BrokerStatsHeader,
+    ClientHeader,
+    CloneGroupOffsetHeader,
+    ConsumeQueueHeader,
+    ConsumeStatsHeader,
+    DeleteGroupHeader,
+    GroupHeader,
+    GroupTopicHeader,
+    ProducerGroupHeader,
+    ResetOffsetHeader,
+)
+from actors.remoting.chain import RequestContext
+from actors.remoting.codes import RequestCode, ResponseCode
+from actors.remoting.command import RemotingCommand
+from actors.remoting.headers import ConsumerGroupHeader, CreateTopicHeader, TopicHeader
+from actors.remoting.routes import decode_kv_table, decode_topic_list
+from actors.remoting.table import RequestTable
+from store.message.message_queue import MessageQueue
+from store.message.tags import tags_code
+from tests.actors.broker.brokers import Peer, settings_of, with_broker
+
+
+async def fill(peer: Peer, count: int, queue_id: int = 0) -> None:
+    """Topic T of two queues, with messages in one of them."""
+    await peer.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, CreateTopicHeader("T", 2, 2, 6).to_ext())
+    for number in range(count):
+        await peer.send("T", queue_id=queue_id, properties=f"TAGS\x01{'ab'[number % 2]}\x02")
+
+
+async def progress(peer: Peer, group: str, topic: str | None = "T") -> ConsumeStats:
+    answer = await peer.ask(RequestCode.GET_CONSUME_STATS, ConsumeStatsHeader(group, topic).to_ext())
+    return ConsumeStats.decode(answer.body)
+
+
+Q0, Q1 = MessageQueue("T", "broker-a", 0), MessageQueue("T", "broker-a", 1)
+
+
+def test_topic_stats_tell_ends_times_and_rate(tmp_path: Path) -> None:
+    async def story(peer: Peer) -> None:
+        await fill(peer, 3)
+        answer = await peer.ask(RequestCode.GET_TOPIC_STATS_INFO, TopicHeader("T").to_ext())
+        stats = TopicStatsTable.decode(answer.body)
+        assert {queue: (each.min_offset, each.max_offset) for queue, each in stats.offsets.items()} == {
+            Q0: (0, 3),
+            Q1: (0, 0),
+        }
+        newest = (await peer.messages("T", 2))[0]
+        assert stats.offsets[Q0].last_update_timestamp == newest.store_timestamp
+        assert stats.offsets[Q1].last_update_timestamp == 0
+        assert stats.put_tps > 0
+        missing = await peer.ask(RequestCode.GET_TOPIC_STATS_INFO, TopicHeader("none").to_ext())
+        assert missing.code == ResponseCode.TOPIC_NOT_EXIST
+
+    with_broker(story, settings_of(tmp_path))
+
+
+def test_consume_stats_tell_what_is_committed_pulled_and_left(tmp_path: Path) -> None:
+    async def story(peer: Peer) -> None:
+        await fill(peer, 10)
+        messages = await peer.messages("T")
+        await peer.commit("CG", "T", 4)
+        stats = await progress(peer, "CG")
+        at = stats.offsets[Q0]
+        assert (at.broker_offset, at.consumer_offset, at.pull_offset) == (10, 4, 10)
+        assert (at.lag, at.in_flight, at.last_timestamp) == (6, 6, messages[3].store_timestamp)
+        assert stats.consume_tps > 0
+        assert (await progress(peer, "CG", None)).offsets == stats.offsets
+        spans = await peer.ask(RequestCode.QUERY_CONSUME_TIME_SPAN, GroupTopicHeader("CG", "T").to_ext())
+        span = {each.queue: each for each in decode_time_spans(spans.body)}[Q0]
+        assert span.min_timestamp == messages[0].store_timestamp
+        assert span.max_timestamp == messages[9].store_timestamp
+        assert span.consume_timestamp == messages[3].store_timestamp
+        assert span.delay_ms >= 0
+        every = await peer.ask(RequestCode.GET_BROKER_CONSUME_STATS)
+        assert decode_consume_stats_list(every.body)["CG"][0].offsets == stats.offsets
+        who = await peer.ask(RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, TopicHeader("T").to_ext())
+        assert decode_group_list(who.body) == ["CG"]
+        topics = await peer.ask(RequestCode.QUERY_TOPICS_BY_CONSUMER, GroupHeader("CG").to_ext())
+        assert decode_topic_list(topics.body) == ["T"]
+
+    with_broker(story, settings_of(tmp_path))
+
+
+def test_a_group_that_is_online_is_told_by_what_it_subscribes_to(tmp_path: Path) -> None:
+    async def story(peer: Peer) -> None:
+        await fill(peer, 1)
+        await peer.commit("CG", "T", 1)
+        await peer.heartbeat("client-1", "CG", Other="*")
+        assert (await progress(peer, "CG")).offsets == {}
+        await peer.heartbeat("client-1", "CG", T="a || b")
+        assert (await progress(peer, "CG")).offsets[Q0].consumer_offset == 1
+        answer = await peer.ask(RequestCode.GET_CONSUMER_CONNECTION_LIST, ConsumerGroupHeader("CG").to_ext())
+        told = ConsumerConnection.decode(answer.body)
+        assert [each.client_id for each in told.connections] == ["client-1"]
+        assert (told.connections[0].language, told.connections[0].version) == ("PYTHON", 479)
+        assert told.connections[0].client_addr.startswith("127.0.0.1:")
+        wanted = told.subscriptions["T"]
+        assert (wanted.sub_string, sorted(wanted.tags_set)) == ("a || b", ["a", "b"])
+        assert sorted(wanted.code_set) == [tags_code("a"), tags_code("b")]
+        producers = await peer.ask(
+            RequestCode.GET_PRODUCER_CONNECTION_LIST, ProducerGroupHeader("PG").to_ext()
+        )
+        assert [each.client_id for each in decode_producers(producers.body)] == ["client-1"]
+        table = orjson.loads((await peer.ask(RequestCode.GET_ALL_PRODUCER_INFO)).body)
+        assert table["data"]["PG"][0]["clientId"] == "client-1"
+        one = await peer.ask(RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER, GroupTopicHeader("CG", "T").to_ext())
+        assert orjson.loads(one.body)["subscriptionData"]["subString"] == "a || b"
+
+    with_broker(story, settings_of(tmp_path))
+
+
+def test_nobody_online_has_a_code_of_its_own(tmp_path: Path) -> None:
+    async def story(peer: Peer) -> None:
+        consumers = ConsumerGroupHeader("nobody").to_ext()
+        answer = await peer.ask(RequestCode.GET_CONSUMER_CONNECTION_LIST, consumers)
+        assert (answer.code, answer.remark) == (
+            ResponseCode.CONSUMER_NOT_ONLINE,
+            "the consumer group[nobody] not online",
+        )
+        producers = ProducerGroupHeader("nobody").to_ext()
+        answer = await peer.ask(RequestCode.GET_PRODUCER_CONNECTION_LIST, producers)
+        assert answer.code == ResponseCode.SYSTEM_ERROR
+
+    with_broker(story, settings_of(tmp_path))
+
+
+def test_a_reset_is_told_to_the_next_pull_and_outweighs_late_commits(tmp_path: Path) -> None:
+    async def story(peer: Peer) -> None:
+        await fill(peer, 6)
+        await peer.commit("CG", "T", 6)
+        held = asyncio.create_task(peer.pull("T", 6, wait_ms=15_000))
+        await asyncio.sleep(0.05)
+        header = ResetOffsetHeader("T", "CG", queue_id=0, offset=2)
+        answer = await peer.ask(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, header.to_ext())
+        assert decode_offsets(answer.body) == {Q0: 2}
+        told = await held
+        assert (told.code, told.ext["nextBeginOffset"]) == (ResponseCode.PULL_OFFSET_MOVED, "2")
+        await peer.commit("CG", "T", 3)  # once it has been told, a member's commits count again
+        assert (await peer.committed("CG", "T")).ext["offset"] == "3"
+
+        await peer.ask(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, ResetOffsetHeader("T", "CG", 0).to_ext())
+        await peer.commit("CG", "T", 5)
+        assert (await peer.committed("CG", "T")).ext["offset"] == "0"
+        assert (await peer.pull("T", 0)).code == ResponseCode.SUCCESS
+
+    with_broker(story, settings_of(tmp_path))
+
+
+def test_a_reset_goes_to_a_time_or_to_the_end(tmp_path: Path) -> None:
+    async def story(peer: Peer) -> None:
+        await fill(peer, 4)
+        await peer.commit("CG", "T", 1)
+        fourth = (await peer.messages("T", 3))[0]
+        ask = RequestCode.INVOKE_BROKER_TO_RESET_OFFSET
+        answer = await peer.ask(ask, ResetOffsetHeader("T", "CG", fourth.store_timestamp + 1).to_ext())
+        assert decode_offsets(answer.body) == {Q0: 4, Q1: 0}
+        answer = await peer.ask(ask, ResetOffsetHeader("T", "CG", -1).to_ext())
+        assert decode_offsets(answer.body)[Q0] == 4
+
+    with_broker(story, settings_of(tmp_path))
+
+
+def test_a_reset_that_cannot_be_says_why(tmp_path: Path) -> None:
+    async def story(peer: Peer) -> None:
+        await fill(peer, 4)
+        await peer.commit("CG", "T", 1)
+        ask = RequestCode.INVOKE_BROKER_TO_RESET_OFFSET
+        answers = [
+            await peer.ask(ask, ResetOffsetHeader("none", "CG").to_ext()),
+            await peer.ask(ask, ResetOffsetHeader("T", "none").to_ext()),
+            await peer.ask(ask, ResetOffsetHeader("T", "CG", queue_id=0, offset=9).to_ext()),
+        ]
+        assert [answer.code for answer in answers] == [
+            ResponseCode.TOPIC_NOT_EXIST,
+            ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
+            ResponseCode.SYSTEM_ERROR,
+        ]
+        assert "its offsets are 0 to 4" in (answers[2].remark or "")
+
+    with_broker(story, settings_of(tmp_path))
+
+
+def test_offsets_are_cloned_and_go_with_the_group(tmp_path: Path) -> None:
+    async def story(peer: Peer) -> None:
+        await fill(peer, 4)
+        await peer.commit("CG", "T", 3)
+        await peer.ask(RequestCode.CLONE_GROUP_OFFSET, CloneGroupOffsetHeader("CG", "CG2").to_ext())
+        assert (await peer.committed("CG2", "T")).ext["offset"] == "3"
+        await peer.ask(RequestCode.DELETE_SUBSCRIPTIONGROUP, DeleteGroupHeader("CG").to_ext())
+        assert (await peer.committed("CG", "T")).ext["offset"] == "3"
+        await peer.ask(RequestCode.DELETE_SUBSCRIPTIONGROUP, DeleteGroupHeader("CG2", True).to_ext())
+        assert (await peer.committed("CG2", "T")).code == ResponseCode.QUERY_NOT_FOUND
+        config = await peer.ask(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, GroupHeader("none").to_ext())
+        assert config.code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
+
+    with_broker(story, settings_of(tmp_path))
+
+
+def test_runtime_information_has_real_rates_and_positions(tmp_path: Path) -> None:
+    async def story(peer: Peer) -> None:
+        await fill(peer, 5)
+        await peer.messages("T")
+        table = decode_kv_table((await peer.ask(RequestCode.GET_BROKER_RUNTIME_INFO)).body)
+        assert (table["msgPutTotalTodayNow"], table["msgGetTotalTodayNow"]) == ("5", "5")
+        assert float(table["putTps"].split()[0]) > 0
+        assert float(table["getTransferredTps"].split()[2]) > 0
+        assert int(table["commitLogMaxOffset"]) > 0
+        assert int(table["earliestMessageTimeStamp"]) == (await peer.messages("T"))[0].store_timestamp
+        assert table["commitLogDirCapacity"].startswith("Total : ")
+        assert table["runtime"].startswith("[ 0 days, 0 hours, 0 minutes, ")
+
+    with_broker(story, settings_of(tmp_path))
+
+
+def test_counters_are_told_by_rocketmqs_names(tmp_path: Path) -> None:
+    async def story(peer: Peer) -> None:
+        await fill(peer, 6)
+        await peer.messages("T")
+
+        async def told(name: str, key: str) -> BrokerStatsData | None:
+            header = BrokerStatsHeader(name, key)
+            answer = await peer.ask(RequestCode.VIEW_BROKER_STATS_DATA, header.to_ext())
+            return BrokerStatsData.decode(answer.body) if answer.code == ResponseCode.SUCCESS else None
+
+        found = {
+            name: await told(name, key)
+            for name, key in (
+                ("TOPIC_PUT_NUMS", "T"),
+                ("TOPIC_PUT_SIZE", "T"),
+                ("GROUP_GET_NUMS", "T@CG"),
+                ("BROKER_PUT_NUMS", "DefaultCluster"),
+                ("BROKER_GET_NUMS", "DefaultCluster"),
+            )
+        }
+        assert {
+            name: data.minute.sum for name, data in found.items() if data and "NUMS" in name
+        } == dict.fromkeys(("TOPIC_PUT_NUMS", "GROUP_GET_NUMS", "BROKER_PUT_NUMS", "BROKER_GET_NUMS"), 6)
+        puts, size = found["TOPIC_PUT_NUMS"], found["TOPIC_PUT_SIZE"]
+        assert puts is not None
+        assert size is not None
+        assert (puts.day.sum, puts.hour.avgpt) == (6, 1.0)
+        assert puts.minute.tps > 0
+        assert size.minute.sum > 6 * 91
+        assert await told("TOPIC_PUT_NUMS", "none") is None
+        assert await told("NO_SUCH_TABLE", "T") is None
+
+    with_broker(story, settings_of(tmp_path))
+
+
+def test_the_units_of_a_queue_are_shown_with_what_a_group_takes_of_them(tmp_path: Path) -> None:
+    async def story(peer: Peer) -> None:
+        await fill(peer, 5)
+        header = ConsumeQueueHeader("T", 0, 1, 3)
+        answer = await peer.ask(RequestCode.QUERY_CONSUME_QUEUE, header.to_ext())
+        told = ConsumeQueueUnits.decode(answer.body)
+        assert (told.min_offset, told.max_offset, len(told.units)) == (0, 5, 3)
+        messages = await peer.messages("T")
+        assert [unit.physic_offset for unit in told.units] == [
+            each.commit_log_offset for each in messages[1:4]
+        ]
+        assert [unit.tags_code for unit in told.units] == [tags_code(tag) for tag in "bab"]
+        await peer.heartbeat("client-1", "CG", T="a")
+        header.consumer_group = "CG"
+        answer = await peer.ask(RequestCode.QUERY_CONSUME_QUEUE, header.to_ext())
+        told = ConsumeQueueUnits.decode(answer.body)
+        assert [unit.eval for unit in told.units] == [False, True, False]
+        assert told.subscription is not None
+        for wrong in (ConsumeQueueHeader("T", 1, 0, 1), ConsumeQueueHeader("T", 0, 5, 1)):
+            answer = await peer.ask(RequestCode.QUERY_CONSUME_QUEUE, wrong.to_ext())
+            assert answer.code == ResponseCode.SYSTEM_ERROR
+
+    with_broker(story, settings_of(tmp_path))
+
+
+def test_a_member_answers_through_its_broker(tmp_path: Path) -> None:
+    async def story(peer: Peer) -> None:
+        def tell(context: RequestContext) -> RemotingCommand:
+            asked = context.command.ext["jstackEnable"]
+            return RemotingCommand.response(
+                body=b'{"mqTable":{{"queueId":0}:{}},"asked":%s}' % asked.encode()
+            )
+
+        pushed = RequestTable()
+        pushed.add(RequestCode.GET_CONSUMER_RUNNING_INFO, tell)
+        member = Peer(peer.broker, pushed)
+        await member.heartbeat("client-1", "CG", T="*")
+        header = ClientHeader("CG", "client-1", False)
+        answer = await peer.ask(RequestCode.GET_CONSUMER_RUNNING_INFO, header.to_ext())
+        # Java's JSON with bare keys goes through untouched.
+        assert bytes(answer.body) == b'{"mqTable":{{"queueId":0}:{}},"asked":false}'
+        header.client_id = "client-2"
+        answer = await peer.ask(RequestCode.GET_CONSUMER_RUNNING_INFO, header.to_ext())
+        assert (answer.code, answer.remark) == (
+            ResponseCode.SYSTEM_ERROR,
+            "The Consumer <CG> <client-2> not online",
+        )
+        await member.client.close()
+
+    with_broker(story, settings_of(tmp_path))
