@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from actors.broker.admin import AdminRequests
-from actors.broker.cleaning import Cleaning
 from actors.broker.broker_info import BrokerInfo
+from actors.broker.cleaning import Cleaning
 from actors.broker.client_admin import ClientAdmin
 from actors.broker.client_requests import ClientRequests
 from actors.broker.offset_admin import OffsetAdmin

@@ -12,8 +12,8 @@ from typing import Any
 
 from actors.broker.acks import Acks
 from actors.broker.admin import AdminRequests
-from actors.broker.cleaning import Cleaning
 from actors.broker.broker_info import BrokerInfo, BrokerParts
+from actors.broker.cleaning import Cleaning
 from actors.broker.client_admin import ClientAdmin
 from actors.broker.client_requests import ClientRequests
 from actors.broker.clients import Clients
@@ -236,19 +236,7 @@ class BrokerService:
         self.cleaning = Cleaning(store, tables)
         queues = QueueQueries(settings, store, topics, self.address, catch_up)
         self._connect(tables)
-        table = request_table(
-            Handlers(
-                self._sender,
-                SendBack(store, topics, groups, self._acks, tables.delays, stats),
-                self._puller,
-                queues,
-                OffsetRequests(settings, store, topics, groups, offsets, catch_up),
-                self._client_requests,
-                AdminRequests(store, topics, groups, offsets, stats, self._turns.wake),
-                self.cleaning,
-                *self._tool_requests(catch_up),
-            )
-        )
+        table = self._requests(queues, stats, catch_up)
         limits = RemotingLimits(busy_poll_us=settings.busy_poll_us)
         self._server = RemotingServer(table, clock, limits, tick=self._turns.tick)
         self.handle = HandleApi(
@@ -261,6 +249,26 @@ class BrokerService:
             properties.next_uniq_key,
             self._request_tick,
             clock,
+        )
+
+    def _requests(
+        self, queues: QueueQueries, stats: BrokerStats, catch_up: Callable[[], None]
+    ) -> RequestTable:
+        """All that this broker answers."""
+        settings, store, tables = self.settings, self._store, self._tables
+        topics, groups, offsets = tables.topics, tables.groups, tables.offsets
+        return request_table(
+            Handlers(
+                self._sender,
+                SendBack(store, topics, groups, self._acks, tables.delays, stats),
+                self._puller,
+                queues,
+                OffsetRequests(settings, store, topics, groups, offsets, catch_up),
+                self._client_requests,
+                AdminRequests(store, topics, groups, offsets, stats, self._turns.wake),
+                self.cleaning,
+                *self._tool_requests(catch_up),
+            )
         )
 
     def _tool_requests(
