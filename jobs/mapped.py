@@ -19,6 +19,7 @@ from jobs.chunk import Chunk, Lost, Numbers, make_chunk
 from jobs.splits import Split, StorePlace
 from store.errors import StoreError
 from store.identity import read_name
+from store.log_paths import COMMIT_LOG
 
 UNIT = np.dtype([("position", ">i8"), ("size_bytes", ">i4"), ("tags_code", ">i8")])
 BATCH_ROWS = 16_384
@@ -52,7 +53,8 @@ class MappedSplit:
         queue = split.queue
         self._split = split
         self._columns = tuple(columns)
-        self._log_directory = root / "commitlog"
+        name = read_name(root)
+        self._log_directories = [root / path for path in (name.commit_log_paths if name else (COMMIT_LOG,))]
         self._queue_directory = root / "consumequeue" / queue.topic / str(queue.queue_id)
         self._units_per_file = split.place.consume_queue_file_units
         self._log_file_bytes = split.place.commit_log_file_bytes
@@ -74,6 +76,11 @@ class MappedSplit:
             return Chunk(None, offset + 1, [Lost(offset, offset + 1, f"no unit of a message in {path}")])
         return self._read_log(positions[:count], offset)
 
+    def _log_path(self, base: int) -> Path:
+        """The file that begins at `base`: in whichever of the log's directories it is."""
+        paths = [directory / f"{base:020d}" for directory in self._log_directories]
+        return next((path for path in paths if path.exists()), paths[0])
+
     def close(self) -> None:
         """Let go of the mapped file; it is unmapped with the last batch that is made from it."""
         self._file = None
@@ -84,7 +91,7 @@ class MappedSplit:
         positions = positions[: _leading((positions >= base) & (positions < base + self._log_file_bytes))]
         if self._file is None or not self._file.has(base):
             try:
-                self._file = _LogFile(base, _map_file(self._log_directory / f"{base:020d}"))
+                self._file = _LogFile(base, _map_file(self._log_path(base)))
             except OSError as error:
                 end = offset + len(positions)
                 return Chunk(

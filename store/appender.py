@@ -160,7 +160,7 @@ class Appender:
             raise self._no_space(error) from error
 
     def _no_space(self, error: OSError) -> StoreError:
-        return StoreError(f"the log cannot be written: {error}", self._log.directory)
+        return StoreError(f"the log cannot be written: {error}", str(self._log.paths))
 
     def _too_large(self, size_bytes: int) -> MessageIllegal:
         limit_bytes = self._settings.max_message_bytes

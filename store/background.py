@@ -8,14 +8,11 @@ The owner submits jobs and later collects them; nothing of the store is touched 
 import queue
 import threading
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Protocol
 
-from store.checkpoint import StoreCheckpoint
 from store.files import replace_file, sync_directory, sync_files
-from store.mapped_file import allocate_file
-from store.summary import DerivedSummary
 
 
 class Job(Protocol):
@@ -25,21 +22,6 @@ class Job(Protocol):
         """Do it. Raises OSError."""
 
 
-class AllocateJob:
-    """Make the log file at `base` ahead of need."""
-
-    def __init__(self, path: Path, base: int, size_bytes: int, scratch: Path) -> None:
-        self.base = base
-        self._path = path
-        self._size_bytes = size_bytes
-        self._scratch = scratch
-
-    def run(self) -> None:
-        """Allocate it. Raises OSError."""
-        allocate_file(self._path, self._size_bytes, self._scratch)
-        sync_directory(self._path.parent)
-
-
 class CheckpointJob:
     """Make derived files durable, then say so in the checkpoint and the summary."""
 
@@ -47,26 +29,31 @@ class CheckpointJob:
         self,
         paths: Sequence[str],
         directories: Sequence[Path],
-        checkpoint_path: Path,
-        checkpoint: StoreCheckpoint,
+        checkpoint: tuple[Path, bytes],
         summary_path: Path,
-        summary: DerivedSummary,
+        summary: Callable[[], bytes],
+        position: int,
     ) -> None:
+        """`checkpoint` is where and what; `summary` gives the content of the file at `summary_path`, by which
+        everything before `position` was dispatched.
+        """
         self._paths = paths
         self._directories = directories
-        self._checkpoint_path = checkpoint_path
-        self._checkpoint = checkpoint.encode()
+        self._checkpoint = checkpoint
         self._summary_path = summary_path
-        self.summary = summary
+        self._summary = summary
+        self.position = position
+        self.is_synced = False
 
     def run(self) -> None:
         """Do it. Raises OSError."""
-        sync_files(self._paths, self._checkpoint_path.parent)
+        sync_files(self._paths, self._summary_path.parent)
         for directory in self._directories:
             if directory.is_dir():
                 sync_directory(directory)
-        replace_file(self._checkpoint_path, self._checkpoint)
-        replace_file(self._summary_path, self.summary.encode())
+        self.is_synced = True
+        replace_file(*self._checkpoint)
+        replace_file(self._summary_path, self._summary())
 
 
 class Background:

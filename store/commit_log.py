@@ -7,15 +7,16 @@ offset.
 It is the truth (design law 1); everything else is derived from it.
 """
 
-import os
+import errno
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from store.errors import StoreError
 from store.kernels import walk
+from store.log_paths import LogPaths
 from store.logs import get_logger
-from store.mapped_file import MappedFile, allocate_file, file_name
+from store.mapped_file import MappedFile, file_name
 from store.message.buffers import Buffer
 from store.message.record import BLANK_BYTES, encode_blank
 from store.positions import Positions
@@ -24,35 +25,7 @@ from store.retired import RetiredFile
 _log = get_logger(__name__)
 
 
-def log_bases(directory: Path, file_bytes: int) -> list[int]:
-    """The first offsets of the files in a log directory, in order, after checks of names, sizes and gaps.
-
-    A last file of no bytes is left out. Raises StoreError, naming the file, for anything that does not belong
-    there.
-    """
-    bases: list[int] = []
-    entries = sorted(os.scandir(directory), key=lambda entry: entry.name) if directory.is_dir() else []
-    for number, entry in enumerate(entries):
-        path = Path(entry.path)
-        if entry.is_dir():
-            continue
-        if len(entry.name) != 20 or not entry.name.isdigit():
-            raise StoreError("no log file, and nothing else may be in this directory: move it away", path)
-        size_bytes = entry.stat().st_size
-        if size_bytes == 0 and number == len(entries) - 1:
-            continue
-        if size_bytes != file_bytes:
-            raise StoreError(
-                f"a file of {size_bytes:,} bytes, where commit_log_file_bytes is {file_bytes:,} "
-                "(set it to the size that the store was made with)",
-                path,
-            )
-        if bases and int(entry.name) != bases[-1] + file_bytes:
-            raise StoreError(
-                f"the file before it, {file_name(int(entry.name) - file_bytes)}, is missing", path
-            )
-        bases.append(int(entry.name))
-    return bases
+_READ_ONLY_ERRORS = (errno.EROFS, errno.EACCES, errno.EPERM)
 
 
 class CommitLog:
@@ -60,7 +33,7 @@ class CommitLog:
 
     def __init__(
         self,
-        directory: Path,
+        paths: LogPaths,
         file_bytes: int,
         positions: Positions,
         *,
@@ -68,40 +41,34 @@ class CommitLog:
         read_only: bool = False,
     ) -> None:
         """Look at the files that are there. Raises StoreError for what does not belong there."""
-        self.directory = directory
+        self.paths = paths
         self.file_bytes = file_bytes
         self.positions = positions
         self._read_only = read_only
         self._max_open_files = max_open_files
-        self._bases = log_bases(directory, file_bytes)
+        self._directory_of = paths.scan(file_bytes)
+        self._bases = list(self._directory_of)
         self._open: OrderedDict[int, MappedFile] = OrderedDict()
         self._last: MappedFile | None = None  # the file that appends go to
-        self.directory_is_dirty = False
-        self.make_file: Callable[[int], None] = (
-            self._allocate
-        )  # makes the file at an offset, ahead of need or now
+        self.dirty_directories: set[Path] = set()
+        self.make_file: Callable[[int], MappedFile] = lambda base: paths.make(base, file_bytes)
+        """Gives the file at an offset: made now, unless the allocate service has it ready."""
         if not read_only:
-            self._remove_empty_last_file()
-
-    def _remove_empty_last_file(self) -> None:
-        after = self._bases[-1] + self.file_bytes if self._bases else 0
-        path = self.directory / file_name(after)
-        if path.exists() and path.stat().st_size == 0:
-            path.unlink()
+            paths.remove_empty_file(self.end)
 
     @property
     def bases(self) -> Sequence[int]:
-        """The first offsets of all files, in order; preallocated ones among them."""
+        """The first offsets of all files, in order; those made ahead of need come in when they are taken."""
         return self._bases
+
+    def path_of(self, base: int) -> Path:
+        """The file that begins at `base`."""
+        return self._directory_of[base] / file_name(base)
 
     @property
     def directories(self) -> Sequence[Path]:
-        """Where its files are."""
-        return (self.directory,)
-
-    def path_of(self, base: int) -> Path:
-        """The file at a first offset."""
-        return self.directory / file_name(base)
+        """Where new files are made."""
+        return self.paths.writable
 
     @property
     def end(self) -> int:
@@ -123,14 +90,20 @@ class CommitLog:
         if not self._bases or not self._bases[0] <= base <= self._bases[-1]:
             raise StoreError(
                 f"offset {offset:,} is outside the log ({self.positions.min:,} to {self.end:,})",
-                self.directory,
+                str(self.paths),
             )
-        file = MappedFile(
-            self.directory / file_name(base), base, self.file_bytes, copy_on_write=self._read_only
-        )
-        self._open[base] = file
+        file = self._open[base] = self._map(base)
         self._close_surplus()
         return file
+
+    def _map(self, base: int) -> MappedFile:
+        path = self.path_of(base)
+        try:
+            return MappedFile(path, base, self.file_bytes, copy_on_write=self._read_only)
+        except OSError as error:
+            if path.parent not in self.paths.read_only or error.errno not in _READ_ONLY_ERRORS:
+                raise
+            return MappedFile(path, base, self.file_bytes, copy_on_write=True)
 
     def _close_surplus(self) -> None:
         """Close the files longest unused; those not flushed yet stay, as their descriptors are needed."""
@@ -164,7 +137,7 @@ class CommitLog:
             )
         written = self.positions.written
         if self._last is None and self._bases and written < self.end:
-            self._last = self.file_at(written)
+            self._last = self._file_for_append(written)
             return self.reserve(size_bytes)
         if self._last is not None and written < self._last.end:
             following = self._file_for_append(self._last.end)  # first: a full disk must leave this file open
@@ -177,26 +150,23 @@ class CommitLog:
 
     def _file_for_append(self, base: int) -> MappedFile:
         if base >= self.end or not self._bases:
-            self.make_file(base)
-            self.add_file(base)
-        return self.file_at(base)
-
-    def _allocate(self, base: int) -> None:
-        path = self.directory / file_name(base)
-        if not path.exists():
-            allocate_file(path, self.file_bytes, self.directory.parent)
-
-    def add_file(self, base: int) -> None:
-        """Take note of a file that has been made for the offsets from `base` on."""
-        if not self._bases or base == self.end:
+            file = self.make_file(base)
             self._bases.append(base)
-            self.directory_is_dirty = True
+            self._directory_of[base] = file.path.parent
+            self._open[base] = file
+            self.dirty_directories.add(file.path.parent)
+            self._close_surplus()
+            return file
+        file = self.file_at(base)
+        if not file.is_writable:
+            raise StoreError("the log goes on in this file, and it cannot be written", file.path)
+        return file
 
     def write_at(self, position: int, buffers: Sequence[Buffer]) -> None:
         """Write what was reserved: the one way into the log. Raises OSError."""
         file = self._last
         if file is None or not file.base <= position < file.end:
-            raise StoreError(f"position {position:,} has not been reserved", self.directory)
+            raise StoreError(f"position {position:,} has not been reserved", str(self.paths))
         file.write_at(position - file.base, buffers)
         self.positions.written = position + sum(map(len, buffers))
 
@@ -233,17 +203,18 @@ class CommitLog:
         file = self._open.pop(base, None)
         if file is not None:
             file.close()
-        (self.directory / file_name(base)).unlink()
+        self.path_of(base).unlink()
         self._bases.remove(base)
-        self.directory_is_dirty = True
+        self.dirty_directories.add(self._directory_of.pop(base))
         _log.info("log_file_removed", base=base)
 
     def retire_first(self) -> RetiredFile:
         """Forget the oldest file; whoever takes it unlinks it, and lets go when no slice of it is left."""
         base = self._bases.pop(0)
         file = self._open.pop(base, None)
-        self.directory_is_dirty = True
-        return RetiredFile(self.path_of(base), *([] if file is None else [file.retire()]))
+        path = self.path_of(base)
+        self.dirty_directories.add(self._directory_of.pop(base))
+        return RetiredFile(path, *([] if file is None else [file.retire()]))
 
     # ---- read ----------------------------------------------------------------------------------------------
 
@@ -266,7 +237,7 @@ class CommitLog:
     def record_at(self, offset: int) -> memoryview:
         """The record that stands at `offset`, checked with its CRC. Raises StoreError when there is none."""
         if not self.positions.min <= offset < self.positions.written:
-            raise StoreError(f"offset {offset:,} is outside the log", self.directory)
+            raise StoreError(f"offset {offset:,} is outside the log", str(self.paths))
         file = self.file_at(offset)
         place = offset - file.base
         limit = min(self.positions.written, file.end) - file.base

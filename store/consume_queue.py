@@ -16,7 +16,7 @@ from struct import Struct
 from typing import NamedTuple
 
 from store.errors import StoreError
-from store.files import Descriptors, running_crc, zero_data
+from store.files import Descriptors, running_crc, settled_time_ns, zero_data
 from store.files import write_all as write_bytes
 
 UNIT_BYTES = 20
@@ -39,18 +39,25 @@ class Unit(NamedTuple):
 
 
 class QueueFiles(NamedTuple):
-    """What the queues of a store have in common."""
+    """What the queues of a store have in common; `changed` are those to be noted, each once."""
 
     file_bytes: int
     descriptors: Descriptors
+    changed: "list[ConsumeQueue]"
 
 
 class QueueNote(NamedTuple):
-    """What a queue held: units [first_offset, next_offset), and the CRC of those in each file."""
+    """What a queue held: units [first_offset, next_offset), the first `min_offset` of them in the log, the
+    last one's record ending at `end_physical_offset`; for each file the CRC of its units and its time.
+    """
 
     first_offset: int
+    min_offset: int
     next_offset: int
+    end_physical_offset: int
     crcs: list[int]
+    times_ns: list[int]
+    """When the file was last changed; 0 where that could not tell a later change (`settled_time_ns`)."""
 
 
 class ConsumeQueue:
@@ -65,6 +72,7 @@ class ConsumeQueue:
         "_dirty_from",
         "_files",
         "_made_to",
+        "_times_ns",
         "assigned_offset",
         "end_physical_offset",
         "first_offset",
@@ -86,29 +94,49 @@ class ConsumeQueue:
         self.assigned_offset = 0
         self.end_physical_offset = 0  # where the last unit's record ends
         self._made_to = 0  # offsets below this have their file
-        self._dirty_from = -1  # the first unit not made durable
+        self._dirty_from = -1  # the first unit not noted; −1 when it is not among the changed
         self._crcs: list[int] = []  # of the units in each file
+        self._times_ns: list[int] = []  # of each file, as in QueueNote
 
     @property
     def directory(self) -> str:
         """Where its files are; a string, as there may be 20,000 of them."""
         return self._directory
 
-    def set_extent(
-        self, first_offset: int, next_offset: int, made_to: int, end_physical_offset: int, crcs: list[int]
-    ) -> None:
-        """What loading found: units [first_offset, next_offset), files up to unit `made_to`, a CRC for each
-        with units.
-        """
-        self.first_offset = self.min_offset = first_offset
-        self.next_offset = self.assigned_offset = next_offset
+    def set_extent(self, note: QueueNote, made_to: int) -> None:
+        """What loading found; there are files up to unit `made_to`."""
+        self.first_offset, self.min_offset, self.next_offset = note[:3]
+        self.assigned_offset = note.next_offset
+        self.end_physical_offset = note.end_physical_offset
+        self._crcs, self._times_ns = list(note.crcs), list(note.times_ns)
         self._made_to = made_to
-        self.end_physical_offset = end_physical_offset
-        self._crcs = crcs
 
     def note(self) -> QueueNote:
-        """What it holds now."""
-        return QueueNote(self.first_offset, self.next_offset, self._crcs.copy())
+        """What it holds now; not among the changed any more. The times of files are looked up."""
+        if self._dirty_from >= 0:
+            first = max(self._dirty_from - self.first_offset, 0) // self.units_per_file
+            self._times_ns[first:] = [0] * len(self._times_ns[first:])
+            self._dirty_from = -1
+        if 0 in self._times_ns:
+            for number in range(self._times_ns.index(0), len(self._times_ns)):
+                path = self.file_path(self.first_offset + number * self.units_per_file)
+                self._times_ns[number] = settled_time_ns(path)
+        return QueueNote(
+            self.first_offset,
+            self.min_offset,
+            self.next_offset,
+            self.end_physical_offset,
+            self._crcs.copy(),
+            self._times_ns.copy(),
+        )
+
+    def _changes_from(self, offset: int) -> None:
+        """Units from `offset` on are about to be written, or cut off."""
+        if self._dirty_from < 0:
+            self._files.changed.append(self)
+            self._dirty_from = offset
+        elif offset < self._dirty_from:
+            self._dirty_from = offset
 
     @property
     def units_per_file(self) -> int:
@@ -130,7 +158,7 @@ class ConsumeQueue:
         """Write units from `next_offset` on; one write unless a file ends. Raises OSError."""
         file_bytes = self._files.file_bytes
         if self._dirty_from < 0:
-            self._dirty_from = self.next_offset
+            self._changes_from(self.next_offset)
         place = self.next_offset * UNIT_BYTES
         rest = units
         while True:
@@ -143,6 +171,7 @@ class ConsumeQueue:
                 self._crcs[-1] = running_crc(part, self._crcs[-1])
             else:
                 self._crcs.append(running_crc(part))
+                self._times_ns.append(0)
             place += len(part)
             self.next_offset = place // UNIT_BYTES
             if len(part) == len(rest):
@@ -158,7 +187,8 @@ class ConsumeQueue:
             self.remove_file(self.file_path(empty))
         self.first_offset = self.next_offset = offset - offset % self.units_per_file
         self._made_to = self.first_offset
-        self._crcs = []
+        self._crcs, self._times_ns = [], []
+        self._changes_from(self.first_offset)
         self.fill_to(offset)
         self.min_offset = offset
 
@@ -195,6 +225,7 @@ class ConsumeQueue:
         Raises OSError.
         """
         self.next_offset = self.assigned_offset = max(next_offset, self.first_offset)
+        self._changes_from(self.next_offset)
         self.end_physical_offset = end_physical_offset
         self.min_offset = min(self.min_offset, self.next_offset)
         per_file = self.units_per_file
@@ -206,7 +237,8 @@ class ConsumeQueue:
             self.remove_file(self.file_path(offset))
         self._made_to = min(self._made_to, keep_to)
         self.clear_tail()
-        del self._crcs[-(-(self.next_offset - self.first_offset) // per_file) :]
+        with_units = -(-(self.next_offset - self.first_offset) // per_file)
+        del self._crcs[with_units:], self._times_ns[with_units:]
         within = self.next_offset % per_file
         if within and self._crcs:
             self._crcs[-1] = running_crc(self.read_units(self.next_offset - within, within))
@@ -246,12 +278,11 @@ class ConsumeQueue:
                 self.remove_file(entry.path)
             directory.rmdir()
 
-    def take_dirty_paths(self) -> list[str]:
-        """The files written since the last call, for whoever makes them durable."""
+    def dirty_paths(self) -> list[str]:
+        """The files written since the last note, for whoever makes them durable."""
         if self._dirty_from < 0:
             return []
         first = self._dirty_from - self._dirty_from % self.units_per_file
-        self._dirty_from = -1
         stop = max(self.next_offset, first + 1)
         return [self.file_path(offset) for offset in range(first, stop, self.units_per_file)]
 
@@ -292,6 +323,8 @@ class ConsumeQueue:
                 low = middle + 1
             else:
                 high = middle
+        if self.min_offset != low:
+            self._changes_from(self.next_offset)
         self.min_offset = low
 
     @property
@@ -310,8 +343,9 @@ class ConsumeQueue:
             path = self.file_path(self.first_offset)
             self._files.descriptors.drop(path)
             dead.append(Path(path))
-            del self._crcs[:1]
+            del self._crcs[:1], self._times_ns[:1]
             self.first_offset += self.units_per_file
+            self._changes_from(self.next_offset)
         if 0 <= self._dirty_from < self.first_offset:
             self._dirty_from = self.first_offset
         return dead

@@ -1,22 +1,17 @@
 """All consume queues of a store: found on disk at the start, made when their first unit comes."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
-
 from store.consume_queue import UNIT_BYTES, ConsumeQueue, QueueFiles, QueueNote
+from store.consume_queue_check import check_queue
 from store.errors import StoreError
-from store.files import Descriptors, running_crc
-from store.kernels.units import sound_units
+from store.files import Descriptors
 from store.logs import get_logger
 
 _log = get_logger(__name__)
-
-_FIRST_READ_UNITS = 204  # a page
-_READ_UNITS = 65_536
 
 
 class LoadedQueue(NamedTuple):
@@ -40,9 +35,11 @@ class ConsumeQueueTable:
         self.root = root
         self._root = str(root)
         self._make_queue = make_queue
-        self.files = QueueFiles(file_bytes, descriptors)
+        self.files = QueueFiles(file_bytes, descriptors, [])
         self._queues: dict[tuple[str, int], ConsumeQueue] = {}
         self._by_bytes: dict[tuple[bytes, int], ConsumeQueue] = {}
+        self.gone: list[tuple[str, int]] = []
+        """Queues removed since somebody last emptied this list."""
 
     def __iter__(self) -> Iterator[ConsumeQueue]:
         return iter(self._queues.values())
@@ -76,25 +73,28 @@ class ConsumeQueueTable:
         queues = [queue for queue in self if queue.topic == topic]
         for queue in queues:
             queue.remove()
-            self._forget(queue)
+        self._forget(queues)
         directory = self.root / topic
         if queues and directory.is_dir() and not any(directory.iterdir()):
             directory.rmdir()
         return len(queues)
 
-    def reset(self, queue: ConsumeQueue) -> None:
-        """Empty a queue, so that it is built again from the log."""
-        queue.remove()
-        self._forget(queue)
+    def reset(self, *queues: ConsumeQueue) -> None:
+        """Empty queues, so that they are built again from the log."""
+        for queue in queues:
+            queue.remove()
+        self._forget(queues)
 
     def remove_all(self) -> None:
         """Remove every queue: the log is empty."""
-        for queue in list(self):
-            self.reset(queue)
+        self.reset(*self)
 
-    def _forget(self, queue: ConsumeQueue) -> None:
-        del self._queues[queue.topic, queue.queue_id]
-        self._by_bytes = {key: other for key, other in self._by_bytes.items() if other is not queue}
+    def _forget(self, queues: Collection[ConsumeQueue]) -> None:
+        for queue in queues:
+            del self._queues[queue.topic, queue.queue_id]
+            self.gone.append((queue.topic, queue.queue_id))
+        left = set(queues)
+        self._by_bytes = {key: queue for key, queue in self._by_bytes.items() if queue not in left}
 
     # ---- load ----------------------------------------------------------------------------------------------
 
@@ -146,40 +146,25 @@ class ConsumeQueueTable:
         queue = self.get(topic, queue_id)
         file_bytes = self.files.file_bytes
         damage: str | None = None
-        bases: list[int] = []
+        times_ns: dict[int, int] = {}
         for entry in sorted(os.scandir(queue.directory), key=lambda entry: entry.name):
-            size_bytes = entry.stat().st_size
+            status = entry.stat()
             if not entry.name.isdigit() or len(entry.name) != 20 or entry.is_dir():
                 damage = damage or f"{entry.name} does not belong there"
-            elif size_bytes != file_bytes:
-                damage = damage or f"{entry.name} has {size_bytes:,} bytes in place of {file_bytes:,}"
-            elif int(entry.name) % file_bytes or (bases and int(entry.name) != bases[-1] + file_bytes):
+            elif status.st_size != file_bytes:
+                damage = damage or f"{entry.name} has {status.st_size:,} bytes in place of {file_bytes:,}"
+            elif int(entry.name) % file_bytes or (
+                times_ns and int(entry.name) // UNIT_BYTES - queue.units_per_file not in times_ns
+            ):
                 damage = damage or f"a file before {entry.name} is missing"
             elif damage is None:
-                bases.append(int(entry.name))
-        if bases:
-            damage = self._check_files(queue, bases, log_end, note) or damage
+                times_ns[int(entry.name) // UNIT_BYTES] = status.st_mtime_ns
+        if times_ns:
+            found, wrong = check_queue(queue, times_ns, log_end, note)
+            queue.set_extent(found, max(times_ns) + queue.units_per_file)
+            damage = wrong or damage
         is_as_noted = note is not None and note.next_offset == queue.next_offset
         return LoadedQueue(queue, damage, is_as_noted)
-
-    def _check_files(
-        self, queue: ConsumeQueue, bases: list[int], log_end: int, note: QueueNote | None
-    ) -> str | None:
-        """Count the sound units of a queue with files at `bases`; returns what is wrong."""
-        per_file = queue.units_per_file
-        first = bases[0] // UNIT_BYTES
-        made_to = bases[-1] // UNIT_BYTES + per_file
-        queue.set_extent(first, made_to, made_to, 0, [])  # so that all can be read
-        found = _FileCheck(first, 0, 0, None)
-        crcs: list[int] = []
-        for start in range(first, made_to, per_file):
-            found = _check_file(queue, start, found.end_physical, log_end, note)
-            if found.next_offset > start:
-                crcs.append(found.crc)
-            if found.next_offset < start + per_file:
-                break
-        queue.set_extent(first, found.next_offset, made_to, found.end_physical, crcs)
-        return found.damage
 
     def discard_unsound(self, loaded: LoadedQueue) -> None:
         """Cut a queue behind its last sound unit, on disk too. Raises OSError."""
@@ -191,47 +176,3 @@ class ConsumeQueueTable:
                 if entry.path not in kept and not entry.is_dir():
                     queue.remove_file(entry.path)
         queue.truncate_to(queue.next_offset, queue.end_physical_offset)
-
-
-class _FileCheck(NamedTuple):
-    """How far a file's units are sound, where the last one's record ends, their CRC, and what is wrong."""
-
-    next_offset: int
-    end_physical: int
-    crc: int
-    damage: str | None
-
-
-def _check_file(
-    queue: ConsumeQueue, start: int, end_physical: int, log_end: int, note: QueueNote | None
-) -> _FileCheck:
-    """Check the units of the file that begins with unit `start`; `end_physical` is where the record before it
-    ends.
-    """
-    stop = start + queue.units_per_file
-    noted_to, noted_crc = _noted(note, start, stop)
-    offset, end, crc = start, end_physical, 0
-    window = _FIRST_READ_UNITS
-    while offset < stop:
-        units = queue.read_units(offset, min(window, (noted_to if offset < noted_to else stop) - offset))
-        count = len(units) // UNIT_BYTES
-        sound, end = sound_units(np.frombuffer(units, dtype=np.uint8), count, end, log_end)
-        crc = running_crc(units[: sound * UNIT_BYTES], crc)
-        offset += sound
-        if sound < count:
-            is_end = not any(units[sound * UNIT_BYTES : sound * UNIT_BYTES + UNIT_BYTES])
-            return _FileCheck(offset, end, crc, None if is_end else f"unit {offset} is not sound")
-        if offset == noted_to and crc != noted_crc:
-            return _FileCheck(start, end_physical, 0, f"units {start} to {noted_to} are not what was written")
-        window = min(4 * count, _READ_UNITS) if count == window else window
-    return _FileCheck(offset, end, crc, None)
-
-
-def _noted(note: QueueNote | None, start: int, stop: int) -> tuple[int, int]:
-    """Up to which unit of a file there is a note, and the CRC that it has."""
-    if note is None or not note.first_offset <= start < note.next_offset:
-        return start, 0
-    file = (start - note.first_offset) // (stop - start)
-    if (start - note.first_offset) % (stop - start) or file >= len(note.crcs):
-        return start, 0
-    return min(stop, note.next_offset), note.crcs[file]

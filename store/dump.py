@@ -1,7 +1,7 @@
 """What a store holds, a line for each consume-queue unit, and what it finds by key – without touching it."""
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +19,14 @@ _UNITS_AT_ONCE = 4096
 Line = dict[str, Any]
 
 
-def dump(root: Path) -> Iterator[Line]:
+def dump(root: Path, log_paths: Sequence[Path] = ()) -> Iterator[Line]:
     """A line for each unit in order of topic, queue and offset; what recovery would dispatch is among them.
+
+    `log_paths`: where a store of RocketMQ's own has its log, if not in commitlog.
 
     A unit whose record is damaged has its own fields and `damage`. Raises StoreError when there is no store.
     """
-    image = StoreImage(root)
+    image = StoreImage(root, log_paths)
     try:
         for queue in image.load_queues():
             yield from _dump_queue(image, queue)

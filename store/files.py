@@ -5,6 +5,7 @@ descriptors.
 import contextlib
 import ctypes
 import os
+import time
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -21,6 +22,7 @@ __all__ = [
     "check_size",
     "replace_file",
     "running_crc",
+    "settled_time_ns",
     "sync_directory",
     "sync_files",
     "write_all",
@@ -28,6 +30,7 @@ __all__ = [
 ]
 
 _ZEROS = bytes(1 << 20)
+_TIME_STEPS_NS = 20_000_000  # Linux takes a tick of 1 to 10 ms
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _SYNC_ONE_BY_ONE_MAX = 64  # a file costs a disk's round trip, the whole file system a few
 
@@ -106,6 +109,19 @@ def sync_directory(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def settled_time_ns(path: str) -> int:
+    """When a file was last changed, if any later change will show in that time; else 0.
+
+    A file's clock goes in steps: a change right after this one could leave the same time.
+    """
+    try:
+        changed_ns = Path(path).stat().st_mtime_ns
+    except FileNotFoundError:
+        return 0
+    # Compared with the clock that file systems go by, not with one that a test may hold at rest.
+    return changed_ns if time.time_ns() - changed_ns > _TIME_STEPS_NS else 0
 
 
 def replace_file(path: Path, content: bytes) -> None:

@@ -5,7 +5,7 @@ would only seem to work.
 """
 
 import os
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from store.files import sync_directory
@@ -17,7 +17,7 @@ class FlushJob:
     __slots__ = ("_descriptors", "_directories", "target", "timestamp")
 
     def __init__(
-        self, target: int, timestamp: int, descriptors: Sequence[int], directories: Sequence[Path]
+        self, target: int, timestamp: int, descriptors: Sequence[int], directories: Collection[Path]
     ) -> None:
         """`descriptors` are duplicated here, so that the log may close its own; `timestamp` is the last
         record's.

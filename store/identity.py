@@ -11,7 +11,8 @@ import os
 import struct
 import time
 import uuid
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ import orjson
 
 from store.errors import StoreError
 from store.files import replace_file, sync_directory
+from store.log_paths import COMMIT_LOG, LogPaths
 from store.settings import StoreSettings
 
 FORMAT_VERSION = 1
@@ -59,6 +61,8 @@ class StoreName:
     consume_queue_file_bytes: int
     index_slots: int
     index_entries: int
+    commit_log_paths: tuple[str, ...] = (COMMIT_LOG,)
+    """Where the log's files are, read-only directories among them; relative ones below the root."""
 
 
 def read_name(root: Path) -> StoreName | None:
@@ -85,6 +89,7 @@ def read_name(root: Path) -> StoreName | None:
             files["consumeQueueFileBytes"],
             files["indexSlots"],
             files["indexEntries"],
+            tuple(map(str, content.get("commitLogPaths", (COMMIT_LOG,)))),
         )
     except (KeyError, TypeError) as error:
         raise StoreError(f"lacks {error}", path) from error
@@ -102,6 +107,7 @@ def write_name(root: Path, name: StoreName) -> None:
             "indexSlots": name.index_slots,
             "indexEntries": name.index_entries,
         },
+        "commitLogPaths": name.commit_log_paths,
     }
     replace_file(root / _IDENTITY_FILE, orjson.dumps(content, option=orjson.OPT_INDENT_2))
 
@@ -124,8 +130,10 @@ def settle_name(root: Path, identity: StoreIdentity, settings: StoreSettings, *,
     Raises StoreError for a store of another broker, and for one without a name unless `adopt` is set.
     """
     name = read_name(root)
+    read_only = settings.read_only_commit_log_paths
+    log_paths = tuple(map(str, dict.fromkeys((*settings.commit_log_paths, *read_only))))
     if name is None:
-        if not adopt and (root / "commitlog").is_dir() and any((root / "commitlog").iterdir()):
+        if not adopt and not LogPaths(root, settings.commit_log_paths, read_only).is_empty:
             raise StoreError(
                 "a store that RayMQ has not made (there is no raymq.json): "
                 "open it with --adopt if no other broker uses it",
@@ -138,6 +146,7 @@ def settle_name(root: Path, identity: StoreIdentity, settings: StoreSettings, *,
             settings.consume_queue_file_bytes,
             settings.index_slots,
             settings.index_entries,
+            log_paths,
         )
     if name.identity != identity:
         raise StoreError(
@@ -151,7 +160,20 @@ def settle_name(root: Path, identity: StoreIdentity, settings: StoreSettings, *,
                 f"the settings say {wanted:,}: set it to {made_with}",
                 root / _IDENTITY_FILE,
             )
-    return name
+    _refuse_to_leave_files(root, name.commit_log_paths, log_paths)
+    return replace(name, commit_log_paths=log_paths)
+
+
+def _refuse_to_leave_files(root: Path, noted: Iterable[str], configured: Iterable[str]) -> None:
+    """Raise StoreError when a directory with a part of the log is no longer in the settings."""
+    left_out = {root / path for path in noted} - {root / path for path in configured}
+    for directory in sorted(left_out):
+        if not LogPaths(root, [directory]).is_empty:
+            raise StoreError(
+                "holds files of this store's CommitLog, but the settings do not name it: add it to "
+                "commit_log_paths, or to read_only_commit_log_paths if it is to get no new files",
+                directory,
+            )
 
 
 def _spelled(identity: StoreIdentity) -> str:

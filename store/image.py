@@ -4,6 +4,7 @@ needed.
 Log and index files are mapped copy-on-write; what the log has and the queues lack is kept beside the files.
 """
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,7 +20,8 @@ from store.index_file import IndexFile
 from store.kernels import walk
 from store.kernels.index import ENTRY_BYTES, HEADER_BYTES, SLOT_BYTES
 from store.kernels.java_hash import plain_key_hash
-from store.opening import CHECKPOINT, COMMIT_LOG, CONSUME_QUEUE, INDEX
+from store.log_paths import COMMIT_LOG, LogPaths
+from store.opening import CHECKPOINT, CONSUME_QUEUE, INDEX
 from store.positions import Positions
 from store.queries import has_key
 from store.recovery import Tail, find_tail
@@ -88,7 +90,7 @@ def _first_size(paths: list[Path], fallback_bytes: int) -> int:
     return max(set(sizes), key=sizes.count) if sizes else fallback_bytes
 
 
-def find_sizes(root: Path) -> _Sizes:
+def find_sizes(root: Path, log_paths: Sequence[Path]) -> _Sizes:
     """The sizes of a store's files: as raymq.json says, else from the files themselves."""
     name = read_name(root)
     if name is not None:
@@ -96,7 +98,7 @@ def find_sizes(root: Path) -> _Sizes:
             name.commit_log_file_bytes, name.consume_queue_file_bytes, name.index_slots, name.index_entries
         )
     defaults = StoreSettings()
-    logs = sorted((root / COMMIT_LOG).glob("*"))
+    logs = sorted(path for directory in log_paths for path in (root / directory).glob("*"))
     queues = sorted((root / CONSUME_QUEUE).glob("*/*/*"))
     index_bytes = _first_size(sorted((root / INDEX).glob("*")), defaults.index_file_bytes)
     # One number for two: RocketMQ's default, and whoever scales it down, has four entries for each slot.
@@ -112,19 +114,26 @@ def find_sizes(root: Path) -> _Sizes:
 class StoreImage:
     """The log, the queues and queries by key of a store that nobody opens."""
 
-    def __init__(self, root: Path) -> None:
-        """Look at the store. Raises StoreError when there is none, or one of another kind."""
-        if not (root / COMMIT_LOG).is_dir():
-            raise StoreError("no store: there is no directory commitlog in it", root)
+    def __init__(self, root: Path, log_paths: Sequence[Path] = ()) -> None:
+        """Look at the store. Raises StoreError when there is none, or one of another kind.
+
+        `log_paths`: where its log is, if that is neither noted in raymq.json nor the directory commitlog.
+        """
+        name = read_name(root)
+        log_paths = log_paths or [Path(path) for path in (name.commit_log_paths if name else (COMMIT_LOG,))]
+        for directory in log_paths:
+            if not (root / directory).is_dir():
+                raise StoreError(f"no store: there is no directory {directory} in it", root)
         refuse_foreign_kinds(root)
         self.root = root
-        self._sizes = find_sizes(root)
-        name = read_name(root)
+        self._sizes = find_sizes(root, log_paths)
         summary = read_summary(root, name.store_id) if name is not None else None
         notes = summary.index_files or [] if summary is not None else []
         self._index_notes = {note.name: note for note in notes}
         self._is_ours = name is not None
-        self.log = CommitLog(root / COMMIT_LOG, self._sizes.log_file_bytes, Positions(), read_only=True)
+        self.log = CommitLog(
+            LogPaths(root, log_paths), self._sizes.log_file_bytes, Positions(), read_only=True
+        )
         descriptors = Descriptors(64, read_only=True)
         self._descriptors = descriptors
         self.queues = ConsumeQueueTable(

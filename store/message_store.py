@@ -88,7 +88,7 @@ class MessageStore:
         )
         self._reader = MessageReader(parts.log)
         self._maintenance = Maintenance(root, settings, name.store_id, clock, parts)
-        self._log.make_file = self._maintenance.make_file
+        self._log.make_file = self._maintenance.allocator.take
         self.retention = Retention(settings, clock, parts, probe, self._maintenance.checkpoint_soon)
         self._failure: StoreError | None = None
         self._dispatch_fault: str | None = None
@@ -125,20 +125,24 @@ class MessageStore:
         lock = StoreLock(root)
         lock.acquire(settings.lock_wait_ms)
         guards = _Guards(lock, WriterEpoch(root), AbortFile(root))
+        parts: StoreParts | None = None
         try:
             refuse_foreign_kinds(root)
-            is_ours = read_name(root) is not None
+            noted = read_name(root)
+            is_ours = noted is not None
             name = settle_name(root, identity, settings, adopt=adopt)
             orderly_end = not guards.abort.exists
             parts = open_parts(root, settings)
             guards.epoch.raise_epoch()
             guards.abort.create()
             recover(root, settings, parts, name.store_id, orderly_end=orderly_end, is_ours=is_ours)
-            if not is_ours:
+            if name != noted:
                 write_name(root, name)
             store = cls(root, settings, name, clock, guards, parts, probe)
             store._maintenance.checkpoint_now()
         except BaseException:
+            if parts is not None:
+                parts.close()
             guards.epoch.close()
             lock.release()
             raise
@@ -211,6 +215,7 @@ class MessageStore:
             raise StoreError(
                 f"cannot truncate to {offset:,}: the log ends at {self.positions.written:,}", self.root
             )
+        self._maintenance.allocator.discard()
         self._log.truncate_to(offset)
         self.positions.cut_to(offset)
         for queue in self._queues:
@@ -295,8 +300,7 @@ class MessageStore:
         positions = self.positions
         if self._flushing is not None or positions.written == positions.flushed or self._failure is not None:
             return None
-        directories = [self._log.directory] if self._log.directory_is_dirty else []
-        self._log.directory_is_dirty = False
+        directories, self._log.dirty_directories = self._log.dirty_directories, set()
         descriptors = self._log.descriptors(positions.flushed, positions.written)
         self._flushing = FlushJob(positions.written, self._appender.last_timestamp, descriptors, directories)
         return self._flushing
@@ -443,7 +447,7 @@ class MessageStore:
                     self._guards.abort.remove()
         finally:
             self.positions.fail(StoreError("the store has been closed", self.root))
-            self._maintenance.finish()
+            self._maintenance.close()
             self.retention.finish()
             self._parts.close()
             self._guards.epoch.close()

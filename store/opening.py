@@ -1,15 +1,17 @@
 """Opening a store: everything is found, checked, cut to the log's end, and what is lacking is dispatched."""
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from store.checkpoint import StoreCheckpoint
 from store.commit_log import CommitLog
-from store.consume_queue_table import ConsumeQueueTable
+from store.consume_queue_table import ConsumeQueueTable, LoadedQueue
 from store.dispatch import Dispatcher
 from store.files import Descriptors
 from store.index_service import IndexService
+from store.log_paths import LogPaths
 from store.logs import get_logger
 from store.positions import Positions
 from store.recovery import Lack, Tail, dispatch_start, find_tail, scan_start
@@ -18,7 +20,6 @@ from store.summary import read_summary
 
 _log = get_logger(__name__)
 
-COMMIT_LOG = "commitlog"
 CONSUME_QUEUE = "consumequeue"
 INDEX = "index"
 CHECKPOINT = "checkpoint"
@@ -41,6 +42,7 @@ class StoreParts:
     def close(self) -> None:
         """Let go of all files, writing nothing."""
         self.log.close()
+        self.log.paths.unlock()
         if self.index is not None:
             self.index.close()
         self.descriptors.close()
@@ -52,9 +54,13 @@ def open_parts(root: Path, settings: StoreSettings) -> StoreParts:
     Raises StoreError for files that do not belong there or are those of other settings.
     """
     positions = Positions(settings.flush)
-    log = CommitLog(
-        root / COMMIT_LOG, settings.commit_log_file_bytes, positions, max_open_files=settings.max_open_files
+    paths = LogPaths(
+        root,
+        settings.commit_log_paths,
+        settings.read_only_commit_log_paths,
+        full_percent=lambda: settings.disk_force_clean_percent,
     )
+    log = CommitLog(paths, settings.commit_log_file_bytes, positions, max_open_files=settings.max_open_files)
     descriptors = Descriptors(settings.max_open_files)
     queues = ConsumeQueueTable(root / CONSUME_QUEUE, settings.consume_queue_file_bytes, descriptors)
     queues.check_settings()
@@ -77,11 +83,15 @@ def recover(
 
     `is_ours` tells that RayMQ has written it before: its log has no stale records behind its end.
     """
-    for directory in (COMMIT_LOG, CONSUME_QUEUE, INDEX):
+    parts.log.paths.prepare()
+    parts.log.paths.lock()
+    for directory in (CONSUME_QUEUE, INDEX):
         (root / directory).mkdir(parents=True, exist_ok=True)
     log, queues, index = parts.log, parts.queues, parts.index
     summary = read_summary(root, store_id)
     log_min = log.bases[0] if log.bases else 0
+    if summary is not None and log_min < summary.min_offset:
+        summary = None  # older files are back: what was derived from them is not
     start = scan_start(log, summary)
     tail = find_tail(log, start, check_crc=settings.check_crc_on_recover, skip_damage=is_ours)
     parts.tail = tail
@@ -93,9 +103,7 @@ def recover(
             os.fdatasync(descriptor)
     parts.positions.set_all(log_min, tail.position)
     loaded = queues.load(tail.position, summary.queues if summary is not None else {})
-    for queue in loaded:
-        if queue.damage is not None or not (queue.is_as_noted and orderly_end):
-            queues.discard_unsound(queue)
+    _cut_behind_sound_units(queues, loaded, orderly_end=orderly_end)
     if index is not None and summary is not None and summary.index_files is not None and log.bases:
         index.load(summary.index_files, log_min)
         index.truncate_to(tail.position)
@@ -123,3 +131,13 @@ def recover(
         lacking=lack.reasons[:10],
         damaged_bytes=tail.damaged_bytes,
     )
+
+
+def _cut_behind_sound_units(
+    queues: ConsumeQueueTable, loaded: Sequence[LoadedQueue], *, orderly_end: bool
+) -> None:
+    for queue in loaded:
+        if queue.damage is not None or not queue.is_as_noted:
+            queues.discard_unsound(queue)
+        elif not orderly_end:  # units that came after the note are put in again
+            queue.queue.clear_tail()

@@ -113,13 +113,13 @@ def dispatch_start(
     for queue, damage, _ in loaded:
         if damage is not None:
             positions.append((queue.end_physical_offset, f"{queue.topic}-{queue.queue_id}: {damage}"))
-    for (topic, queue_id), (first, following, _) in summary.queues.items():
+    for (topic, queue_id), note in summary.queues.items():
         found = queues.find(topic, queue_id)
-        if found is None or (found.first_offset > first and summary.min_offset >= log_min):
+        if found is None or (found.first_offset > note.first_offset and summary.min_offset >= log_min):
             positions.append((log_min, f"{topic}-{queue_id} is missing or lacks its beginning"))
             if found is not None:
                 queues.reset(found)
-        elif found.next_offset < following:
+        elif found.next_offset < note.next_offset:
             positions.append((found.end_physical_offset, f"{topic}-{queue_id} ends at {found.next_offset}"))
     if index is not None and index.lacks_from is not None:
         positions.append((index.lacks_from, "the index lacks its end"))

@@ -120,8 +120,8 @@ class Retention:
             and queue.end_physical_offset <= first
             and not is_kept(queue.topic)
         ]
+        self._queues.reset(*expired)
         for queue in expired:
-            self._queues.reset(queue)
             self._stale.pop(queue, None)
             _log.info("queue_cleaned", topic=queue.topic, queue_id=queue.queue_id, end=queue.next_offset)
         if expired:

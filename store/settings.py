@@ -3,6 +3,7 @@
 RocketMQ's own keys are accepted, so that a broker.conf can be carried over.
 """
 
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
@@ -36,6 +37,9 @@ class StoreSettings(BaseModel):
     check_crc_on_recover: bool = Field(default=True, alias="checkCRCOnRecover")
     message_delay_level: str = Field(_LEVELS, alias="messageDelayLevel")
     preallocate: Annotated[bool, LIVE] = True
+    warm_mapped_file: Annotated[bool, LIVE] = Field(default=False, alias="warmMapedFileEnable")
+    commit_log_paths: tuple[Path, ...] = Field((Path("commitlog"),), min_length=1, alias="storePathCommitLog")
+    read_only_commit_log_paths: tuple[Path, ...] = Field((), alias="readOnlyCommitLogStorePaths")
     max_open_files: int = Field(512, ge=4)
     lock_wait_ms: int = Field(10_000, ge=0)
     dispatch_slice_bytes: int = Field(4 << 20, ge=4096)
@@ -56,6 +60,13 @@ class StoreSettings(BaseModel):
     @classmethod
     def _flush_as_rocketmq_says_it(cls, value: Any) -> Any:
         return _FLUSH.get(value, value) if isinstance(value, str) else value
+
+    @field_validator("commit_log_paths", "read_only_commit_log_paths", mode="before")
+    @classmethod
+    def _paths_as_rocketmq_says_them(cls, value: Any) -> Any:
+        return (
+            [path.strip() for path in value.split(",") if path.strip()] if isinstance(value, str) else value
+        )
 
     @field_validator("consume_queue_file_bytes")
     @classmethod

@@ -11,14 +11,15 @@ from typing import Any
 
 import orjson
 
-from store.consume_queue import QueueNote
+from store.consume_queue import ConsumeQueue, QueueNote
+from store.consume_queue_table import ConsumeQueueTable
 from store.index_file import IndexNote
 from store.logs import get_logger
 
 _log = get_logger(__name__)
 
 _FILE = "raymq.derived"
-_VERSION = 1
+_VERSION = 2
 
 
 @dataclass(frozen=True)
@@ -35,22 +36,65 @@ class DerivedSummary:
     queues: dict[tuple[str, int], QueueNote]
     index_files: list[IndexNote] | None
 
-    def encode(self) -> bytes:
-        """The file's content."""
-        topics: dict[str, dict[str, QueueNote]] = {}
-        for (topic, queue_id), note in self.queues.items():
-            topics.setdefault(topic, {})[str(queue_id)] = note
+
+class QueueNotes:
+    """The notes of all queues as they stand in the file, kept up to date by those queues that change."""
+
+    def __init__(self, queues: ConsumeQueueTable) -> None:
+        self._queues = queues
+        self._by_topic: dict[str, dict[str, orjson.Fragment]] = {}
+        self._unsettled: list[ConsumeQueue] = []
+        self._left: list[ConsumeQueue] = list(queues)
+        self.dirty_paths: list[str] = []
+        """Files that the notes speak of and that are not durable yet."""
+
+    def begin(self) -> None:
+        """Start to note what has changed since the last time; `go_on` does it."""
+        for topic, queue_id in self._queues.gone:
+            notes = self._by_topic.get(topic, {})
+            notes.pop(str(queue_id), None)
+            if not notes:
+                self._by_topic.pop(topic, None)
+        self._queues.gone.clear()
+        changed = self._queues.files.changed
+        self._left += changed
+        self._left += self._unsettled
+        self._unsettled = []
+        changed.clear()
+
+    def go_on(self, count: int) -> bool:
+        """Note up to `count` queues; returns whether all are done."""
+        for queue in self._left[:count]:
+            self._take(queue)
+        del self._left[:count]
+        return not self._left
+
+    def _take(self, queue: ConsumeQueue) -> None:
+        if self._queues.find(queue.topic, queue.queue_id) is not queue:
+            return  # deleted since
+        self.dirty_paths += queue.dirty_paths()
+        note = queue.note()
+        notes = self._by_topic.setdefault(queue.topic, {})
+        if note.next_offset:
+            notes[str(queue.queue_id)] = orjson.Fragment(orjson.dumps(tuple(note)))
+        else:
+            notes.pop(str(queue.queue_id), None)
+        if 0 in note.times_ns:
+            self._unsettled.append(queue)
+
+    def encode(self, summary: DerivedSummary) -> bytes:
+        """The file's content: these queues, and all else as in `summary`."""
+        index_files = summary.index_files
         return orjson.dumps(
             {
                 "version": _VERSION,
-                "storeId": self.store_id,
-                "position": self.position,
-                "lastRecord": self.last_record,
-                "minOffset": self.min_offset,
-                "indexFiles": self.index_files,
-                "queues": topics,
-            },
-            default=tuple,  # named tuples
+                "storeId": summary.store_id,
+                "position": summary.position,
+                "lastRecord": summary.last_record,
+                "minOffset": summary.min_offset,
+                "indexFiles": None if index_files is None else [tuple(note) for note in index_files],
+                "queues": self._by_topic,
+            }
         )
 
 
@@ -67,9 +111,9 @@ def read_summary(root: Path, store_id: str) -> DerivedSummary | None:
         if content["version"] != _VERSION or content["storeId"] != store_id:
             return None
         queues = {
-            (topic, int(queue_id)): QueueNote(int(first), int(following), [int(crc) for crc in crcs])
+            (topic, int(queue_id)): QueueNote._make(note)
             for topic, by_id in content["queues"].items()
-            for queue_id, (first, following, crcs) in by_id.items()
+            for queue_id, note in by_id.items()
         }
         noted = content["indexFiles"]
         index_files = None

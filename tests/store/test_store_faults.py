@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import errno
 import os
+import threading
+from pathlib import Path
 
 import pytest
 
-from store import consume_queue, mapped_file
+from store import allocate, consume_queue, mapped_file
 from store.errors import StoreError
 
 
@@ -74,34 +76,112 @@ def test_no_space_for_a_consume_queue_refuses_sends_and_loses_nothing(
     assert [len(read_all(store, "Topic", queue_id)) for queue_id in (1, 2)] == [1, 1]
 
 
-def test_the_next_file_is_made_ahead_of_need(stores, draft, drain):
+def log_files(store) -> list[str]:
+    return sorted(path.name for path in (store.root / "commitlog").iterdir())
+
+
+def test_the_next_file_is_made_ahead_of_need_and_the_one_after_it(stores, draft, drain):
     store = stores.open(preallocate=True)
-    store.append(draft(b"x" * 3000))
+    store.append(draft(b"x" * 500))
     store.tick()
-    assert len(list((store.root / "commitlog").iterdir())) == 1
+    store._maintenance.finish()
+    assert log_files(store) == [f"{0:020d}"]
     store.append(draft(b"x" * 3000))
     store.tick()
     store._maintenance.finish()
-    assert sorted(path.name for path in (store.root / "commitlog").iterdir()) == [f"{0:020d}", f"{8192:020d}"]
+    assert log_files(store) == [f"{0:020d}", f"{8192:020d}"]
+    store.append(draft(b"x" * 3000))
+    store.tick()
+    store._maintenance.finish()
+    assert log_files(store) == [f"{0:020d}", f"{8192:020d}", f"{16384:020d}"]
     assert store.append(draft(b"x" * 3000)).physical_offset == 8192
     drain(store)
     store.close()
-    assert len(list((store.root / "commitlog").iterdir())) == 2  # the third, if it was made, is gone
+    assert log_files(store) == [f"{0:020d}", f"{8192:020d}"]  # what was made ahead is gone
 
 
-def test_a_failed_allocation_ahead_is_told_only_when_the_file_is_needed(stores, draft, disk):
-    store = stores.open(preallocate=True)
+def test_a_failed_allocation_ahead_is_told_only_when_the_file_is_needed(stores, draft, disk, clock):
+    store = stores.open(preallocate=True, flush="sync")  # nothing is flushed, so nothing is dispatched
     store.append(draft(b"x" * 3000))
-    store.append(draft(b"x" * 2000))
-    store.tick()
     disk.is_full = True
-    store._maintenance._allocate_ahead()
+    store.tick()
     store._maintenance.finish()
+    store.append(draft(b"x" * 3000))
     assert store.write_refusal is None
-    with pytest.raises(StoreError, match="No space left"):
-        store.append(draft(b"x" * 3000))
+    for _ in range(2):
+        with pytest.raises(StoreError, match="No space left"):
+            store.append(draft(b"x" * 3000))
     disk.is_full = False
+    with pytest.raises(StoreError, match="No space left"):  # a full disk is not asked at every send
+        store.append(draft(b"x" * 3000))
+    clock.advance(ms=1000)
     assert store.append(draft(b"x" * 3000)).physical_offset == 8192
+
+
+def test_a_disk_that_hangs_is_waited_for_once_and_then_told_at_once(stores, draft, monkeypatch):
+    store = stores.open(preallocate=True)
+    store.append(draft(b"x" * 6000))
+    goes_on, allocate_now = threading.Event(), os.posix_fallocate
+
+    def fallocate_that_hangs(*arguments) -> None:
+        goes_on.wait()
+        allocate_now(*arguments)
+
+    monkeypatch.setattr(mapped_file.os, "posix_fallocate", fallocate_that_hangs)
+    monkeypatch.setattr(allocate, "_WAIT_S", 0.01)
+    with pytest.raises(StoreError, match=r"has not made the next file within 0\.01 s: try again"):
+        store.append(draft(b"x" * 3000))
+    monkeypatch.setattr(allocate, "_WAIT_S", 100)
+    with pytest.raises(StoreError, match="try again"):
+        store.append(draft(b"x" * 3000))
+    assert store.append(draft(b"small")).queue_offset == 1  # there is room for it in the file
+    goes_on.set()
+    store._maintenance.finish()
+    assert store.append(draft(b"x" * 3000)).physical_offset == 8192
+
+
+def test_truncation_takes_the_files_made_ahead_with_it(stores, draft, drain, read_all):
+    store = stores.open(preallocate=True)
+    second = [store.append(draft(b"x" * 3000)) for _ in range(2)][1]
+    store.tick()
+    store._maintenance.finish()
+    assert len(log_files(store)) == 3
+    store.flush_now()
+    store.truncate_to(second.physical_offset)
+    assert log_files(store) == [f"{0:020d}"]
+    positions = [store.append(draft(b"y" * 3000)).physical_offset for _ in range(4)]
+    assert positions == [second.physical_offset, 8192, 8192 + second.size_bytes, 16384]
+    drain(store)
+    assert [message.body[:1] for message in read_all(store)] == [b"x", *[b"y"] * 4]
+
+
+def locked_kib() -> int:
+    [line] = [line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmLck")]
+    return int(line.split()[1])
+
+
+def test_warm_files_are_locked_in_memory_while_they_are_next_or_last(stores, draft):
+    before = locked_kib()
+    store = stores.open(preallocate=True, warmMapedFileEnable=True)
+    store.append(draft(b"x" * 6000))
+    store.tick()
+    store._maintenance.finish()
+    assert locked_kib() == before + 16
+    store.append(draft(b"x" * 6000))
+    store.close()
+    assert locked_kib() <= before + 8
+
+
+def test_a_broker_that_may_not_lock_memory_goes_on(stores, draft, monkeypatch, drain, read_all):
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOMEM, "Cannot allocate memory")
+
+    monkeypatch.setattr(mapped_file.MappedFile, "lock_in_memory", refuse)
+    store = stores.open(preallocate=True, warm_mapped_file=True)
+    for _ in range(3):
+        store.append(draft(b"x" * 6000))
+    drain(store)
+    assert len(read_all(store)) == 3
 
 
 def test_a_unit_that_leads_elsewhere_is_passed_over_and_the_others_served(stores, draft, drain, read_all):

@@ -1,0 +1,213 @@
+"""Many queues: a start looks into none that is as it was noted, a checkpoint costs by what has changed, and
+few files are open at once.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import time
+from pathlib import Path
+
+import pytest
+
+from store import background, consume_queue_check, maintenance
+from store.consume_queue import ConsumeQueue
+
+
+def fill(store, draft, count: int, queues: int = 3, start: int = 0) -> None:
+    for number in range(start, start + count):
+        store.append(draft(b"%d" % number, queue_id=number % queues))
+
+
+def let_rest(root: Path) -> None:
+    """As if the queues' files had been written a second ago: a later change shows in their times."""
+    past_ns = time.time_ns() - 1_000_000_000
+    for path in (root / "consumequeue").rglob("0*"):
+        os.utime(path, ns=(past_ns, past_ns))
+
+
+@pytest.fixture
+def units_read(monkeypatch) -> list[tuple[int, int]]:
+    """Give the list of what is read of queues from now on: (queue id, first unit)."""
+    seen: list[tuple[int, int]] = []
+    read = ConsumeQueue.read_units
+
+    def read_units(self: ConsumeQueue, offset: int, count: int) -> bytes:
+        seen.append((self.queue_id, offset))
+        return read(self, offset, count)
+
+    monkeypatch.setattr(ConsumeQueue, "read_units", read_units)
+    return seen
+
+
+def rested_store(stores, draft, drain, count: int = 130):
+    store = stores.open()
+    fill(store, draft, count)
+    drain(store)
+    let_rest(store.root)
+    return store
+
+
+def test_a_start_after_an_orderly_end_looks_into_no_queue(stores, draft, drain, read_all, units_read):
+    store = rested_store(stores, draft, drain)
+    store.close()
+    files = stores.files(store.root)
+    units_read.clear()
+    again = stores.open()
+    assert units_read == []
+    assert [len(read_all(again, "Topic", queue_id)) for queue_id in range(3)] == [44, 43, 43]
+    assert again.append(draft(queue_id=1)).queue_offset == 43
+    again.truncate_to(store.positions.written)
+    again.close()
+    assert stores.files(store.root) == files
+
+
+def test_a_file_changed_since_it_was_noted_is_read_and_mended_and_no_other(stores, draft, drain, monkeypatch):
+    store = rested_store(stores, draft, drain)
+    store.close()
+    files = stores.files(store.root)
+    last = store.root / "consumequeue" / "Topic" / "1" / f"{800:020d}"
+    content = bytearray(last.read_bytes())
+    content[7] ^= 1
+    last.write_bytes(content)
+    checked: list[tuple[int, int]] = []
+    check = consume_queue_check._check_file
+
+    def check_file(queue, start, *more):
+        checked.append((queue.queue_id, start))
+        return check(queue, start, *more)
+
+    monkeypatch.setattr(consume_queue_check, "_check_file", check_file)
+    stores.open().close()
+    assert checked == [(1, 40)]
+    assert stores.files(store.root) == files
+
+
+def test_a_change_at_the_time_of_the_note_is_not_hidden_by_it(stores, draft, drain):
+    """The clock of files goes in steps: a note about a file that was just written says nothing."""
+    store = stores.open()
+    fill(store, draft, 30)
+    drain(store)
+    path = store.root / "consumequeue" / "Topic" / "0" / f"{0:020d}"
+    now_ns = time.time_ns() + 1_000_000_000  # so that the step cannot be over
+    os.utime(path, ns=(now_ns, now_ns))
+    store.close()
+    files = stores.files(store.root)
+    path.write_bytes(bytes(400))
+    os.utime(path, ns=(now_ns, now_ns))
+    stores.open().close()
+    assert stores.files(store.root) == files
+
+
+def test_units_that_came_after_the_note_are_put_in_again_after_a_kill(stores, draft, drain):
+    store = rested_store(stores, draft, drain, 100)
+    store._maintenance.checkpoint_now()
+    noted = {path: path.stat().st_mtime_ns for path in (store.root / "consumequeue").rglob("0*")}
+    fill(store, draft, 20, start=100)
+    drain(store)
+    for path, time_ns in noted.items():  # a file system that keeps no times of its own
+        os.utime(path, ns=(time_ns, time_ns))
+    root = stores.kill(store, "killed")
+    again = stores.open("killed")
+    assert again.max_offset("Topic", 0) == 40
+    again.close()
+    assert stores.files(root) == stores.files(store.root)
+
+
+def test_queues_of_a_log_that_lost_its_end_lose_theirs_though_they_were_noted(stores, draft, drain, read_all):
+    store = rested_store(stores, draft, drain)
+    store.close()
+    cut = read_all(stores.open(), "Topic", 0)[10].commit_log_offset
+    stores.opened[-1].close()
+    (store.root / "abort").touch()
+    base = cut - cut % 8192
+    for path in sorted((store.root / "commitlog").iterdir()):
+        if int(path.name) >= base:
+            keep = cut - base if int(path.name) == base else 0
+            path.write_bytes(path.read_bytes()[:keep].ljust(8192, b"\0"))
+    again = stores.open()
+    assert [again.max_offset("Topic", queue_id) for queue_id in range(3)] == [10, 10, 10]
+    fill(again, draft, 100, start=30)
+    drain(again)
+    again.close()
+    assert stores.files(store.root / "consumequeue") == stores.files(_twin(stores, draft, drain, 130))
+
+
+def _twin(stores, draft, drain, count: int) -> Path:
+    """The queues of a store that nothing has happened to."""
+    twin = stores.open("twin")
+    fill(twin, draft, count)
+    drain(twin)
+    twin.close()
+    return twin.root / "consumequeue"
+
+
+def test_a_checkpoint_of_many_queues_is_made_in_slices(stores, draft, drain, clock, monkeypatch):
+    monkeypatch.setattr(maintenance, "_QUEUES_A_TURN", 30)
+    store = stores.open(commit_log_file_bytes=1 << 16)
+    fill(store, draft, 100, queues=100)
+    drain(store)
+    noted_before = (store.root / "raymq.derived").read_bytes()
+    clock.advance(ms=5001)
+    for turn in range(4):
+        assert (store.root / "raymq.derived").read_bytes() == noted_before, turn
+        fill(store, draft, 1, queues=100, start=turn)  # some queues change while others are noted
+        drain(store)
+    store._maintenance.finish()
+    assert (store.root / "raymq.derived").read_bytes() != noted_before
+    again = stores.open(stores.kill(store, "killed").name, commit_log_file_bytes=1 << 16)
+    assert len(list(again.queues())) == 100
+    assert again._parts.dispatched_from > 0
+    assert [again.max_offset("Topic", queue_id) for queue_id in range(5)] == [2, 2, 2, 2, 1]
+
+
+def test_few_files_of_many_queues_are_open_at_once(stores, draft, drain, read_all):
+    store = stores.open(max_open_files=5, commit_log_file_bytes=1 << 16)
+    fill(store, draft, 200, queues=100)
+    drain(store)
+    assert all(len(read_all(store, "Topic", queue_id)) == 2 for queue_id in range(100))
+    opened = [str(path.readlink()) for path in Path("/proc/self/fd").iterdir() if path.is_symlink()]
+    assert len([target for target in opened if target.startswith(f"{store.root}/consumequeue")]) <= 5
+
+
+def test_a_checkpoint_that_could_not_be_made_durable_is_the_last(stores, draft, drain, clock, monkeypatch):
+    store = stores.open()
+    fill(store, draft, 30)
+    drain(store)
+
+    def lose(*_: object) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(background, "sync_files", lose)
+        clock.advance(ms=5001)
+        store.tick()
+        store._maintenance.finish()
+    noted = (store.root / "raymq.derived").read_bytes()
+    fill(store, draft, 30, start=30)
+    drain(store)
+    clock.advance(ms=5001)
+    store.tick()
+    store._maintenance.finish()
+    assert (store.root / "raymq.derived").read_bytes() == noted
+    with pytest.raises(OSError, match="derived files could not be made durable: restart"):
+        store.close()
+    assert (store.root / "abort").exists()
+    again = stores.open()
+    assert again.max_offset("Topic", 0) == 20
+
+
+def test_a_topic_of_many_queues_is_deleted_and_made_again(stores, draft, drain):
+    store = stores.open(commit_log_file_bytes=1 << 16)
+    fill(store, draft, 200, queues=100)
+    drain(store)
+    assert store.delete_topic("Topic") == 100
+    assert list(store.queues()) == []
+    assert not (store.root / "consumequeue" / "Topic").exists()
+    fill(store, draft, 100, queues=100)
+    drain(store)
+    shutil.rmtree(stores.directory / "killed", ignore_errors=True)
+    again = stores.open(stores.kill(store, "killed").name, commit_log_file_bytes=1 << 16)
+    assert [again.max_offset("Topic", queue_id) for queue_id in (0, 99)] == [1, 1]
