@@ -17,7 +17,7 @@ REPO = Path(__file__).parent.parent.parent
 TIMEOUT_S = 90
 
 
-@pytest.mark.parametrize("load", ["java-producer", "java-batch"])
+@pytest.mark.parametrize("load", ["java-producer", "java-push", "java-end-to-end"])
 def test_the_benchmark_prints_its_figures(kit: JavaKit, load: str) -> None:
     options = [
         "--only",
@@ -28,6 +28,8 @@ def test_the_benchmark_prints_its_figures(kit: JavaKit, load: str) -> None:
         "1",
         "--seconds",
         "1",
+        "--messages",
+        "20000",
         "--load",
         load,
         "--json",

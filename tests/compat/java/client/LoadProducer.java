@@ -2,12 +2,12 @@ package compat;
 
 import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
-import java.util.Arrays;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.concurrent.atomic.AtomicBoolean;
 import java.util.concurrent.atomic.AtomicReference;
+import java.util.stream.Collectors;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
 import org.apache.rocketmq.client.producer.SendResult;
 import org.apache.rocketmq.client.producer.SendStatus;
@@ -35,8 +35,7 @@ public final class LoadProducer {
         private final String topic;
         private final byte[] body;
         private final int batch;
-        long[] latenciesNs = new long[1 << 16];
-        int sends;
+        final Latencies latencies = new Latencies();
         int failed;
         int notOk;
 
@@ -80,10 +79,7 @@ public final class LoadProducer {
         }
 
         private void note(long latencyNs, boolean ok) {
-            if (sends == latenciesNs.length) {
-                latenciesNs = Arrays.copyOf(latenciesNs, sends * 2);
-            }
-            latenciesNs[sends++] = latencyNs;
+            latencies.add(latencyNs);
             notOk += ok ? 0 : 1;
         }
     }
@@ -131,34 +127,16 @@ public final class LoadProducer {
     }
 
     private static Map<String, Object> figures(List<Sender> senders, double seconds, int batch) {
-        int sends = senders.stream().mapToInt(sender -> sender.sends).sum();
-        long[] all = new long[sends];
-        int at = 0;
-        for (Sender sender : senders) {
-            System.arraycopy(sender.latenciesNs, 0, all, at, sender.sends);
-            at += sender.sends;
-        }
-        Arrays.sort(all);
+        long messages = senders.stream().mapToLong(sender -> sender.latencies.count()).sum() * batch;
         Map<String, Object> figures = new LinkedHashMap<>();
-        figures.put("messagesPerSecond", (double) sends * batch / seconds);
-        figures.put("p50Ms", milliseconds(all, 0.50));
-        figures.put("p99Ms", milliseconds(all, 0.99));
-        figures.put("meanMs", Arrays.stream(all).average().orElse(0) / 1e6);
-        figures.put("maxMs", milliseconds(all, 1.0));
-        figures.put("messages", (long) sends * batch);
+        figures.put("messagesPerSecond", messages / seconds);
+        Latencies.describe(senders.stream().map(sender -> sender.latencies).collect(Collectors.toList()), figures);
+        figures.put("messages", messages);
         figures.put("failed", senders.stream().mapToInt(sender -> sender.failed).sum());
         figures.put("notOk", senders.stream().mapToInt(sender -> sender.notOk).sum());
         figures.put("seconds", seconds);
         Exception error = FIRST_ERROR.get();
         figures.put("firstError", error == null ? "" : error.toString());
         return figures;
-    }
-
-    private static double milliseconds(long[] sortedNs, double share) {
-        if (sortedNs.length == 0) {
-            return 0;
-        }
-        int rank = (int) Math.ceil(share * sortedNs.length);
-        return sortedNs[Math.max(0, rank - 1)] / 1e6;
     }
 }

@@ -1,0 +1,120 @@
+package compat;
+
+import java.util.ArrayList;
+import java.util.LinkedHashMap;
+import java.util.List;
+import java.util.Map;
+import java.util.concurrent.CountDownLatch;
+import java.util.concurrent.TimeUnit;
+import java.util.concurrent.atomic.AtomicLong;
+import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
+import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyContext;
+import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
+import org.apache.rocketmq.client.producer.DefaultMQProducer;
+import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
+import org.apache.rocketmq.common.message.Message;
+import org.apache.rocketmq.common.message.MessageExt;
+import org.apache.rocketmq.remoting.protocol.RemotingSerializable;
+
+/**
+ * A push consumer with its defaults drains so many messages, which this program's producer has sent before in batches of 32.
+ *
+ * <p>Prints MEASURING when the consumer starts, and at the end one line of JSON: messagesPerSecond, messages, seconds, and
+ * bytes, those of the bodies. The clock runs from the start of the consumer to the last message's listener.
+ */
+public final class LoadConsumer {
+    private static final int BATCH = 32;
+    private static final int SENDERS = 8;
+    private static final long DRAIN_TIMEOUT_S = 600;
+
+    private LoadConsumer() {
+    }
+
+    public static void main(String[] args) {
+        try {
+            Arguments arguments = new Arguments(args);
+            String topic = arguments.text("topic", "LoadTest");
+            int messages = arguments.number("messages", 5_000_000) / (BATCH * SENDERS) * BATCH * SENDERS;
+            fill(arguments, topic, messages);
+            System.out.println(RemotingSerializable.toJson(drain(arguments, topic, messages), false));
+            System.out.flush();
+            System.exit(0);
+        } catch (Exception error) {
+            error.printStackTrace();
+            System.exit(1);
+        }
+    }
+
+    private static void fill(Arguments arguments, String topic, int messages) throws Exception {
+        DefaultMQProducer producer = new DefaultMQProducer("benchmark_producer");
+        producer.setNamesrvAddr(arguments.text("namesrv"));
+        producer.setInstanceName("fill");
+        producer.setCompressMsgBodyOverHowmuch(Integer.MAX_VALUE);
+        producer.setSendMsgTimeout(30_000);
+        producer.start();
+        Topics.create(producer, arguments.text("broker"), topic, arguments.number("queues", 8), 6);
+        byte[] body = new byte[arguments.number("size", 128)];
+        List<Thread> senders = new ArrayList<>();
+        AtomicLong sent = new AtomicLong();
+        for (int i = 0; i < SENDERS; i++) {
+            Thread sender = new Thread(() -> {
+                try {
+                    for (int left = messages / SENDERS; left > 0; left -= BATCH) {
+                        List<Message> batch = new ArrayList<>(BATCH);
+                        for (int j = 0; j < BATCH; j++) {
+                            batch.add(new Message(topic, body));
+                        }
+                        producer.send(batch);
+                        sent.addAndGet(BATCH);
+                    }
+                } catch (Exception error) {
+                    error.printStackTrace();
+                }
+            });
+            sender.start();
+            senders.add(sender);
+        }
+        for (Thread sender : senders) {
+            sender.join();
+        }
+        producer.shutdown();
+        if (sent.get() != messages) {
+            throw new IllegalStateException("only " + sent + " of " + messages + " messages were taken");
+        }
+    }
+
+    private static Map<String, Object> drain(Arguments arguments, String topic, int messages) throws Exception {
+        AtomicLong left = new AtomicLong(messages);
+        AtomicLong bytes = new AtomicLong();
+        CountDownLatch done = new CountDownLatch(1);
+        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer("benchmark_consumer");
+        consumer.setNamesrvAddr(arguments.text("namesrv"));
+        consumer.setInstanceName("drain");
+        consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
+        consumer.subscribe(topic, "*");
+        consumer.registerMessageListener((List<MessageExt> batch,
+                ConsumeConcurrentlyContext context) -> {
+            for (MessageExt message : batch) {
+                bytes.addAndGet(message.getBody().length);
+            }
+            if (left.addAndGet(-batch.size()) <= 0) {
+                done.countDown();
+            }
+            return ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
+        });
+        System.out.println("MEASURING");
+        long begin = System.nanoTime();
+        consumer.start();
+        if (!done.await(DRAIN_TIMEOUT_S, TimeUnit.SECONDS)) {
+            throw new IllegalStateException(left + " of " + messages + " messages did not come in " + DRAIN_TIMEOUT_S + " s");
+        }
+        double seconds = (System.nanoTime() - begin) / 1e9;
+        consumer.shutdown();
+        Map<String, Object> figures = new LinkedHashMap<>();
+        figures.put("messagesPerSecond", messages / seconds);
+        figures.put("messages", messages);
+        figures.put("bytes", bytes.get());
+        figures.put("seconds", seconds);
+        return figures;
+    }
+}
