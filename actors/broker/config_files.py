@@ -1,13 +1,14 @@
 """The broker's tables on disk: RocketMQ's `config/*.json`, saved off the loop when something has changed.
 
 A table is turned into plain data on the loop, in one go, and encoded, written and synced in a thread, one
-file at a time.
+file at a time. A table that may be large is encoded on the loop instead, a piece a turn: an encoder in a
+thread would keep the GIL from the loop all the same, and for longer.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,8 @@ GENERATIONS = "raymqGenerations.json"
 @dataclass(slots=True)
 class _Entry:
     file: JsonConfigFile
-    snapshot: Callable[[], dict[str, Any]]
+    snapshot: Callable[[], dict[str, Any]] | None = None
+    pieces: Callable[[], Iterator[bytes]] | None = None
     is_dirty: bool = False
 
 
@@ -50,6 +52,10 @@ class ConfigFiles:
         """From now on save what `snapshot` gives whenever the file is marked as changed."""
         self._entries[name] = _Entry(JsonConfigFile(self._directory / name), snapshot)
 
+    def keep_large(self, name: str, pieces: Callable[[], Iterator[bytes]]) -> None:
+        """As `keep`, for a table that `pieces` gives as JSON, little by little."""
+        self._entries[name] = _Entry(JsonConfigFile(self._directory / name), pieces=pieces)
+
     def changed(self, name: str) -> None:
         """Have the file saved at the next turn."""
         self._entries[name].is_dirty = True
@@ -61,9 +67,20 @@ class ConfigFiles:
                 if not entry.is_dirty:
                     continue
                 entry.is_dirty = False
-                content = entry.snapshot()
                 try:
-                    await asyncio.to_thread(entry.file.save, content)
+                    await _save(entry)
                 except OSError as error:
                     entry.is_dirty = True
                     _log.error("config_file_not_saved", file=name, error=str(error))
+
+
+async def _save(entry: _Entry) -> None:
+    """Raises OSError."""
+    if entry.pieces is not None:
+        text = bytearray()
+        for piece in entry.pieces():
+            text += piece
+            await asyncio.sleep(0)
+        await asyncio.to_thread(entry.file.save_text, bytes(text))
+    elif entry.snapshot is not None:
+        await asyncio.to_thread(entry.file.save, entry.snapshot())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from actors.broker.config_files import DELAYS, FILTERS, GENERATIONS, GROUPS, OFFSETS, TOPICS, ConfigFiles
@@ -22,6 +22,7 @@ from store.metadata import (
     SubscriptionGroupTable,
     TopicConfigTable,
 )
+from store.metadata.pieces import table_pieces
 
 _log = get_logger(__name__)
 
@@ -48,8 +49,8 @@ class BrokerTables:
         offset_table = ConsumerOffsetTable.from_json(files.load(OFFSETS) or {}, clock)
         files.keep(TOPICS, topic_table.to_json)
         files.keep(GROUPS, group_table.to_json)
-        files.keep(OFFSETS, offset_table.to_json)
-        files.keep(GENERATIONS, self._generations_to_json)
+        files.keep_large(OFFSETS, offset_table.to_pieces)
+        files.keep_large(GENERATIONS, self._generation_pieces)
         self.topics = Topics(settings, topic_table, self._topic_changed)
         self.groups = Groups(settings, group_table, self._group_changed)
         self.offsets = ConsumerOffsets(offset_table, _generations_from_json(files.load(GENERATIONS) or {}))
@@ -109,12 +110,8 @@ class BrokerTables:
             self._files.changed(FILTERS)
         self._on_topics_changed()
 
-    def _generations_to_json(self) -> dict[str, Any]:
-        generations = {
-            key: {str(queue): generation for queue, generation in queues.items()}
-            for key, queues in self.offsets.generations.items()
-        }
-        return {"generations": generations}
+    def _generation_pieces(self) -> Iterator[bytes]:
+        return table_pieces({}, "generations", self.offsets.generations)
 
 
 def _generations_from_json(content: dict[str, Any]) -> dict[str, dict[int, int]]:

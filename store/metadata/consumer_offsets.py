@@ -1,6 +1,6 @@
 """`consumerOffset.json`: what each group will read next of each queue."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -8,6 +8,7 @@ from store.clock import Clock
 from store.errors import StoreError
 from store.metadata.data_version import DATA_VERSION, DataVersion
 from store.metadata.fields import entries, typed
+from store.metadata.pieces import table_pieces
 
 COMMITS_A_VERSION = 500  # RocketMQ's consumerOffsetUpdateVersionStep
 
@@ -48,6 +49,11 @@ class ConsumerOffsetTable:
             for key, queues in self.offsets.items()
         }
         return {**self.unknown, DATA_VERSION: self.data_version.to_json(), _TABLE: table}
+
+    def to_pieces(self) -> Iterator[bytes]:
+        """The same as text, in pieces between which others may work."""
+        head = {**self.unknown, DATA_VERSION: self.data_version.to_json()}
+        return table_pieces(head, _TABLE, self.offsets)
 
     def commit(self, group: str, topic: str, queue_id: int, offset: int) -> None:
         """`group` will read `offset` next; a lower one than before is taken too, as a reset does that."""

@@ -70,10 +70,12 @@ class JsonConfigFile:
 
     def save(self, content: dict[str, Any]) -> None:
         """Put `content` in the file's place, durably. Raises OSError."""
+        options = orjson.OPT_INDENT_2 | orjson.OPT_SORT_KEYS | orjson.OPT_NON_STR_KEYS
+        self.save_text(orjson.dumps(content, option=options))
+
+    def save_text(self, text: bytes) -> None:
+        """Put `text`, which is the JSON of an object, in the file's place, durably. Raises OSError."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        text = orjson.dumps(
-            content, option=orjson.OPT_INDENT_2 | orjson.OPT_SORT_KEYS | orjson.OPT_NON_STR_KEYS
-        )
         with self._temporary.open("wb") as file:
             file.write(text)
             file.flush()
