@@ -16,10 +16,11 @@ from store.errors import StoreError
 from store.kernels import walk
 from store.log_paths import LogPaths
 from store.logs import get_logger
-from store.mapped_file import MappedFile, file_name
+from store.mapped_file import HEAD_BYTES, MappedFile, file_name
 from store.message.buffers import Buffer
 from store.message.record import BLANK_BYTES, encode_blank
 from store.positions import Positions
+from store.residency import RECENT_BYTES, Cold, FileRange, Residency
 from store.retired import RetiredFile
 
 _log = get_logger(__name__)
@@ -39,11 +40,13 @@ class CommitLog:
         *,
         max_open_files: int = 512,
         read_only: bool = False,
+        residency: Residency | None = None,
     ) -> None:
         """Look at the files that are there. Raises StoreError for what does not belong there."""
         self.paths = paths
         self.file_bytes = file_bytes
         self.positions = positions
+        self.residency = residency or Residency()
         self._read_only = read_only
         self._max_open_files = max_open_files
         self._directory_of = paths.scan(file_bytes)
@@ -221,7 +224,7 @@ class CommitLog:
     def slice(self, offset: int, size_bytes: int) -> memoryview:
         """The bytes [offset, offset + size_bytes), which stand in one file and below `written`.
 
-        Raises StoreError.
+        Raises StoreError, and Cold where it must not wait.
         """
         if not self.positions.min <= offset <= offset + size_bytes <= self.positions.written:
             raise StoreError(
@@ -232,19 +235,43 @@ class CommitLog:
         place = offset - file.base
         if place + size_bytes > file.size_bytes:
             raise StoreError(f"{size_bytes:,} bytes lead over the file's end", file.path, place)
+        if self.may_be_cold(offset):
+            self.residency.require(file, place, place + size_bytes)
         return file.view[place : place + size_bytes]
 
     def record_at(self, offset: int) -> memoryview:
-        """The record that stands at `offset`, checked with its CRC. Raises StoreError when there is none."""
+        """The record that stands at `offset`, checked with its CRC.
+
+        Raises StoreError when there is none, and Cold where it must not wait.
+        """
         if not self.positions.min <= offset < self.positions.written:
             raise StoreError(f"offset {offset:,} is outside the log", str(self.paths))
         file = self.file_at(offset)
         place = offset - file.base
         limit = min(self.positions.written, file.end) - file.base
+        if self.may_be_cold(offset) and (lacks := self.lacking_record(offset)) is not None:
+            raise Cold([lacks])
         size = walk.check_record_at(file.array, place, limit, file.base, True)
         if size <= 0:
             raise StoreError(walk.REASONS.get(size, "only a blank stands here"), file.path, place)
         return file.view[place : place + size]
+
+    def may_be_cold(self, offset: int) -> bool:
+        """Whether a read here must ask for the page cache first: it may not wait, and this is not fresh."""
+        return self.residency.is_required and offset < self.positions.written - RECENT_BYTES
+
+    def lacking_record(self, offset: int) -> FileRange | None:
+        """What of the record at `offset` is not in the page cache; None where all is, or no record can be."""
+        if not self.positions.min <= offset < self.positions.written:
+            return None
+        file = self.file_at(offset)
+        place = offset - file.base
+        limit = min(self.positions.written, file.end) - file.base
+        lacks = self.residency.lacking(file, place, min(place + HEAD_BYTES, limit))
+        if lacks is not None:
+            return lacks
+        size = int.from_bytes(file.view[place : place + 4], "big")
+        return self.residency.lacking(file, place, min(place + max(size, HEAD_BYTES), limit))
 
     def descriptors(self, begin: int, end: int) -> list[int]:
         """The descriptors of the files that [begin, end) lies in."""

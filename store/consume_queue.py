@@ -18,6 +18,7 @@ from typing import NamedTuple
 from store.errors import StoreError
 from store.files import Descriptors, running_crc, settled_time_ns, zero_data
 from store.files import write_all as write_bytes
+from store.residency import Residency
 
 UNIT_BYTES = 20
 FILLER_SIZE = 0x7FFFFFFF
@@ -44,6 +45,7 @@ class QueueFiles(NamedTuple):
     file_bytes: int
     descriptors: Descriptors
     changed: "list[ConsumeQueue]"
+    residency: Residency
 
 
 class QueueNote(NamedTuple):
@@ -289,18 +291,23 @@ class ConsumeQueue:
     # ---- read ----------------------------------------------------------------------------------------------
 
     def read_units(self, offset: int, count: int) -> bytes:
-        """Up to `count` units from `offset` on, no further than the end of the file. Raises StoreError."""
+        """Up to `count` units from `offset` on, no further than the end of the file.
+
+        Raises StoreError, and Cold where it must not wait.
+        """
         per_file = self.units_per_file
         count = min(count, self.next_offset - offset, per_file - offset % per_file)
         if count <= 0 or offset < self.first_offset:
             return b""
         wanted_bytes = count * UNIT_BYTES
+        place = offset * UNIT_BYTES % self._files.file_bytes
+        path = self.file_path(offset)
         try:
-            units = os.pread(self._file(offset), wanted_bytes, offset * UNIT_BYTES % self._files.file_bytes)
+            units = self._files.residency.pread(self._file(offset), wanted_bytes, place, path)
         except OSError as error:
-            raise StoreError(f"cannot be read: {error.strerror}", self.file_path(offset)) from error
+            raise StoreError(f"cannot be read: {error.strerror}", path) from error
         if len(units) != wanted_bytes:
-            raise StoreError("is shorter than it was", self.file_path(offset), len(units))
+            raise StoreError("is shorter than it was", path, len(units))
         return units
 
     def unit_at(self, offset: int) -> Unit:

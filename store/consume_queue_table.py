@@ -10,6 +10,7 @@ from store.consume_queue_check import check_queue
 from store.errors import StoreError
 from store.files import Descriptors
 from store.logs import get_logger
+from store.residency import Residency
 
 _log = get_logger(__name__)
 
@@ -31,11 +32,12 @@ class ConsumeQueueTable:
         file_bytes: int,
         descriptors: Descriptors,
         make_queue: type[ConsumeQueue] = ConsumeQueue,
+        residency: Residency | None = None,
     ) -> None:
         self.root = root
         self._root = str(root)
         self._make_queue = make_queue
-        self.files = QueueFiles(file_bytes, descriptors, [])
+        self.files = QueueFiles(file_bytes, descriptors, [], residency or Residency())
         self._queues: dict[tuple[str, int], ConsumeQueue] = {}
         self._by_bytes: dict[tuple[bytes, int], ConsumeQueue] = {}
         self.gone: list[tuple[str, int]] = []

@@ -41,6 +41,29 @@ class IndexNote(NamedTuple):
         return int(_TIMES_AND_OFFSETS.unpack_from(bytes.fromhex(self.header))[3])
 
 
+class IndexView:
+    """What a search needs of an index file; it keeps the map, so that the file may be closed or removed."""
+
+    __slots__ = ("_array", "_slots")
+
+    def __init__(self, array: NDArray[np.uint8], slots: int) -> None:
+        self._array = array
+        self._slots = slots
+
+    def select(self, key_hash: int, begin_ms: int, end_ms: int, limit: int) -> list[int]:
+        """Physical offsets of up to `limit` entries with this hash within the times, newest first.
+
+        For any thread: it waits for pages that have to come from the disk, without the GIL.
+        """
+        begin, end, _, _ = _TIMES_AND_OFFSETS.unpack_from(self._array.data)
+        if begin > end_ms or end + 999 < begin_ms:
+            return []
+        found = np.empty(limit, dtype=np.int64)
+        count = kernel.select_key(self._array, self._slots, key_hash, begin_ms, end_ms, found)
+        offsets: list[int] = found[:count].tolist()
+        return offsets
+
+
 class IndexFile:
     """One mapped index file with `slots` hash slots and room for `capacity` − 1 entries."""
 
@@ -138,11 +161,13 @@ class IndexFile:
             self.array[:HEADER_BYTES] = np.frombuffer(header, dtype=np.uint8)
         return None if self.is_sound() else "its chains are not what its entries make"
 
+    def view(self) -> IndexView:
+        """What a search needs of it."""
+        return IndexView(self.array, self.slots)
+
     def select(self, key_hash: int, begin_ms: int, end_ms: int, limit: int) -> list[int]:
-        """Physical offsets of up to `limit` entries with this hash within the times, newest first."""
-        found = np.empty(limit, dtype=np.int64)
-        count = kernel.select_key(self.array, self.slots, key_hash, begin_ms, end_ms, found)
-        return [int(offset) for offset in found[:count]]
+        """As `IndexView.select`."""
+        return self.view().select(key_hash, begin_ms, end_ms, limit)
 
     def is_sound(self) -> bool:
         """Whether slots, chains and header agree with the entries."""

@@ -1,6 +1,6 @@
 """IndexService: the index files of a store, one after the other, and queries over all of them."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from store.errors import StoreError
-from store.index_file import IndexFile, IndexNote, index_file_bytes
+from store.index_file import IndexFile, IndexNote, IndexView, index_file_bytes
 from store.kernels.index import HEADER_BYTES, KEY_PHYSICAL_OFFSET, KEY_TIMESTAMP, SLOT_BYTES
 from store.logs import get_logger
 
@@ -25,6 +25,28 @@ def index_file_name(timestamp_ms: int, after: str | None) -> str:
     local = datetime.fromtimestamp(timestamp_ms / 1000, tz=UTC).astimezone()
     name = local.strftime("%Y%m%d%H%M%S") + f"{timestamp_ms % 1000:03d}"
     return name if after is None or name > after else f"{int(after) + 1:017d}"
+
+
+class IndexSearch:
+    """Finds entries in index files, whose pages may have to come from the disk: `run` is for any thread."""
+
+    def __init__(
+        self, files: Sequence[IndexView], key_hash: int, begin_ms: int, end_ms: int, limit: int
+    ) -> None:
+        self._files = files
+        self._key_hash = key_hash
+        self._begin_ms = begin_ms
+        self._end_ms = end_ms
+        self._limit = limit
+
+    def run(self) -> list[int]:
+        """Physical offsets of up to `limit` records, newest first."""
+        found: list[int] = []
+        for file in self._files:
+            found += file.select(self._key_hash, self._begin_ms, self._end_ms, self._limit - len(found))
+            if len(found) >= self._limit:
+                break
+        return found
 
 
 class IndexService:
@@ -181,16 +203,9 @@ class IndexService:
 
     # ---- query ---------------------------------------------------------------------------------------------
 
-    def select(self, key_hash: int, begin_ms: int, end_ms: int, limit: int) -> Iterator[int]:
-        """Physical offsets of up to `limit` records that may have a key of this hash, newest first."""
-        for file in reversed(self._files):
-            if file.count <= 1 or file.begin_timestamp > end_ms or file.end_timestamp + 999 < begin_ms:
-                continue
-            for offset in file.select(key_hash, begin_ms, end_ms, limit):
-                yield offset
-                limit -= 1
-            if limit <= 0:
-                return
+    def search(self, key_hash: int, begin_ms: int, end_ms: int, limit: int) -> "IndexSearch":
+        """A search for records that may have a key of this hash, as the index is now."""
+        return IndexSearch([file.view() for file in reversed(self._files)], key_hash, begin_ms, end_ms, limit)
 
     def take_dirty_paths(self) -> list[str]:
         """The files written since the last call, for whoever makes them durable."""

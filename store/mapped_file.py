@@ -52,11 +52,23 @@ class MappedFile:
     Slices of its view keep the map alive after `close` (law 10).
     """
 
-    __slots__ = ("_descriptor", "_map", "array", "base", "is_writable", "path", "size_bytes", "view")
+    __slots__ = (
+        "_descriptor",
+        "_map",
+        "address",
+        "array",
+        "base",
+        "is_writable",
+        "name",
+        "path",
+        "size_bytes",
+        "view",
+    )
 
     def __init__(self, path: Path, base: int, size_bytes: int, *, copy_on_write: bool = False) -> None:
         """Map the file. With `copy_on_write` nothing that is written ever reaches the file (dump)."""
         self.path = path
+        self.name = str(path)
         self.base = base
         self.size_bytes = size_bytes
         self.is_writable = not copy_on_write
@@ -70,6 +82,7 @@ class MappedFile:
             raise
         self.view = memoryview(self._map)
         self.array: NDArray[np.uint8] = np.frombuffer(self._map, dtype=np.uint8)
+        self.address = self.array.ctypes.data
 
     @property
     def end(self) -> int:

@@ -9,15 +9,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from store.commit_log import CommitLog
-from store.consume_queue import UNIT_BYTES, ConsumeQueue
+from store.consume_queue import UNIT, UNIT_BYTES, ConsumeQueue
 from store.kernels import read as kernel
 from store.logs import get_logger
+from store.mapped_file import MappedFile
+from store.residency import JOINED_GAP_BYTES, Cold
 
 _log = get_logger(__name__)
 
 # A filtered read looks at so many units at most (RocketMQ's maxFilterMessageSize: 16,000 bytes of units), or
 # at as many as messages are wanted where that is more.
 _FILTER_SCAN_UNITS = 800
+# A span of the log up to here is looked at as a whole before each record's place is.
+_NEAR_BYTES = 1024 * 1024
 
 
 class GetMessageStatus(IntEnum):
@@ -71,6 +75,7 @@ class MessageReader:
         self._log = log
         self._progress = np.zeros(kernel.READ_FIELDS, dtype=np.int64)
         self._runs = np.zeros((kernel.RUNS_MAX, 2), dtype=np.int64)
+        self._spans = np.zeros((kernel.SPANS_MAX, 2), dtype=np.int64)
         self.bad_units = 0
 
     def read(
@@ -84,7 +89,7 @@ class MessageReader:
         """Up to `max_messages` records and `max_bytes` (one record at least); no further than one file of
         units.
 
-        Raises StoreError when the queue cannot be read.
+        Raises StoreError when the queue cannot be read, and Cold where it must not wait.
         """
         nothing = misplaced(queue, offset)
         if nothing is not None or queue is None:
@@ -129,6 +134,10 @@ class MessageReader:
                 continue
             file = self._log.file_at(physical_offset)
             limit = min(self._log.positions.written, file.end) - file.base
+            if self._log.may_be_cold(physical_offset):
+                max_messages = self._require(
+                    file, limit, units, codes, tags_codes is not None, max_messages, max_bytes
+                )
             runs, status = kernel.gather_records(
                 file.array, limit, file.base, units, first, queue.queue_id, topic, codes,
                 tags_codes is not None, max_messages, max_bytes, progress, self._runs,
@@ -142,6 +151,37 @@ class MessageReader:
         result.message_count = int(progress[kernel.READ_MESSAGES])
         result.size_bytes = int(progress[kernel.READ_BYTES])
         result.next_begin_offset = first + int(progress[kernel.READ_UNITS])
+
+    def _require(
+        self,
+        file: MappedFile,
+        limit: int,
+        units: NDArray[np.uint8],
+        codes: NDArray[np.int64],
+        filters: bool,
+        max_messages: int,
+        max_bytes: int,
+    ) -> int:
+        """Raise Cold unless all that the next read of this file looks at is in the page cache.
+
+        Returns up to how many messages that read may go on: it lies in few places, or the wait would be long.
+        """
+        residency, progress = self._log.residency, self._progress
+        first = int(progress[kernel.READ_UNITS]) * UNIT_BYTES
+        begin = UNIT.unpack_from(units.data, first)[0] - file.base
+        last, size, _ = UNIT.unpack_from(units.data, len(units) - UNIT_BYTES)
+        end = last - file.base + size
+        if 0 < end - begin <= _NEAR_BYTES and residency.lacking(file, begin, min(end, limit)) is None:
+            return max_messages
+        spans, messages = kernel.record_spans(
+            limit, file.base, units, codes, filters, max_messages, max_bytes, progress, JOINED_GAP_BYTES,
+            self._spans,
+        )  # fmt: skip
+        found = [residency.lacking(file, begin, end) for begin, end in self._spans[:spans].tolist()]
+        lacks = [each for each in found if each is not None]
+        if lacks:
+            raise Cold(lacks)
+        return min(max_messages, messages) if spans == kernel.SPANS_MAX else max_messages
 
     def _skip_bad(self, queue: ConsumeQueue, offset: int, physical_offset: int) -> None:
         """A unit that does not lead to its record is told and passed over; good ones after it are served."""

@@ -32,12 +32,12 @@ from store.opening import StoreParts, open_parts, recover
 from store.positions import Callback, Positions
 from store.queries import (
     FOREVER_MS,
-    has_key,
+    KeyQuery,
     offset_by_timestamp,
-    query_by_key,
     store_timestamp_at,
     store_timestamp_of,
 )
+from store.residency import Residency
 from store.retention import Retention
 from store.settings import StoreSettings
 
@@ -72,6 +72,7 @@ class MessageStore:
         self.settings = settings
         self.identity = name
         self.positions: Positions = parts.positions
+        self.resident_only: Residency = parts.residency
         self._clock = clock
         self._guards = guards
         self._parts = parts
@@ -329,6 +330,7 @@ class MessageStore:
         self.flush_done(job)
 
     # ---- read ----------------------------------------------------------------------------------------------
+    # Within `with store.resident_only:` each of these raises Cold where it would have to wait for the disk.
 
     def get_message(
         self,
@@ -393,22 +395,30 @@ class MessageStore:
         queue = self._find(topic, queue_id)
         return offset_by_timestamp(self._log, queue, timestamp_ms, upper=upper) if queue is not None else 0
 
+    def key_query(
+        self, topic: str, key: str, max_messages: int = 64, begin_ms: int = 0, end_ms: int = FOREVER_MS
+    ) -> KeyQuery | None:
+        """A search by key in steps; None without an index."""
+        index = self._parts.index
+        if index is None:
+            return None
+        return KeyQuery(self._log, index, topic, key, max_messages, begin_ms, end_ms)
+
     def query_by_key(
         self, topic: str, key: str, max_messages: int = 64, begin_ms: int = 0, end_ms: int = FOREVER_MS
     ) -> list[memoryview]:
-        """Records with this very key, the newest `max_messages`, in the order of the log."""
-        index = self._parts.index
-        return (
-            query_by_key(self._log, index, topic, key, max_messages, begin_ms, end_ms)
-            if index is not None
-            else []
-        )
+        """Records with this very key, the newest `max_messages`, in the order of the log. May wait."""
+        query = self.key_query(topic, key, max_messages, begin_ms, end_ms)
+        if query is None:
+            return []
+        query.find()
+        while not query.look():
+            pass
+        return query.records
 
     def find_unique_key(self, topic: str, unique_key: str) -> memoryview | None:
         """The first record of the topic with this UNIQ_KEY."""
-        records = [
-            record for record in self.query_by_key(topic, unique_key) if has_key(record, topic, unique_key)
-        ]
+        records = self.query_by_key(topic, unique_key)
         return records[0] if records else None
 
     def queues(self) -> Iterator[tuple[str, int]]:

@@ -15,6 +15,7 @@ from store.log_paths import LogPaths
 from store.logs import get_logger
 from store.positions import Positions
 from store.recovery import Lack, Tail, dispatch_start, find_tail, scan_start
+from store.residency import Residency
 from store.settings import StoreSettings
 from store.summary import read_summary
 
@@ -35,6 +36,7 @@ class StoreParts:
     index: IndexService | None
     dispatcher: Dispatcher
     descriptors: Descriptors
+    residency: Residency
     checkpoint: StoreCheckpoint
     tail: Tail
     dispatched_from: int
@@ -54,15 +56,24 @@ def open_parts(root: Path, settings: StoreSettings) -> StoreParts:
     Raises StoreError for files that do not belong there or are those of other settings.
     """
     positions = Positions(settings.flush)
+    residency = Residency()
     paths = LogPaths(
         root,
         settings.commit_log_paths,
         settings.read_only_commit_log_paths,
         full_percent=lambda: settings.disk_force_clean_percent,
     )
-    log = CommitLog(paths, settings.commit_log_file_bytes, positions, max_open_files=settings.max_open_files)
+    log = CommitLog(
+        paths,
+        settings.commit_log_file_bytes,
+        positions,
+        max_open_files=settings.max_open_files,
+        residency=residency,
+    )
     descriptors = Descriptors(settings.max_open_files)
-    queues = ConsumeQueueTable(root / CONSUME_QUEUE, settings.consume_queue_file_bytes, descriptors)
+    queues = ConsumeQueueTable(
+        root / CONSUME_QUEUE, settings.consume_queue_file_bytes, descriptors, residency=residency
+    )
     queues.check_settings()
     index = (
         IndexService(root / INDEX, settings.index_slots, settings.index_entries) if settings.index else None
@@ -72,7 +83,7 @@ def open_parts(root: Path, settings: StoreSettings) -> StoreParts:
     dispatcher = Dispatcher(log, queues, index, settings.delay_levels_ms(), settings.dispatch_slice_bytes)
     checkpoint = StoreCheckpoint.read(root / CHECKPOINT)
     return StoreParts(
-        positions, log, queues, index, dispatcher, descriptors, checkpoint, Tail(0, -1, 0, 0, 0), 0
+        positions, log, queues, index, dispatcher, descriptors, residency, checkpoint, Tail(0, -1, 0, 0, 0), 0
     )
 
 

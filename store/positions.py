@@ -76,6 +76,11 @@ class Positions:
         return bool(self._waiters)
 
     @property
+    def waiting(self) -> int:
+        """How many wait to be called back."""
+        return len(self._waiters)
+
+    @property
     def first_waiting(self) -> int:
         """The lowest offset that somebody waits for; call only if somebody does."""
         return self._waiters[0].offset

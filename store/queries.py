@@ -9,12 +9,14 @@ from store.index_service import IndexService
 from store.kernels.java_hash import plain_key_hash
 from store.message.buffers import Buffer
 from store.message.record import MAGIC_V1, MAGIC_V2, decode_record
+from store.residency import Cold
 
 FOREVER_MS = 0x7FFF_FFFF_FFFF_FFFF
 # Hash-equal candidates beyond the messages wanted: a file's chain may hold other keys of the same hash.
 _CANDIDATES_MAX = 65_536
 _SIZE_AND_MAGIC = Struct(">ii")
 _OWN_OFFSET = Struct(">q")
+_LOOKED_AT_ONCE = 64
 
 
 def has_key(record: Buffer, topic: str, key: str) -> bool:
@@ -26,25 +28,71 @@ def has_key(record: Buffer, topic: str, key: str) -> bool:
     )
 
 
-def query_by_key(
-    log: CommitLog, index: IndexService, topic: str, key: str, max_messages: int, begin_ms: int, end_ms: int
-) -> list[memoryview]:
-    """The newest `max_messages` records with this key and time, in the order of the log."""
-    found: dict[int, memoryview] = {}
-    if not key:
-        return []
-    for offset in index.select(plain_key_hash(f"{topic}#{key}".encode()), begin_ms, end_ms, _CANDIDATES_MAX):
-        if offset in found:
-            continue
+class KeyQuery:
+    """A search by key. `find` may run in any thread; then, on the store's own, `look` until it is done."""
+
+    def __init__(
+        self,
+        log: CommitLog,
+        index: IndexService,
+        topic: str,
+        key: str,
+        max_messages: int,
+        begin_ms: int,
+        end_ms: int,
+    ) -> None:
+        """For the newest `max_messages` records with this very key that were stored in [begin_ms, end_ms]."""
+        self._log = log
+        self._topic = topic
+        self._key = key
+        self._max_messages = max_messages if key else 0
+        self._begin_ms = begin_ms
+        self._end_ms = end_ms
+        key_hash = plain_key_hash(f"{topic}#{key}".encode())
+        self._search = index.search(key_hash, begin_ms, end_ms, _CANDIDATES_MAX)
+        self._candidates: list[int] = []
+        self._looked_at = 0
+        self._found: dict[int, memoryview] = {}
+
+    def find(self) -> None:
+        """Find the candidates: records with a key of the same hash."""
+        if self._max_messages:
+            self._candidates = self._search.run()
+
+    def look(self) -> bool:
+        """Look at the next candidates, some tens of them; returns whether all is done.
+
+        Raises Cold where it must not wait: then it is to be called again.
+        """
+        stop = self._looked_at + _LOOKED_AT_ONCE
+        some = self._candidates[self._looked_at : stop]
+        if self._log.residency.is_required:
+            lacks = [each for offset in some if (each := self._log.lacking_record(offset)) is not None]
+            if lacks:
+                raise Cold(lacks)
+        for offset in some:
+            if len(self._found) >= self._max_messages:
+                return True
+            self._look_at(offset)
+        self._looked_at = stop
+        return len(self._found) >= self._max_messages or stop >= len(self._candidates)
+
+    def _look_at(self, offset: int) -> None:
+        if offset in self._found:
+            return
         try:
-            record = log.record_at(offset)
+            record = self._log.record_at(offset)
         except StoreError:  # deleted with its log file, or an index entry gone bad: the others still count
-            continue
-        if has_key(record, topic, key) and begin_ms <= store_timestamp_of(record) <= end_ms:
-            found[offset] = record
-            if len(found) == max_messages:
-                break
-    return [found[offset] for offset in sorted(found)]
+            return
+        if self._begin_ms <= store_timestamp_of(record) <= self._end_ms and has_key(
+            record, self._topic, self._key
+        ):
+            self._found[offset] = record
+
+    @property
+    def records(self) -> list[memoryview]:
+        """What has been found, in the order of the log."""
+        return [self._found[offset] for offset in sorted(self._found)]
 
 
 def offset_by_timestamp(log: CommitLog, queue: ConsumeQueue, timestamp_ms: int, *, upper: bool) -> int:

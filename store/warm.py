@@ -7,8 +7,11 @@ sends a few messages through a throw-away store, on every path that a broker's m
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import numpy as np
+
 from store.clock import SystemClock
 from store.identity import StoreIdentity
+from store.kernels import read
 from store.kernels.warm import load_kernels
 from store.message.batch import encode_batch
 from store.message.hosts import Host
@@ -60,6 +63,17 @@ def _send(store: MessageStore) -> None:
 def _read(store: MessageStore) -> None:
     for codes in (None, frozenset({tags_code("tag")}), frozenset({tags_code("other"), tags_code("another")})):
         store.get_message(_TOPIC, 0, 0, 32, 1 << 20, codes)
+    _load_spans()
     store.query_by_key(_TOPIC, "key")
     store.offset_by_timestamp(_TOPIC, 0, 1)
     store.record_at(0)
+
+
+def _load_spans() -> None:
+    """Only reads of what is not fresh come here."""
+    nothing = np.zeros(0, dtype=np.int64)
+    progress = np.zeros(read.READ_FIELDS, dtype=np.int64)
+    spans = np.zeros((1, 2), dtype=np.int64)
+    # As a reader has them: units lie in bytes, which cannot be written to.
+    units = np.frombuffer(bytes(read.UNIT_BYTES), dtype=np.uint8)
+    read.record_spans(0, 0, units, nothing, False, 1, 1, progress, 0, spans)

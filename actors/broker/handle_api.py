@@ -29,6 +29,7 @@ from actors.broker.acks import PendingAck
 from actors.broker.hold import HeldPull, HeldPulls
 from actors.broker.offsets import NO_OFFSET, ConsumerOffsets
 from actors.broker.pull import Puller, PullOutcome, PullRequest
+from actors.broker.reads import TRIES_OF_A_PULL, Reads
 from actors.broker.send import Sender
 from actors.broker.subscriptions import tags_codes_of
 from actors.broker.wire import PULL_RECORDS_BYTES_MAX, SplitsBody
@@ -121,6 +122,7 @@ class HandleApi:
         self,
         sender: Sender,
         puller: Puller,
+        reads: Reads,
         held: HeldPulls,
         offsets: ConsumerOffsets,
         splits: Callable[[str], SplitsBody],
@@ -131,6 +133,7 @@ class HandleApi:
     ) -> None:
         self._sender = sender
         self._puller = puller
+        self._reads = reads
         self._held = held
         self._offsets = offsets
         self._splits = splits
@@ -167,10 +170,10 @@ class HandleApi:
                 tags_codes_of(fields["tags"]),
                 min(fields["wait_ms"], MAX_WAIT_MS),
             )
-            outcome = self._puller.read(pull)
+            outcome = await self._read_now(pull)
             if outcome.code == ResponseCode.PULL_NOT_FOUND and pull.wait_ms > 0:
                 await self._wait(pull)
-                outcome = self._puller.read(pull)
+                outcome = await self._read_now(pull)
         except (Refused, MessageIllegal, StoreError) as error:
             return refusal(error)
         return reply(_read_reply(outcome))
@@ -197,6 +200,10 @@ class HandleApi:
     def describe(self) -> bytes:
         """Who and where the broker is, and how far its store has come."""
         return reply(self._describe())
+
+    async def _read_now(self, pull: PullRequest) -> PullOutcome:
+        self._puller.catch_up()
+        return await self._reads.settled(lambda: self._puller.read(pull), TRIES_OF_A_PULL)
 
     async def _append(self, topic: str, queue: int, batch: bytes) -> dict[str, object]:
         ack = _FutureAck()

@@ -13,6 +13,7 @@ from actors.broker.clients import Clients
 from actors.broker.groups import Groups
 from actors.broker.hold import HeldPull, HeldPulls
 from actors.broker.offsets import ConsumerOffsets
+from actors.broker.reads import Reads
 from actors.broker.settings import BrokerSettings
 from actors.broker.stats import BrokerStats
 from actors.broker.subscriptions import require_tag_type, tags_codes_of
@@ -32,9 +33,6 @@ COMMIT_OFFSET = 0x1
 SUSPEND = 0x2
 SUBSCRIPTION = 0x4
 
-# A woken pull whose connection still has too much to write is looked at again after this time.
-SLOW_READER_RETRY_NS = 20_000_000
-NEVER_ARRIVES = 1 << 62
 _WATCHED = "held_pulls_watch_close"
 
 _CODES = {
@@ -81,6 +79,44 @@ def outcome_of(found: GetMessageResult, offset: int) -> PullOutcome:
     return PullOutcome(code, found.next_begin_offset, found)
 
 
+def answer_of(outcome: PullOutcome) -> RemotingCommand:
+    """The answer to a pull."""
+    found = outcome.found
+    ext = {
+        "suggestWhichBrokerId": "0",
+        "nextBeginOffset": str(outcome.next_offset),
+        "minOffset": str(found.min_offset),
+        "maxOffset": str(found.max_offset),
+        "count": str(found.message_count),
+    }
+    remark = None if outcome.code == ResponseCode.SUCCESS else found.status.name
+    return RemotingCommand.response(outcome.code, remark, ext, parts=found.slices)
+
+
+class _WaitingPull(HeldPull):
+    """A held pull of a connection. There may be 50,000: it keeps as little as it can."""
+
+    __slots__ = ("context", "request")
+
+    def __init__(
+        self,
+        context: RequestContext,
+        request: PullRequest,
+        deadline_ns: int,
+        resume: Callable[[HeldPull], None],
+    ) -> None:
+        self.topic = request.topic
+        self.queue_id = request.queue_id
+        self.offset = request.offset
+        self.tags_codes = request.tags_codes
+        self.deadline_ns = deadline_ns
+        self.owner = context.connection
+        self.resume = resume
+        self.is_held = False
+        self.context = context
+        self.request = request
+
+
 class Puller:
     """Answers pulls."""
 
@@ -88,6 +124,7 @@ class Puller:
         self,
         settings: BrokerSettings,
         store: MessageStore,
+        reads: Reads,
         topics: Topics,
         groups: Groups,
         offsets: ConsumerOffsets,
@@ -98,16 +135,18 @@ class Puller:
         stats: BrokerStats,
     ) -> None:
         """`catch_up` makes readable what is confirmed."""
-        self._catch_up = catch_up
+        self.catch_up = catch_up
         self._stats = stats
         self._settings = settings
         self._store = store
+        self._reads = reads
         self._topics = topics
         self._groups = groups
         self._offsets = offsets
         self._clients = clients
         self._held = held
         self._clock = clock
+        self._resume_held = self._resume  # one bound method for all that wait
 
     def pull(self, context: RequestContext) -> None:
         """PULL_MESSAGE and LITE_PULL_MESSAGE, within RocketMQ's limits of messages and bytes."""
@@ -152,14 +191,13 @@ class Puller:
         self._answer_or_hold(context, request)
 
     def read(self, request: PullRequest) -> PullOutcome:
-        """Read a queue now. Raises `Refused` when the topic, the queue or the permission to read it is
-        missing.
+        """Read a queue, as far as it has been dispatched (`catch_up`). Raises `Refused` when the topic, the
+        queue or the permission to read it is missing, and Cold where it must not wait.
         """
         self._check_queue(request.topic, request.queue_id)
         return self._read(request)
 
     def _read(self, request: PullRequest) -> PullOutcome:
-        self._catch_up()
         if self._offsets.resets and (moved := self._reset(request)) is not None:
             return moved
         found = self._store.get_message(
@@ -190,50 +228,39 @@ class Puller:
         )
 
     def _answer_or_hold(self, context: RequestContext, request: PullRequest) -> None:
-        outcome = self._read(request)
-        if outcome.code != ResponseCode.PULL_NOT_FOUND or request.wait_ms <= 0:
-            self._answer(context, outcome)
-            return
-        self._hold(context, request, request.offset, request.wait_ms * 1_000_000)
-
-    def _hold(self, context: RequestContext, request: PullRequest, offset: int, wait_ns: int) -> None:
-        connection = context.connection
-        pull = HeldPull(
-            request.topic,
-            request.queue_id,
-            offset,
-            request.tags_codes,
-            self._clock.monotonic_ns() + wait_ns,
-            connection,
-            lambda _: self._resume(context, request),
+        self.catch_up()
+        self._reads.serve(
+            context,
+            lambda: self._read(request),
+            lambda outcome: self._answer_of_or_hold(context, request, outcome),
         )
-        self._held.hold(pull)
+
+    def _answer_of_or_hold(
+        self, context: RequestContext, request: PullRequest, outcome: PullOutcome
+    ) -> RemotingCommand | None:
+        if outcome.code != ResponseCode.PULL_NOT_FOUND or request.wait_ms <= 0:
+            return answer_of(outcome)
+        deadline_ns = self._clock.monotonic_ns() + request.wait_ms * 1_000_000
+        self._held.hold(_WaitingPull(context, request, deadline_ns, self._resume_held))
+        context.let_go_of_request()
+        connection = context.connection
         if _WATCHED not in connection.attributes.extra:
             connection.attributes.extra[_WATCHED] = True
             connection.on_close(self._held.forget)
+        return None
 
-    def _resume(self, context: RequestContext, request: PullRequest) -> None:
+    def _resume(self, pull: HeldPull) -> None:
+        assert isinstance(pull, _WaitingPull)
+        context, request = pull.context, pull.request
         if context.connection.over_high_water:
-            # Its reader is behind: nothing more is produced for it until it has caught up.
-            self._hold(context, request, NEVER_ARRIVES, SLOW_READER_RETRY_NS)
+            # Its peer is behind: nothing more is produced for it until it has caught up.
+            context.connection.when_drained(lambda _: self._resume(pull))
             return
         try:
-            self._answer(context, self.read(request))
+            self.catch_up()
+            self._reads.serve(context, lambda: self.read(request), answer_of)
         except Exception as error:  # noqa: BLE001 - one pull's damage is its own answer, and ends no other's
             context.refuse(error)
-
-    @staticmethod
-    def _answer(context: RequestContext, outcome: PullOutcome) -> None:
-        found = outcome.found
-        ext = {
-            "suggestWhichBrokerId": "0",
-            "nextBeginOffset": str(outcome.next_offset),
-            "minOffset": str(found.min_offset),
-            "maxOffset": str(found.max_offset),
-            "count": str(found.message_count),
-        }
-        remark = None if outcome.code == ResponseCode.SUCCESS else found.status.name
-        context.reply(RemotingCommand.response(outcome.code, remark, ext, parts=found.slices))
 
     def _check_queue(self, topic_name: str, queue_id: int) -> None:
         topic = self._topics.for_pulling(topic_name)

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
+from actors.broker.reads import TRIES_OF_A_SEARCH, Reads
 from actors.broker.settings import BrokerSettings
 from actors.broker.topics import Topics
 from actors.broker.wire import QueueRange, SplitsBody
@@ -50,6 +51,7 @@ class QueueQueries:
         self,
         settings: BrokerSettings,
         store: MessageStore,
+        reads: Reads,
         topics: Topics,
         address: str,
         catch_up: Callable[[], None],
@@ -58,6 +60,7 @@ class QueueQueries:
         self._catch_up = catch_up
         self._settings = settings
         self._store = store
+        self._reads = reads
         self._topics = topics
         self._address = address
 
@@ -72,52 +75,68 @@ class QueueQueries:
         header: TopicQueueHeader = context.header
         return _offset(self._store.min_offset(header.topic, header.queue_id))
 
-    def search_offset(self, context: RequestContext) -> RemotingCommand:
+    def search_offset(self, context: RequestContext) -> None:
         """SEARCH_OFFSET_BY_TIMESTAMP."""
         header: SearchOffsetHeader = context.header
         self._catch_up()
+        topic, queue_id, time_ms = header.topic, header.queue_id, header.timestamp
         upper = header.boundary_type.upper() == "UPPER"
-        return _offset(
-            self._store.offset_by_timestamp(header.topic, header.queue_id, header.timestamp, upper=upper)
+        self._reads.serve(
+            context,
+            lambda: self._store.offset_by_timestamp(topic, queue_id, time_ms, upper=upper),
+            _offset,
+            TRIES_OF_A_SEARCH,
         )
 
-    def earliest_store_time(self, context: RequestContext) -> RemotingCommand:
+    def earliest_store_time(self, context: RequestContext) -> None:
         """GET_EARLIEST_MSG_STORETIME: of the oldest message of a queue, -1 where there is none."""
         header: TopicQueueHeader = context.header
         self._catch_up()
-        oldest = self._store.min_offset(header.topic, header.queue_id)
-        found = self._store.get_message(header.topic, header.queue_id, oldest, 1, 1)
-        timestamp = NO_TIMESTAMP
-        if found.slices:
-            timestamp = _store_timestamp(found.slices[0])
-        return RemotingCommand.response(ext=TimestampResponse(timestamp).to_ext())
+        self._reads.serve(
+            context,
+            lambda: self._earliest_ms(header.topic, header.queue_id),
+            lambda timestamp: RemotingCommand.response(ext=TimestampResponse(timestamp).to_ext()),
+        )
 
-    def view_message(self, context: RequestContext) -> RemotingCommand:
+    def _earliest_ms(self, topic: str, queue_id: int) -> int:
+        oldest = self._store.min_offset(topic, queue_id)
+        found = self._store.get_message(topic, queue_id, oldest, 1, 1)
+        return _store_timestamp(found.slices[0]) if found.slices else NO_TIMESTAMP
+
+    def view_message(self, context: RequestContext) -> None:
         """VIEW_MESSAGE_BY_ID: the record at a physical offset."""
         header: ViewMessageHeader = context.header
-        try:
-            record = self._store.record_at(header.offset)
-        except StoreError as error:
-            raise Refused(
-                ResponseCode.SYSTEM_ERROR, f"no message at offset {header.offset}: {error}"
-            ) from error
-        return RemotingCommand.response(parts=[record])
 
-    def query_message(self, context: RequestContext) -> RemotingCommand:
+        def read() -> memoryview:
+            try:
+                return self._store.record_at(header.offset)
+            except StoreError as error:
+                raise Refused(
+                    ResponseCode.SYSTEM_ERROR, f"no message at offset {header.offset}: {error}"
+                ) from error
+
+        self._reads.serve(context, read, lambda record: RemotingCommand.response(parts=[record]))
+
+    def query_message(self, context: RequestContext) -> None:
         """QUERY_MESSAGE: by key, or by UNIQ_KEY, within a time."""
-        header: QueryMessageHeader = context.header
         self._catch_up()
+        context.spawn(self._query_message(context.header))
+
+    async def _query_message(self, header: QueryMessageHeader) -> RemotingCommand:
+        store = self._store
         if header.is_unique_key:
-            record = self._store.find_unique_key(header.topic, header.key)
-            records = [] if record is None else [record]
+            query = store.key_query(header.topic, header.key)
         else:
-            records = self._store.query_by_key(
+            query = store.key_query(
                 header.topic,
                 header.key,
                 max(min(header.max_num, QUERY_MESSAGES_MAX), 1),
                 header.begin_timestamp,
                 header.end_timestamp,
             )
+        records = await self._reads.search(query)
+        if header.is_unique_key:
+            records = records[:1]
         newest = max(map(_store_timestamp, records), default=0)
         ext = QueryMessageResponse(newest, self._store.positions.dispatched).to_ext()
         if not records:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from actors.broker.acks import Acks
 from actors.broker.delays import Delays
 from actors.broker.groups import Groups
+from actors.broker.reads import Reads
 from actors.broker.send import SendAck
 from actors.broker.stats import BrokerStats
 from actors.broker.topics import Topics
@@ -34,6 +35,7 @@ class SendBack:
     def __init__(
         self,
         store: MessageStore,
+        reads: Reads,
         topics: Topics,
         groups: Groups,
         acks: Acks,
@@ -41,6 +43,7 @@ class SendBack:
         stats: BrokerStats,
     ) -> None:
         self._stats = stats
+        self._reads = reads
         self._delays = delays
         self._store = store
         self._topics = topics
@@ -50,18 +53,26 @@ class SendBack:
     def send_back(self, context: RequestContext) -> None:
         """Answer when the message is stored under its new topic."""
         header: ConsumerSendMsgBackHeader = context.header
+        self._groups.get(header.group)
+
+        def read() -> MessageExt:
+            try:
+                return decode_record(self._store.record_at(header.offset))
+            except StoreError as error:
+                raise Refused(
+                    ResponseCode.SYSTEM_ERROR, f"no message at offset {header.offset}: {error}"
+                ) from error
+
+        self._reads.serve(context, read, lambda message: self._store_again(context, header, message))
+
+    def _store_again(
+        self, context: RequestContext, header: ConsumerSendMsgBackHeader, message: MessageExt
+    ) -> RemotingCommand | None:
         group = self._groups.get(header.group)
-        try:
-            message = decode_record(self._store.record_at(header.offset))
-        except StoreError as error:
-            raise Refused(
-                ResponseCode.SYSTEM_ERROR, f"no message at offset {header.offset}: {error}"
-            ) from error
         limit = group.retry_max_times if header.max_reconsume_times is None else header.max_reconsume_times
         is_dead = message.reconsume_times >= limit or header.delay_level < 0
         if not is_dead and group.retry_queue_nums <= 0:
-            context.reply(RemotingCommand.response())
-            return
+            return RemotingCommand.response()
         prefix = DLQ_TOPIC_PREFIX if is_dead else RETRY_TOPIC_PREFIX
         topic = self._topics.ensure(f"{prefix}{group.group_name}", 1 if is_dead else group.retry_queue_nums)
         level = 0 if is_dead else header.delay_level or FIRST_RETRY_LEVEL + message.reconsume_times
@@ -75,6 +86,7 @@ class SendBack:
         origin = message.properties.get(MessageConst.RETRY_TOPIC, message.topic)
         self._stats.sent_back(group.group_name, origin, result.size_bytes)
         self._acks.when_confirmed(result.physical_offset + result.size_bytes, SendAck(context, {}))
+        return None
 
 
 def _again(message: MessageExt, topic: str, level: int) -> RecordDraft:

@@ -12,6 +12,7 @@ from typing import Any
 
 from actors.broker.acks import Acks
 from actors.broker.admin import AdminRequests
+from actors.broker.admission import Admission
 from actors.broker.broker_info import BrokerInfo, BrokerParts
 from actors.broker.cleaning import Cleaning
 from actors.broker.client_admin import ClientAdmin
@@ -20,11 +21,13 @@ from actors.broker.clients import Clients
 from actors.broker.flusher import Flusher
 from actors.broker.handle_api import HandleApi
 from actors.broker.hold import HeldPulls
+from actors.broker.off_loop import OffLoop
 from actors.broker.offset_admin import OffsetAdmin
 from actors.broker.offset_requests import OffsetRequests
 from actors.broker.progress_requests import ProgressRequests
 from actors.broker.pull import Puller
 from actors.broker.queues import QueueQueries
+from actors.broker.reads import Reads
 from actors.broker.rebalancer_link import RebalancerLink
 from actors.broker.registration import Registration
 from actors.broker.requests import Handlers, add_group_changed, request_table
@@ -36,6 +39,7 @@ from actors.broker.stats import BrokerStats
 from actors.broker.stored_properties import PropertyWriter
 from actors.broker.tables import BrokerTables
 from actors.broker.turns import Turns
+from actors.loop_lag import LoopLag
 from actors.remoting.client import RemotingClient
 from actors.remoting.connection import Connection
 from actors.remoting.headers import RegisterBrokerHeader
@@ -78,7 +82,6 @@ class BrokerService:
         self.settings = settings
         self._probe = probe
         self.address = ""
-        self.longest_lag_ns = 0
         self._clock = clock
         self._rng = rng or random.Random()
         self._held = HeldPulls(settings.max_held_pulls)
@@ -96,6 +99,7 @@ class BrokerService:
                 self._assemble(host)
                 await self._server.start(settings.listen_host, port.number)
                 self._flusher.start()
+                self.lag.start()
                 await self._registration.start()
             except BaseException:
                 self._store.close()
@@ -138,7 +142,10 @@ class BrokerService:
             "messages_out": self._stats.got_total.messages,
             "flushes": self._flusher.flushes,
             "longest_flush_us": self._flusher.longest_flush_ns // 1000,
-            "longest_lag_us": self.longest_lag_ns // 1000,
+            "unread_bytes": self._server.hub.unread_bytes,
+            "cold_reads": self._reads.cold,
+            "requests_refused": self._admission.refused,
+            **self.lag.figures(),
         }
 
     def announce(self) -> None:
@@ -152,6 +159,8 @@ class BrokerService:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._turns.stop()
+        self.lag.stop()
+        await self._off_loop.stop()
         await self._flusher.stop()
         await self._server.stop()
         await self._client.close()
@@ -165,7 +174,7 @@ class BrokerService:
             messages_out=self._stats.got_total.messages,
             flushes=self._flusher.flushes,
             longest_flush_us=self._flusher.longest_flush_ns // 1000,
-            longest_lag_us=self.longest_lag_ns // 1000,
+            longest_lag_us=self.lag.longest_ns // 1000,
         )
 
     async def _reserve_port(self) -> ReservedPort:
@@ -214,6 +223,7 @@ class BrokerService:
             flush_interval_ms=settings.store.flush_interval_ms,
         )
         self._turns = Turns(store, self._flusher, self._held, clock, self._request_tick)
+        reads = self._keep_loop_free()
         catch_up = self._turns.catch_up
         topics, groups, offsets = tables.topics, tables.groups, tables.offsets
         properties = PropertyWriter(settings, UniqKeyGenerator(host.ip, os.getpid(), clock, self._rng))
@@ -231,17 +241,23 @@ class BrokerService:
             stats,
         )
         self._puller = Puller(
-            settings, store, topics, groups, offsets, self._clients, self._held, clock, catch_up, stats
+            settings, store, reads, topics, groups, offsets, self._clients, self._held, clock, catch_up, stats
         )
         self.cleaning = Cleaning(store, tables)
-        queues = QueueQueries(settings, store, topics, self.address, catch_up)
+        queues = QueueQueries(settings, store, reads, topics, self.address, catch_up)
         self._connect(tables)
         table = self._requests(queues, stats, catch_up)
-        limits = RemotingLimits(busy_poll_us=settings.busy_poll_us)
-        self._server = RemotingServer(table, clock, limits, tick=self._turns.tick)
+        limits = RemotingLimits(
+            busy_poll_us=settings.busy_poll_us,
+            unread_ms=settings.unread_timeout_ms,
+            idle_ms=settings.idle_timeout_ms,
+            max_connections=settings.max_connections,
+        )
+        self._server = RemotingServer(table, clock, limits, self._end_turn, steps=(self._admission,))
         self.handle = HandleApi(
             self._sender,
             self._puller,
+            reads,
             self._held,
             offsets,
             queues.splits,
@@ -250,6 +266,17 @@ class BrokerService:
             self._request_tick,
             clock,
         )
+
+    def _keep_loop_free(self) -> Reads:
+        """What sees to it that nothing holds the loop, and tells when something has."""
+        settings, store, clock = self.settings, self._store, self._clock
+        self._admission = Admission(settings, store)
+        self.lag = LoopLag(clock, self._admission.note_lag)
+        self._off_loop = OffLoop(
+            clock, settings.cold_read_threads, settings.pull_queue_capacity, settings.wait_in_pull_queue_ms
+        )
+        self._reads = Reads(store, self._off_loop)
+        return self._reads
 
     def _requests(
         self, queues: QueueQueries, stats: BrokerStats, catch_up: Callable[[], None]
@@ -260,7 +287,7 @@ class BrokerService:
         return request_table(
             Handlers(
                 self._sender,
-                SendBack(store, topics, groups, self._acks, tables.delays, stats),
+                SendBack(store, self._reads, topics, groups, self._acks, tables.delays, stats),
                 self._puller,
                 queues,
                 OffsetRequests(settings, store, topics, groups, offsets, catch_up),
@@ -313,6 +340,10 @@ class BrokerService:
         )
         tables.adopt_queues(self._store)
 
+    def _end_turn(self) -> None:
+        self._turns.tick()
+        self._admission.end_turn()
+
     def _request_tick(self) -> None:
         self._server.request_tick()
 
@@ -321,10 +352,9 @@ class BrokerService:
 
     async def _housekeep(self) -> None:
         while True:
-            due_ns = self._clock.monotonic_ns() + HOUSEKEEPING_MS * 1_000_000
             await asyncio.sleep(HOUSEKEEPING_MS / 1000)
-            self.longest_lag_ns = max(self.longest_lag_ns, self._clock.monotonic_ns() - due_ns)
             self._acks.sweep()
+            self._off_loop.sweep()
             self._tables.delays.deliver()
             # A quiet store has work too: its checkpoint, files to be made ahead, a flush that somebody waits
             # for.

@@ -18,6 +18,8 @@ _log = get_logger(__name__)
 _UNKNOWN_CODE: Final = int(ResponseCode.REQUEST_CODE_NOT_SUPPORTED)
 _SYSTEM_ERROR: Final = int(ResponseCode.SYSTEM_ERROR)
 
+_NO_FIELDS: Final[dict[str, str]] = {}
+
 # A step before the handler: lets the request pass, or raises Refused.
 Step = Callable[["RequestContext"], None]
 # Sees every answer as it goes out.
@@ -27,7 +29,7 @@ Observer = Callable[["RequestContext", RemotingCommand], None]
 class RequestContext:
     """One request on its way: the command, its typed header, where it came from, and how to answer it."""
 
-    __slots__ = ("_is_answered", "chain", "command", "connection", "entry", "header")
+    __slots__ = ("_is_answered", "_is_pending", "chain", "command", "connection", "entry", "header")
 
     def __init__(
         self,
@@ -43,6 +45,7 @@ class RequestContext:
         self.entry = entry
         self.chain = chain
         self._is_answered = False
+        self._is_pending = False
 
     def reply(self, response: RemotingCommand) -> None:
         """Answer, now or later; a one-way request's answer is dropped, and so is a second one.
@@ -59,9 +62,23 @@ class RequestContext:
             # Raises where the answer is too long: then the error is the answer.
             self.connection.send(response)
         self._is_answered = True
+        if self._is_pending:
+            self.connection.pending -= 1
         self.entry.answers += 1
         for observe in self.chain.observers:
             observe(self, response)
+
+    def note_pending(self) -> None:
+        """The handler has returned and may answer later: until then the request counts as pending."""
+        if not self._is_answered:
+            self._is_pending = True
+            self.connection.pending += 1
+
+    def let_go_of_request(self) -> None:
+        """Forget what was asked: the handler has what it needs of it, and the answer will take its time."""
+        self.header = None
+        self.command.ext = _NO_FIELDS
+        self.command.body = b""
 
     def refuse(self, error: Exception) -> None:
         """Answer with an error: a refusal by its own code, anything else as RocketMQ's SYSTEM_ERROR, with
@@ -137,6 +154,8 @@ class Chain:
             response = entry.handler(context)
             if response is not None:
                 context.reply(response)
+            else:
+                context.note_pending()
         except Exception as error:  # noqa: BLE001 - a bug in one handler is answered, and ends nothing else
             context.refuse(error)
 

@@ -23,6 +23,8 @@ _MAX_OPAQUE: Final = 0x7FFF_FFFF
 # Up to here one write of joined bytes is cheaper than a write of many buffers.
 _JOIN_BYTES: Final = 64 * 1024
 _LARGE_PART_BYTES: Final = 8 * 1024
+# A peer that leaves this much unread is behind: how much it leaves is watched from here on.
+_BEHIND_BYTES: Final = 64 * 1024
 _PORT: Final = struct.Struct(">i")
 
 
@@ -52,13 +54,17 @@ class Connection(asyncio.BufferedProtocol):
         self.attributes = ClientAttributes()
         self.is_closed = False
         self.close_reason = "the peer closed the connection"
+        self.pending = 0  # requests of the peer that have no answer yet
         self._transport: asyncio.Transport | None = None
         self._reader = FrameReader(hub.memory)
         self._handle = hub.chain.handle
         self._out: list[Buffer] = []
         self._out_bytes = 0
         self._turn_bytes = 0
-        self._is_write_paused = False
+        self._is_behind = False
+        self._unread_bytes = 0
+        self._unread_since_ns = 0
+        self._drain_callbacks: list[CloseCallback] = []
         self._is_held = False
         self._was_active = True
         self._quiet_since_ns = 0
@@ -118,10 +124,19 @@ class Connection(asyncio.BufferedProtocol):
         else:
             self._close_callbacks.append(callback)
 
+    def when_drained(self, callback: CloseCallback) -> None:
+        """Run this in a later turn, when the connection is not over the mark; never where it has ended."""
+        if not self.is_closed:
+            self._drain_callbacks.append(callback)
+            self.hub.hold(self)
+
     @property
     def over_high_water(self) -> bool:
         """Whether so much is waiting to be written that no further answers should be produced."""
-        return self._is_write_paused or self._out_bytes > self.hub.limits.high_water_bytes
+        waiting_bytes = self._out_bytes
+        if self._is_behind and self._transport is not None:
+            waiting_bytes += self._transport.get_write_buffer_size()
+        return waiting_bytes > self.hub.limits.high_water_bytes
 
     @property
     def calls_in_flight(self) -> int:
@@ -133,7 +148,7 @@ class Connection(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """The socket is open."""
         self._transport = cast("asyncio.Transport", transport)
-        self._transport.set_write_buffer_limits(high=self.hub.limits.high_water_bytes)
+        self._transport.set_write_buffer_limits(high=min(_BEHIND_BYTES, self.hub.limits.high_water_bytes))
         name = transport.get_extra_info("peername")
         if isinstance(name, tuple) and len(name) >= 2:
             host, port = name[0], name[1]
@@ -165,14 +180,17 @@ class Connection(asyncio.BufferedProtocol):
             self._hold()
 
     def pause_writing(self) -> None:
-        """The peer does not read: the transport holds more than the high-water mark."""
-        self._is_write_paused = True
-        self._hold()
+        """The peer does not read as fast as we answer."""
+        self._is_behind = True
+        self._unread_since_ns = self.hub.clock.monotonic_ns()
+        self._note_unread()
 
     def resume_writing(self) -> None:
         """The peer has caught up."""
-        self._is_write_paused = False
-        self.hub.hold(self)
+        self._is_behind = False
+        self._note_unread()
+        if self._is_held or self._drain_callbacks:
+            self.hub.hold(self)
 
     # ---- what the hub calls --------------------
 
@@ -188,13 +206,21 @@ class Connection(asyncio.BufferedProtocol):
                 transport.write(b"".join(out))
             else:
                 transport.writelines(_coalesced(out))
+            if self._is_behind:
+                self._note_unread()
         self._out = []
         self._out_bytes = 0
 
     def go_on(self) -> None:
         """A new turn: read on, unless the peer leaves our answers unread."""
         self._turn_bytes = 0
-        if not self._is_held or self._is_write_paused or self.is_closed:
+        if self.is_closed or (self._is_behind and self.over_high_water):
+            return
+        if self._drain_callbacks:
+            callbacks, self._drain_callbacks = self._drain_callbacks, []
+            for on_drained in callbacks:
+                on_drained(self)
+        if not self._is_held:
             return
         self._is_held = False
         self._reader.resume()
@@ -219,6 +245,17 @@ class Connection(asyncio.BufferedProtocol):
                 TimedOut(self.peer, "no answer within the time given; the request may have been done"),
             )
         return self._earliest_ns or None
+
+    def check_unread(self, now_ns: int, unread_ns: int) -> None:
+        """Close when the peer has been behind for so long and has not taken a byte."""
+        if not self._is_behind:
+            return
+        before_bytes = self._unread_bytes
+        self._note_unread()
+        if self._unread_bytes < before_bytes:
+            self._unread_since_ns = now_ns
+        elif now_ns - self._unread_since_ns >= unread_ns:
+            self.abort(f"{self._unread_bytes:,} bytes of answers unread for {unread_ns / 1e9:.0f} s")
 
     def check_idle(self, now_ns: int, idle_ns: int) -> None:
         """Close when nothing has moved, or one frame has been arriving, for so long."""
@@ -257,7 +294,11 @@ class Connection(asyncio.BufferedProtocol):
                     self._take_answer(command)
                 else:
                     self._handle(self, command)
-                if self._is_write_paused or self._out_bytes > hub.limits.high_water_bytes or self.is_closed:
+                if (
+                    self._out_bytes > hub.limits.high_water_bytes
+                    or (self._is_behind and self.over_high_water)
+                    or self.is_closed
+                ):
                     reader.set_aside()
                     self._hold()
                     break
@@ -280,6 +321,13 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.pause_reading()
             self.hub.hold(self)
 
+    def _note_unread(self) -> None:
+        unread_bytes = 0
+        if self._is_behind and self._transport is not None and not self.is_closed:
+            unread_bytes = self._transport.get_write_buffer_size()
+        self.hub.unread_bytes += unread_bytes - self._unread_bytes
+        self._unread_bytes = unread_bytes
+
     def _next_opaque(self) -> int:
         self._last_opaque = (self._last_opaque + 1) & _MAX_OPAQUE
         return self._last_opaque
@@ -290,6 +338,8 @@ class Connection(asyncio.BufferedProtocol):
         self.is_closed = True
         self._out = []
         self._out_bytes = 0
+        self._drain_callbacks = []
+        self._note_unread()
         self._reader.close()
         self.hub.connections.discard(self)
         calls, self._calls = self._calls, {}

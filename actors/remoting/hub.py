@@ -29,6 +29,9 @@ class RemotingLimits:
 
     input_budget_bytes: int = 256 * 1024
     high_water_bytes: int = 4 * 1024 * 1024
+    """Of one connection's answers that its peer has not read: from here on no further ones are produced."""
+    unread_ms: int = 60_000
+    """How long a peer may leave answers unread without taking a single byte."""
     idle_ms: int = 120_000
     max_connections: int = 20_000
     max_assembly_bytes: int = MAX_ASSEMBLY_BYTES
@@ -48,6 +51,7 @@ class Hub:
         self.memory = ReceiveMemory(limits.max_assembly_bytes)
         self.connections: set[Connection] = set()
         self.tick_requested = False
+        self.unread_bytes = 0  # by peers that are behind, as far as is known
         self._tick = tick
         self._busy_poll = BusyPoll(clock, limits.busy_poll_us)
         self._dirty: list[Connection] = []
@@ -112,12 +116,14 @@ class Hub:
             self.arm(earliest_ns)
 
     def sweep(self) -> None:
-        """Close the connections that have been idle, or in the middle of one frame, for longer than the
-        limit.
+        """Close the connections that have been idle, in the middle of one frame, or left answers unread for
+        longer than the limit.
         """
         now_ns = self.clock.monotonic_ns()
+        limits = self.limits
         for connection in tuple(self.connections):
-            connection.check_idle(now_ns, self.limits.idle_ms * _NS_PER_MS)
+            connection.check_unread(now_ns, limits.unread_ms * _NS_PER_MS)
+            connection.check_idle(now_ns, limits.idle_ms * _NS_PER_MS)
 
     async def stop(self) -> None:
         """Write what is left, close all connections and end all tasks."""

@@ -15,7 +15,7 @@ from store.logs import get_logger
 _log = get_logger(__name__)
 
 _BACKLOG: Final = 1024
-_SWEEPS_PER_IDLE_LIMIT: Final = 12
+_SWEEPS_PER_LIMIT: Final = 12
 _CLOSE_TIMEOUT_S: Final = 2.0
 
 
@@ -79,7 +79,8 @@ class RemotingServer:
 
     def _sweep(self) -> None:
         self.hub.sweep()
-        interval_s = self.hub.limits.idle_ms / 1000 / _SWEEPS_PER_IDLE_LIMIT
+        limits = self.hub.limits
+        interval_s = min(limits.idle_ms, limits.unread_ms) / 1000 / _SWEEPS_PER_LIMIT
         self._sweeper = self.hub.loop.call_later(interval_s, self._sweep)
 
 

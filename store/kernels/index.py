@@ -89,18 +89,21 @@ def insert_keys(index: Bytes, slots: int, capacity: int, keys: Numbers, first: i
 def select_key(index: Bytes, slots: int, key_hash: int, begin_ms: int, end_ms: int, found: Numbers) -> int:
     """Write the physical offsets of entries with this hash in [begin_ms, end_ms] to `found`, newest first.
 
-    Returns how many there are; no more than `found` holds. An entry's time is known to the second.
+    Returns how many there are; no more than `found` holds. An entry's time is known to the second. Another
+    thread may put entries in meanwhile: those that are not counted yet only lead to the ones before them.
     """
     entries = HEADER_BYTES + SLOT_BYTES * slots
+    capacity = (index.size - entries) // ENTRY_BYTES
     count = index_count(index)
     begin = load_i64(index, 0)
     number = load_i32(index, HEADER_BYTES + SLOT_BYTES * (key_hash % slots))
     matches = 0
-    while 0 < number < count and matches < found.size:
+    while 0 < number < capacity and matches < found.size:
         entry = entries + ENTRY_BYTES * number
         # The first entry counts from the end of the file before, but its record's time is the header's.
         time_ms = begin + (load_i32(index, entry + 12) * 1000 if number > 1 else 0)
-        if load_i32(index, entry) == key_hash and begin_ms - 999 <= time_ms <= end_ms:
+        is_meant = load_i32(index, entry) == key_hash and begin_ms - 999 <= time_ms <= end_ms
+        if is_meant and number < count:
             found[matches] = load_i64(index, entry + 4)
             matches += 1
         before = load_i32(index, entry + 16)

@@ -22,6 +22,7 @@ READ_BYTES = 2
 READ_FIELDS = 3
 
 RUNS_MAX = 4096
+SPANS_MAX = 64
 
 # Why it stopped.
 ALL_UNITS = 0  # they are used up
@@ -118,3 +119,73 @@ def gather_records(
         index += 1
     progress[READ_UNITS] = index
     return count, status
+
+
+@njit(cache=True, nogil=True)
+def record_spans(
+    limit: int,
+    base: int,
+    units: Bytes,
+    codes: Numbers,
+    filters: bool,
+    max_messages: int,
+    max_bytes: int,
+    progress: Numbers,
+    gap: int,
+    spans: Numbers,
+) -> tuple[int, int]:
+    """Where the records stand that `gather_records` would look at in this file, by their units alone.
+
+    Returns the count of spans and how many messages they cover, those of `progress` included. Records with
+    less than `gap` between them are in one span, a begin and an end.
+    """
+    count = 0
+    messages = progress[READ_MESSAGES]
+    size_bytes = progress[READ_BYTES]
+    for index in range(progress[READ_UNITS], units.size // UNIT_BYTES):
+        unit = index * UNIT_BYTES
+        place = load_i64(units, unit) - base
+        size = load_i32(units, unit + 8)
+        if (filters and not _wants(codes, load_i64(units, unit + 12))) or size == FILLER_SIZE:
+            continue
+        if messages >= max_messages or (messages > 0 and size_bytes + size > max_bytes):
+            break
+        if place < 0 or size <= 0 or place + size > limit:
+            break  # the file's end, or a unit gone bad: whoever reads it finds out
+        if count > 0 and spans[count - 1, 0] <= place <= spans[count - 1, 1] + gap:
+            spans[count - 1, 1] = max(spans[count - 1, 1], place + size)
+        elif count < spans.shape[0]:
+            spans[count, 0] = place
+            spans[count, 1] = place + size
+            count += 1
+        else:
+            break
+        messages += 1
+        size_bytes += size
+    return count, messages
+
+
+def plain_record_spans(
+    limit: int, base: int, units: list[tuple[int, int, int]], codes: frozenset[int] | None, max_messages: int,
+    max_bytes: int, gap: int, spans_max: int,
+) -> tuple[list[tuple[int, int]], int]:  # fmt: skip
+    """The twin of `record_spans`, over units (physical offset, size, tags code) and from the first one on."""
+    spans: list[tuple[int, int]] = []
+    messages = size_bytes = 0
+    low = {code & 0xFFFFFFFF for code in codes} if codes is not None else None
+    for physical_offset, size, tags_code in units:
+        if size == FILLER_SIZE or (low is not None and tags_code & 0xFFFFFFFF not in low):
+            continue
+        begin, end = physical_offset - base, physical_offset - base + size
+        is_enough = messages >= max_messages or (messages > 0 and size_bytes + size > max_bytes)
+        if is_enough or begin < 0 or size <= 0 or end > limit:
+            break
+        if spans and spans[-1][0] <= begin <= spans[-1][1] + gap:
+            spans[-1] = (spans[-1][0], max(spans[-1][1], end))
+        elif len(spans) < spans_max:
+            spans.append((begin, end))
+        else:
+            break
+        messages += 1
+        size_bytes += size
+    return spans, messages

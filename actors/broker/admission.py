@@ -1,0 +1,83 @@
+"""Admission: what a broker takes on, and how it says that it takes no more.
+
+Each bound is answered with RocketMQ's SYSTEM_BUSY (producers then try another broker) and a remark that names
+the cause and the numbers:
+
+    sends that wait for the disk           send_queue_capacity     [OVERLOAD]
+    requests of one connection             max_pending_requests    [OVERLOAD]
+    answers that all peers leave unread    max_unread_bytes        [OVERLOAD]   pulls are refused
+    sends that waited while the loop hung  os_page_cache_busy_ms   [PCBUSY_CLEAN_QUEUE]
+
+What waits for a thread has its own bounds (`off_loop`), and so have held pulls (`hold`).
+"""
+
+from __future__ import annotations
+
+from actors.broker.settings import BrokerSettings
+from actors.remoting.chain import RequestContext
+from actors.remoting.codes import ResponseCode
+from actors.remoting.errors import Refused
+from actors.remoting.table import Cost
+from store.message_store import MessageStore
+
+_BUSY = "[OVERLOAD]system busy, start flow control for a while: "
+
+
+class Admission:
+    """A step of the chain: lets a request pass, or raises `Refused`."""
+
+    def __init__(self, settings: BrokerSettings, store: MessageStore) -> None:
+        self._send_capacity = settings.send_queue_capacity
+        self._pending_max = settings.max_pending_requests
+        self._unread_max_bytes = settings.max_unread_bytes
+        self._busy_ms = settings.os_page_cache_busy_ms
+        self._positions = store.positions
+        self._hung_ms = 0
+        self._waiting = 0  # sends, at the last turn's end: those of one turn wait for nothing but that
+        self.refused = 0
+
+    def note_lag(self, lag_ns: int) -> None:
+        """The loop ran so late: what it reads in this turn has waited so long at most."""
+        self._hung_ms = lag_ns // 1_000_000 if lag_ns >= self._busy_ms * 1_000_000 else 0
+
+    def end_turn(self) -> None:
+        """What is read from now on has not waited; call when the turn's answers have been given."""
+        self._hung_ms = 0
+        self._waiting = self._positions.waiting
+
+    def __call__(self, context: RequestContext) -> None:
+        """Let the request pass or raise `Refused`."""
+        connection, cost = context.connection, context.entry.cost
+        if connection.pending >= self._pending_max:
+            raise self._refusal(
+                f"{connection.pending:,} requests of this connection have no answer yet "
+                f"(max_pending_requests {self._pending_max:,})"
+            )
+        if cost is Cost.SEND:
+            self._admit_send()
+        elif cost is Cost.PULL and connection.hub.unread_bytes > self._unread_max_bytes:
+            raise self._refusal(
+                f"{connection.hub.unread_bytes:,} bytes of answers wait for peers that do not read them "
+                f"(max_unread_bytes {self._unread_max_bytes:,})"
+            )
+
+    def _admit_send(self) -> None:
+        if self._hung_ms:
+            self.refused += 1
+            raise Refused(
+                ResponseCode.SYSTEM_BUSY,
+                "[PCBUSY_CLEAN_QUEUE]broker busy, start flow control for a while, period in queue: "
+                f"{self._hung_ms}ms, size of queue: {self._waiting}: the broker stood still "
+                f"(os_page_cache_busy_ms {self._busy_ms}), which a slow disk, too little memory or too few "
+                "processors may do",
+            )
+        if self._waiting >= self._send_capacity:
+            behind_bytes = self._positions.written - self._positions.confirmed
+            raise self._refusal(
+                f"{self._waiting:,} sends wait for the disk (send_queue_capacity {self._send_capacity:,}), "
+                f"which is {behind_bytes:,} bytes behind"
+            )
+
+    def _refusal(self, cause: str) -> Refused:
+        self.refused += 1
+        return Refused(ResponseCode.SYSTEM_BUSY, _BUSY + cause)

@@ -1,0 +1,128 @@
+"""What a broker takes on: bounds of waiting sends, of one connection, of unread answers; a loop that hung."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from actors.broker.admission import Admission
+from actors.remoting.codes import RequestCode, ResponseCode
+from actors.remoting.errors import Refused
+from actors.remoting.table import Cost
+from store.message_store import MessageStore
+from tests.actors.broker.brokers import Peer, settings_of, with_broker
+
+
+def a_request(cost: Cost, pending: int = 0, unread_bytes: int = 0) -> Any:
+    hub = SimpleNamespace(unread_bytes=unread_bytes)
+    connection = SimpleNamespace(pending=pending, hub=hub)
+    return SimpleNamespace(connection=connection, entry=SimpleNamespace(cost=cost))
+
+
+def an_admission(tmp_path: Path, waiting: int = 0, **settings: Any) -> Admission:
+    positions = SimpleNamespace(waiting=waiting, written=5_000, confirmed=1_000)
+    store = cast("MessageStore", SimpleNamespace(positions=positions))
+    return Admission(settings_of(tmp_path, **settings), store)
+
+
+def refusal(admission: Admission, request: Any) -> str:
+    with pytest.raises(Refused) as refused:
+        admission(request)
+    assert refused.value.code == ResponseCode.SYSTEM_BUSY
+    return refused.value.remark
+
+
+def test_sends_are_refused_while_too_many_wait_for_the_disk(tmp_path: Path) -> None:
+    admission = an_admission(tmp_path, waiting=3, send_queue_capacity=3)
+    admission(a_request(Cost.SEND))  # those of the turn itself do not count
+    admission.end_turn()
+    assert refusal(admission, a_request(Cost.SEND)) == (
+        "[OVERLOAD]system busy, start flow control for a while: 3 sends wait for the disk "
+        "(send_queue_capacity 3), which is 4,000 bytes behind"
+    )
+    admission(a_request(Cost.PULL))
+    assert admission.refused == 1
+
+
+def test_one_connection_may_not_ask_without_end(tmp_path: Path) -> None:
+    admission = an_admission(tmp_path, max_pending_requests=10)
+    admission(a_request(Cost.HEARTBEAT, pending=9))
+    assert "10 requests of this connection have no answer yet (max_pending_requests 10)" in refusal(
+        admission, a_request(Cost.HEARTBEAT, pending=10)
+    )
+
+
+def test_pulls_are_refused_while_answers_are_left_unread(tmp_path: Path) -> None:
+    admission = an_admission(tmp_path, max_unread_bytes=100)
+    admission(a_request(Cost.PULL, unread_bytes=100))
+    admission(a_request(Cost.SEND, unread_bytes=101))
+    assert "101 bytes of answers wait for peers that do not read them (max_unread_bytes 100)" in refusal(
+        admission, a_request(Cost.PULL, unread_bytes=101)
+    )
+
+
+def test_sends_that_waited_while_the_broker_stood_still_are_refused_once(tmp_path: Path) -> None:
+    admission = an_admission(tmp_path, waiting=7)
+    admission.note_lag(999_000_000)
+    admission(a_request(Cost.SEND))
+    admission.end_turn()
+    admission.note_lag(1_500_000_000)
+    assert refusal(admission, a_request(Cost.SEND)).startswith(
+        "[PCBUSY_CLEAN_QUEUE]broker busy, start flow control for a while, "
+        "period in queue: 1500ms, size of queue: 7: the broker stood still (os_page_cache_busy_ms 1000)"
+    )
+    admission(a_request(Cost.HEARTBEAT))
+    admission.end_turn()
+    admission(a_request(Cost.SEND))
+
+
+def test_a_disk_that_hangs_makes_the_broker_say_so_and_no_send_is_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate = threading.Event()
+    fdatasync = os.fdatasync
+
+    def hang(descriptor: int) -> None:
+        assert gate.wait(10)
+        fdatasync(descriptor)
+
+    async def story(peer: Peer) -> None:
+        await peer.send("T")
+        monkeypatch.setattr(os, "fdatasync", hang)
+        waiting = [asyncio.create_task(peer.send("T", b"%d" % number)) for number in range(5)]
+        while peer.broker._store.positions.waiting < 5:  # noqa: ASYNC110 - nobody is told
+            await asyncio.sleep(0)
+        await peer.ask(RequestCode.GET_ALL_TOPIC_CONFIG)  # a turn has ended since
+        refused = await peer.send("T", b"late")
+        assert refused.code == ResponseCode.SYSTEM_BUSY
+        assert "5 sends wait for the disk (send_queue_capacity 5)" in (refused.remark or "")
+        gate.set()
+        assert [(await task).code for task in waiting] == [ResponseCode.SUCCESS] * 5
+        assert (await peer.send("T", b"again")).code == ResponseCode.SUCCESS
+        assert len(await peer.messages("T")) == 7
+        assert peer.broker.describe()["requests_refused"] == 1
+
+    with_broker(story, settings_of(tmp_path, {"flush": "sync"}, send_queue_capacity=5))
+
+
+def test_pending_requests_of_a_connection_are_counted_until_they_are_answered(tmp_path: Path) -> None:
+    async def story(peer: Peer) -> None:
+        await peer.send("T")
+        held = [asyncio.create_task(peer.pull("T", 1, wait_ms=15_000)) for _ in range(3)]
+        while peer.broker.describe()["held_pulls"] != 3:  # noqa: ASYNC110 - the broker tells nobody
+            await asyncio.sleep(0)
+        (connection,) = peer.broker._server.connections
+        assert connection.pending == 3
+        refused = await peer.pull("T", 1, wait_ms=15_000)
+        assert "(max_pending_requests 3)" in (refused.remark or "")
+        # Even a send is refused, and no held pull is woken: another connection would have to bring it.
+        for task in held:
+            task.cancel()
+
+    with_broker(story, settings_of(tmp_path, max_pending_requests=3))

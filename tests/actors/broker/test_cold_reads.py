@@ -1,0 +1,173 @@
+"""Reads of what the page cache lacks: answered rightly, while the loop goes on serving all others."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from pathlib import Path
+
+import pytest
+
+from actors.remoting.codes import RequestCode, ResponseCode
+from actors.remoting.command import RemotingCommand
+from actors.remoting.errors import Closed
+from actors.remoting.headers import (
+    DeleteTopicHeader,
+    QueryMessageHeader,
+    SearchOffsetHeader,
+    TopicQueueHeader,
+    ViewMessageHeader,
+)
+from store import residency
+from store.message.record import decode_record, decode_records
+from tests.actors.broker.brokers import Peer, settings_of, with_broker
+from tests.store.cold_disk import make_cold
+
+
+class SlowDisk:
+    """Lets no cold read end before `go_on`."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.asked = 0
+        self._gate = threading.Event()
+        run = residency.WarmJob.run
+
+        def wait_then_run(job: residency.WarmJob) -> None:
+            self.asked += 1
+            assert self._gate.wait(10)
+            run(job)
+
+        monkeypatch.setattr(residency.WarmJob, "run", wait_then_run)
+
+    def go_on(self) -> None:
+        self._gate.set()
+
+    async def until_asked(self, count: int = 1) -> None:
+        while self.asked < count:  # noqa: ASYNC110 - a thread counts
+            await asyncio.sleep(0)
+
+
+async def fill(peer: Peer, monkeypatch: pytest.MonkeyPatch, count: int = 40) -> None:
+    """Messages whose bytes are then all cold; what a read has brought in stays."""
+    for number in range(count):
+        await peer.send("T", b"%d" % number, properties=f"KEYS\x01k{number}\x02")
+    disk = make_cold(peer.broker._store, monkeypatch)
+    run = residency.WarmJob.run
+
+    def bring(job: residency.WarmJob) -> None:
+        run(job)
+        disk.note(job._ranges)
+
+    monkeypatch.setattr(residency.WarmJob, "run", bring)
+
+
+def test_cold_pulls_and_searches_give_what_warm_ones_give(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def story(peer: Peer) -> None:
+        await fill(peer, monkeypatch)
+        assert [each.body for each in await peer.messages("T", 8)] == [b"%d" % n for n in range(8, 40)]
+        assert (await peer.pull_records("T")).ext["count"] == "40"
+        query = QueryMessageHeader("T", "k7", 32, 0, 1 << 50).to_ext()
+        found = await peer.ask(RequestCode.QUERY_MESSAGE, query)
+        assert [each.body for each in decode_records(found.body)] == [b"7"]
+        stored_ms = decode_records(found.body)[0].store_timestamp
+        search = SearchOffsetHeader("T", 0, stored_ms, "LOWER").to_ext()
+        assert int((await peer.ask(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, search)).ext["offset"]) <= 7
+        offset = decode_records(found.body)[0].commit_log_offset
+        viewed = await peer.ask(RequestCode.VIEW_MESSAGE_BY_ID, ViewMessageHeader(offset).to_ext())
+        assert decode_record(viewed.body).body == b"7"
+        earliest = await peer.ask(RequestCode.GET_EARLIEST_MSG_STORETIME, TopicQueueHeader("T", 0).to_ext())
+        assert 0 < int(earliest.ext["timestamp"]) <= stored_ms
+        assert int(str(peer.broker.describe()["cold_reads"])) == 2  # units, then records: all lie in one page
+
+    with_broker(story, settings_of(tmp_path))
+
+
+def test_while_a_cold_read_waits_for_the_disk_all_others_are_served(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def story(peer: Peer) -> None:
+        await fill(peer, monkeypatch)
+        disk = SlowDisk(monkeypatch)
+        cold = [asyncio.create_task(peer.pull("T", offset)) for offset in range(10)]
+        query = QueryMessageHeader("T", "k7", 32, 0, 1 << 50).to_ext()
+        search = asyncio.create_task(peer.ask(RequestCode.QUERY_MESSAGE, query))
+        await disk.until_asked(4)
+        for _ in range(20):
+            assert (await peer.send("U")).code == ResponseCode.SUCCESS
+        assert not any(task.done() for task in (*cold, search))
+        disk.go_on()
+        counts = [int((await task).ext["count"]) for task in cold]
+        assert counts == [32] * 9 + [31]
+        assert (await search).code == ResponseCode.SUCCESS
+
+    with_broker(story, settings_of(tmp_path, cold_read_threads=4))
+
+
+def test_a_topic_deleted_while_its_cold_read_waits_is_told_to_the_reader(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def story(peer: Peer) -> None:
+        await fill(peer, monkeypatch)
+        disk = SlowDisk(monkeypatch)
+        cold = asyncio.create_task(peer.pull("T"))
+        await disk.until_asked()
+        await peer.ask(RequestCode.DELETE_TOPIC_IN_BROKER, DeleteTopicHeader("T").to_ext())
+        disk.go_on()
+        assert (await cold).code == ResponseCode.PULL_NOT_FOUND
+
+    with_broker(story, settings_of(tmp_path))
+
+
+def test_too_many_cold_reads_are_refused_with_the_numbers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def story(peer: Peer) -> None:
+        await fill(peer, monkeypatch)
+        disk = SlowDisk(monkeypatch)
+        served = [asyncio.create_task(peer.pull("T", offset)) for offset in range(3)]
+        await disk.until_asked()
+        await asyncio.sleep(0)
+        refused = await peer.pull("T", 9)
+        assert refused.code == ResponseCode.SYSTEM_BUSY
+        assert (refused.remark or "").startswith(
+            "[OVERLOAD]system busy, start flow control for a while: 2 reads wait for the disk "
+            "(pull_queue_capacity 2), the first of them for "
+        )
+        disk.go_on()
+        assert {(await task).code for task in served} == {ResponseCode.SUCCESS}
+
+    with_broker(story, settings_of(tmp_path, cold_read_threads=1, pull_queue_capacity=2))
+
+
+def test_a_cold_read_that_waits_too_long_is_refused_with_its_age(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def story(peer: Peer) -> None:
+        await fill(peer, monkeypatch)
+        disk = SlowDisk(monkeypatch)
+        first = asyncio.create_task(peer.pull("T"))
+        await disk.until_asked()
+        refused = await peer.pull("T", 9)
+        assert refused.code == ResponseCode.SYSTEM_BUSY
+        assert (refused.remark or "").startswith("[TIMEOUT_CLEAN_QUEUE]broker busy, start flow control")
+        assert "size of queue: 1" in (refused.remark or "")
+        disk.go_on()
+        assert (await first).code == ResponseCode.SUCCESS
+
+    with_broker(story, settings_of(tmp_path, cold_read_threads=1, wait_in_pull_queue_ms=20))
+
+
+def test_a_broker_stops_while_cold_reads_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    waiting: list[asyncio.Task[RemotingCommand]] = []
+
+    async def story(peer: Peer) -> None:
+        await fill(peer, monkeypatch)
+        disk = SlowDisk(monkeypatch)
+        waiting.extend(asyncio.create_task(peer.pull("T", offset)) for offset in range(3))
+        await disk.until_asked()
+        asyncio.get_running_loop().call_later(0.02, disk.go_on)
+
+    with_broker(story, settings_of(tmp_path, cold_read_threads=1))
+    assert all(isinstance(task.exception(), Closed) for task in waiting)

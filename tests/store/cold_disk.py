@@ -1,0 +1,71 @@
+"""A store of which nothing is in the page cache, as far as its reads are told."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+import pytest
+
+from store import commit_log
+from store.message_store import MessageStore
+from store.residency import PAGE_BYTES, Cold, FileRange, Mapped, Residency, WarmJob
+
+Result = TypeVar("Result")
+
+
+class ColdDisk(Residency):
+    """Lacks every range until it has been brought in, as far as a whole page is concerned."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.warm: set[tuple[str, int]] = set()
+        self.rounds = 0
+
+    def lacking(self, file: Mapped, begin: int, end: int) -> FileRange | None:
+        return self._lacks(file.name, begin, min(end, file.size_bytes))
+
+    def pread(self, descriptor: int, size_bytes: int, place: int, path: str) -> bytes:
+        lacks = self._lacks(path, place, place + size_bytes) if self.is_required else None
+        if lacks is not None:
+            raise Cold([lacks])
+        return os.pread(descriptor, size_bytes, place)
+
+    def _lacks(self, path: str, begin: int, end: int) -> FileRange | None:
+        pages = range(begin // PAGE_BYTES, -(-end // PAGE_BYTES))
+        if all((path, page) in self.warm for page in pages):
+            return None
+        return FileRange(path, begin, end)
+
+    def bring(self, cold: Cold) -> None:
+        self.rounds += 1
+        WarmJob(cold.ranges).run()
+        self.note(cold.ranges)
+
+    def note(self, ranges: Sequence[FileRange]) -> None:
+        """These are there now."""
+        for path, begin, end in ranges:
+            self.warm |= {(path, page) for page in range(begin // PAGE_BYTES, -(-end // PAGE_BYTES))}
+
+
+def make_cold(store: MessageStore, monkeypatch: pytest.MonkeyPatch) -> ColdDisk:
+    """From now on nothing of the store is in the page cache."""
+    disk = ColdDisk()
+    monkeypatch.setattr(commit_log, "RECENT_BYTES", 0)
+    monkeypatch.setattr(store, "resident_only", disk)
+    monkeypatch.setattr(store._log, "residency", disk)
+    for queue in store._queues:
+        monkeypatch.setattr(queue, "_files", queue._files._replace(residency=disk))
+    return disk
+
+
+def settled(disk: ColdDisk, read: Callable[[], Result]) -> Result:
+    """What a read gives that is tried again whenever it lacks something."""
+    for _ in range(500):
+        try:
+            with disk:
+                return read()
+        except Cold as cold:
+            disk.bring(cold)
+    raise AssertionError("still cold")

@@ -1,0 +1,164 @@
+"""Reads that must not wait: what the page cache lacks is named, and then they give what others give."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from store.consume_queue import UNIT
+from store.kernels import read as kernel
+from store.mapped_file import MappedFile
+from store.message.record import decode_record, decode_records
+from store.message.tags import tags_code
+from store.message_store import GetMessageStatus, MessageStore
+from store.residency import PAGE_BYTES, Cold, FileRange, Residency, WarmJob
+from tests.store.cold_disk import make_cold, settled
+
+
+@pytest.fixture
+def filled(stores, draft, drain) -> MessageStore:
+    """300 messages of changing sizes in three queues and many log files, every one with a key."""
+    store = stores.open(consume_queue_file_bytes=4000, index_entries=512)
+    for number in range(300):
+        store.append(
+            draft(
+                b"x" * (number * 7 % 900),
+                queue_id=number % 3,
+                tags="abc"[number % 3 - number % 2],
+                keys=f"k{number % 50}",
+            )
+        )
+    drain(store)
+    return store
+
+
+def test_a_cold_pull_names_what_it_lacks_and_then_gives_the_same(filled, monkeypatch) -> None:
+    expected = {
+        (queue_id, offset): filled.get_message("Topic", queue_id, offset, 32, 20_000)
+        for queue_id in range(3)
+        for offset in (0, 1, 57, 99, 100, 101)
+    }
+    disk = make_cold(filled, monkeypatch)
+    for (queue_id, offset), found in expected.items():
+        again = settled(disk, lambda q=queue_id, o=offset: filled.get_message("Topic", q, o, 32, 20_000))
+        assert (again.status, again.next_begin_offset) == (found.status, found.next_begin_offset)
+        assert b"".join(again.slices) == b"".join(found.slices)
+    assert disk.rounds > 3
+
+
+def test_a_filtered_cold_pull_asks_for_its_own_records_only(filled, monkeypatch) -> None:
+    codes = frozenset({tags_code("b")})
+    expected = filled.get_message("Topic", 1, 0, 32, 1 << 20, codes)
+    disk = make_cold(filled, monkeypatch)
+    found = settled(disk, lambda: filled.get_message("Topic", 1, 0, 32, 1 << 20, codes))
+    assert [bytes(part) for part in found.slices] == [bytes(part) for part in expected.slices]
+    assert found.status == GetMessageStatus.FOUND
+
+
+def test_searches_by_time_key_and_id_give_the_same_cold(filled, monkeypatch, clock) -> None:
+    times = [0, clock.wall_ms() - 1, clock.wall_ms(), clock.wall_ms() + 1]
+    by_time = [filled.offset_by_timestamp("Topic", 1, time_ms) for time_ms in times]
+    by_key = [bytes(record) for record in filled.query_by_key("Topic", "k7")]
+    by_id = bytes(filled.record_at(0))
+    disk = make_cold(filled, monkeypatch)
+    assert [
+        settled(disk, lambda t=time_ms: filled.offset_by_timestamp("Topic", 1, t)) for time_ms in times
+    ] == by_time
+    query = filled.key_query("Topic", "k7")
+    query.find()
+    while not settled(disk, query.look):
+        pass
+    assert [bytes(record) for record in query.records] == by_key
+    assert len(by_key) == 6
+    disk.warm.clear()
+    assert bytes(settled(disk, lambda: filled.record_at(0))) == by_id
+
+
+def test_a_search_by_key_reads_all_its_candidates_in_few_waits(filled, monkeypatch) -> None:
+    disk = make_cold(filled, monkeypatch)
+    query = filled.key_query("Topic", "k7")
+    query.find()
+    settled(disk, query.look)
+    assert disk.rounds <= 3
+
+
+def test_what_is_cut_off_while_a_read_waits_is_not_served(filled, monkeypatch) -> None:
+    disk = make_cold(filled, monkeypatch)
+    with pytest.raises(Cold) as cold, disk:
+        filled.get_message("Topic", 0, 50, 32, 1 << 20)
+    filled.truncate_to(decode_record(filled.record_at(0)).commit_log_offset)
+    disk.bring(cold.value)
+    found = settled(disk, lambda: filled.get_message("Topic", 0, 50, 32, 1 << 20))
+    assert found.status != GetMessageStatus.FOUND
+
+
+def test_a_file_that_is_gone_is_nothing_to_a_warm_job(tmp_path: Path) -> None:
+    WarmJob([FileRange(str(tmp_path / "gone"), 0, 10)]).run()
+
+
+def test_what_has_just_been_written_is_not_asked_for(filled) -> None:
+    with filled.resident_only:
+        found = filled.get_message("Topic", 0, 99, 32, 1 << 20)
+    assert len(decode_records(b"".join(found.slices))) == 1
+
+
+def test_the_page_cache_itself_is_asked(tmp_path: Path) -> None:
+    path = tmp_path / f"{0:020d}"
+    path.write_bytes(os.urandom(64 * PAGE_BYTES))
+    drop_cached(path)
+    file = MappedFile(path, 0, 64 * PAGE_BYTES)
+    residency = Residency()
+    lacks = residency.lacking(file, 5, 10 * PAGE_BYTES)
+    if lacks is None:
+        pytest.skip("this file system keeps all in memory")
+    assert lacks == FileRange(str(path), 0, 10 * PAGE_BYTES)
+    with pytest.raises(Cold), residency:
+        residency.pread(file.descriptor, 100, 3 * PAGE_BYTES, str(path))
+    assert len(residency.pread(file.descriptor, 100, 3 * PAGE_BYTES, str(path))) == 100  # it may wait
+    WarmJob([lacks]).run()
+    assert residency.lacking(file, 5, 10 * PAGE_BYTES) is None
+    with residency:
+        assert (
+            residency.pread(file.descriptor, 100, 3 * PAGE_BYTES, str(path))
+            == path.read_bytes()[3 * PAGE_BYTES : 3 * PAGE_BYTES + 100]
+        )
+    file.close()
+
+
+def drop_cached(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    os.fsync(descriptor)
+    os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+    os.close(descriptor)
+
+
+UNITS = st.tuples(
+    st.integers(0, 40), st.sampled_from([-1, 0, 1, 91, 5_000, kernel.FILLER_SIZE]), st.sampled_from([1, 2, 3])
+)
+
+
+@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    st.lists(UNITS, max_size=12), st.one_of(st.none(), st.frozensets(st.sampled_from([1, 2]))),
+    st.integers(1, 10), st.integers(1, 20_000), st.sampled_from([0, 1_000]), st.integers(1, 4),
+)  # fmt: skip
+def test_spans_are_those_of_the_twin(units, codes, max_messages, max_bytes, gap, spans_max) -> None:
+    base, place, rows = 1_000, 1_000, []
+    for step, size, code in units:
+        place += step * 100
+        rows.append((place, size, code))
+        place += max(size, 0) if size != kernel.FILLER_SIZE else 0
+    data = b"".join(UNIT.pack(*row) for row in rows)
+    spans = np.zeros((spans_max, 2), dtype=np.int64)
+    progress = np.zeros(kernel.READ_FIELDS, dtype=np.int64)
+    count, messages = kernel.record_spans(
+        20_000, base, np.frombuffer(data, dtype=np.uint8), np.fromiter(codes or (), dtype=np.int64),
+        codes is not None, max_messages, max_bytes, progress, gap, spans,
+    )  # fmt: skip
+    expected = kernel.plain_record_spans(20_000, base, rows, codes, max_messages, max_bytes, gap, spans_max)
+    assert ([tuple(span) for span in spans[:count].tolist()], messages) == expected
