@@ -7,9 +7,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from cluster.cli.help import examples
+
 if TYPE_CHECKING:
     from cluster.bench.options import BenchOptions
 
+EPILOG = examples(
+    "raymq bench list",
+    "raymq bench send-table --json",
+    "raymq bench send-one --flush sync --seconds 10 --runs 1",
+    "raymq bench all",
+)
 EXIT_FAILED = 1
 EXIT_INTERRUPTED = 130
 

@@ -6,6 +6,9 @@ from typing import Annotated
 
 import typer
 
+from cluster.cli.help import examples
+
+EPILOG = examples("raymq demo", "raymq demo --flights 10000")
 EXIT_FAILED = 1
 EXIT_INTERRUPTED = 130
 

@@ -6,6 +6,10 @@ from typing import Annotated
 
 import typer
 
+from cluster.cli.help import examples
+
+EPILOG = examples("raymq down", "raymq down configs/local.yaml")
+
 
 def command(
     topology: Annotated[

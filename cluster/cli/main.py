@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import sys
 from collections.abc import Sequence
@@ -13,6 +14,14 @@ COMMANDS = {
     "up": ("cluster.cli.up", "Start a cluster, or make the running one be as its topology says."),
     "down": ("cluster.cli.down", "Stop a cluster's actors in order; their stores stay."),
     "status": ("cluster.cli.status", "Show what runs and whether it serves."),
+    "topic": ("cluster.cli.topic", "Topics: list, create, describe, change, delete."),
+    "group": ("cluster.cli.group", "Consumer groups: list, describe with lag, create, delete."),
+    "message": ("cluster.cli.message", "Messages: send, get, query, tail."),
+    "broker": ("cluster.cli.broker", "Brokers: list, describe, statistics, settings."),
+    "offset": ("cluster.cli.offset", "Offsets of consumer groups: show, reset, skip, clone."),
+    "send": ("cluster.cli.send", "Send a message, a file, or the lines of the input."),
+    "tail": ("cluster.cli.tail", "Print a topic's messages as they come."),
+    "top": ("cluster.cli.top", "Show live what brokers, topics and groups do a second."),
     "store": ("cluster.cli.store", "Look into a broker's store on the disk."),
     "demo": ("cluster.cli.demo", "The whole on real flights: brokers, consumers, a kill, Spark."),
     "bench": ("cluster.cli.bench", "Measure RayMQ on this machine, beside the machine's own limits."),
@@ -55,7 +64,9 @@ def mount(app: typer.Typer, name: str, module: str, line: str) -> None:
     if hasattr(loaded, "app"):
         app.add_typer(loaded.app, name=name, help=line)
     else:
-        app.command(name, help=line)(loaded.command)
+        app.command(name, help=inspect.getdoc(loaded.command), epilog=getattr(loaded, "EPILOG", None))(
+            loaded.command
+        )
 
 
 def _nothing() -> None:

@@ -9,12 +9,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from cluster.cli.help import examples
+
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
     from cluster.launch import ActorStatus
 
+EPILOG = examples("raymq status", "raymq status --json")
 EXIT_NOT_SERVING = 1
 COLUMNS = ("actor", "kind", "state", "address", "node", "process", "code", "epoch", "up")
 

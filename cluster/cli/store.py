@@ -15,6 +15,8 @@ from typing import Annotated, Any
 
 import typer
 
+from cluster.cli.help import examples
+
 app = typer.Typer(no_args_is_help=True, help="Look into a broker's store on the disk.")
 
 Store = Annotated[Path, typer.Argument(help="The store's directory: the one that holds commitlog.")]
@@ -24,7 +26,7 @@ _BEYOND_BMP = re.compile("[\U00010000-\U0010ffff]")
 _COLUMNS = "{:<40} {:>5} {:>10} {:>16} {:>9} {:>20}  {}"
 
 
-@app.command()
+@app.command(epilog=examples("raymq store dump DIR", "raymq store dump DIR --json"))
 def dump(path: Store, as_json: AsJson = False) -> None:
     """Print one line for each consume-queue unit, as the store would be after recovery."""
     from store import dump as dumping  # numba and numpy take half a second
@@ -48,7 +50,7 @@ def dump(path: Store, as_json: AsJson = False) -> None:
         )
 
 
-@app.command()
+@app.command(epilog=examples("raymq store query DIR orders order-1 --json"))
 def query(
     path: Store,
     topic: Annotated[str, typer.Argument(help="The topic's name.")],

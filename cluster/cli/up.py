@@ -6,6 +6,14 @@ from typing import Annotated
 
 import typer
 
+from cluster.cli.help import examples
+
+EPILOG = examples(
+    "raymq up",
+    "raymq up configs/local.yaml --dry-run",
+    "raymq up --set flush=async --set store_root=DIR",
+)
+
 
 def command(
     topology: Annotated[

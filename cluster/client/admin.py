@@ -10,15 +10,17 @@ from actors.broker.wire import SplitsBody
 from actors.remoting.routes import ClusterInfo
 from cluster.client.aio import admin as aio
 from cluster.client.aio.admin import END_OF_TIME_MS, READ_WRITE
+from cluster.client.broker_admin import BrokerAdmin
 from cluster.client.config import ClientConfig, Nameservers
 from cluster.client.core.loop_thread import LoopThread
 from cluster.client.core.routes import TopicRoute
+from cluster.client.group_admin import GroupAdmin
 from store.clock import Clock
 from store.message.message import MessageExt
 from store.message.message_queue import MessageQueue
 
 
-class Admin:
+class Admin(GroupAdmin, BrokerAdmin):
     """Looks at a cluster, and changes its topics.
 
     with Admin("127.0.0.1:9876") as admin:

@@ -5,15 +5,11 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
-from types import TracebackType
-from typing import Self
 
 from actors.broker.wire import SplitsBody
 from actors.remoting.codes import RayMQRequestCode, RequestCode, ResponseCode
 from actors.remoting.command import RemotingCommand
 from actors.remoting.groups import GroupMembers
-from actors.remoting.header import Header
 from actors.remoting.headers import (
     ConsumerGroupHeader,
     CreateTopicHeader,
@@ -22,23 +18,20 @@ from actors.remoting.headers import (
     TopicHeader,
     ViewMessageHeader,
 )
-from actors.remoting.routes import PERM_READ, PERM_WRITE, ClusterInfo, decode_topic_list
-from cluster.client.config import ClientConfig, Nameservers
+from actors.remoting.routes import PERM_READ, PERM_WRITE, decode_topic_list
+from cluster.client.aio.broker_admin import BrokerAdmin
+from cluster.client.aio.group_admin import GroupAdmin
 from cluster.client.core.backoff import Backoff
-from cluster.client.core.instance import ClientInstance
 from cluster.client.core.offsets import Commit, OffsetClient
 from cluster.client.core.routes import TopicRoute
 from cluster.client.errors import (
     BrokerUnreachable,
-    ClientClosed,
     ClientError,
-    ConfigInvalid,
     DeadlineExceeded,
     GroupNotFound,
     TopicNotFound,
     refused,
 )
-from store.clock import Clock
 from store.message.compression import plain_body
 from store.message.message import MessageExt
 from store.message.message_id import decode_message_id
@@ -49,46 +42,13 @@ READ_WRITE = PERM_READ | PERM_WRITE
 END_OF_TIME_MS = (1 << 63) - 1
 
 
-class Admin:
+class Admin(GroupAdmin, BrokerAdmin):
     """Looks at a cluster, and changes its topics.
 
     async with Admin("127.0.0.1:9876") as admin:
         await admin.create_topic("orders", queues=8)
         print(await admin.end_offsets("orders"))
     """
-
-    def __init__(
-        self,
-        nameservers: Nameservers | None = None,
-        *,
-        config: ClientConfig | None = None,
-        clock: Clock | None = None,
-    ) -> None:
-        config = config or ClientConfig()
-        self._config = config if nameservers is None else replace(config, nameservers=nameservers)
-        self._config.addresses()
-        self._clock = clock
-        self._instance: ClientInstance | None = None
-        self._is_closed = False
-
-    async def start(self) -> Self:
-        """Open the connections' home. `async with` and the first call do it too."""
-        self._opened()
-        return self
-
-    async def close(self) -> None:
-        """End the connections."""
-        self._is_closed = True
-        if self._instance is not None:
-            await self._instance.close()
-
-    async def __aenter__(self) -> Self:
-        return await self.start()
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.close()
 
     # ---- topics
     # ------------------------------------------------------------------------------------------------
@@ -135,15 +95,6 @@ class Admin:
         """All topics, those of the system among them."""
         answer = await self._ask_nameserver(RemotingCommand(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER))
         return sorted(decode_topic_list(answer.body))
-
-    async def route(self, topic: str) -> TopicRoute:
-        """Where the queues of `topic` are. Raises TopicNotFound."""
-        return await self._opened().routes.refresh(topic)
-
-    async def cluster_info(self) -> ClusterInfo:
-        """All brokers and their addresses."""
-        answer = await self._ask_nameserver(RemotingCommand(RequestCode.GET_BROKER_CLUSTER_INFO))
-        return ClusterInfo.decode(answer.body)
 
     async def splits(self, topic: str) -> list[SplitsBody]:
         """What each broker lets a bulk reader read of `topic`, and where its files are."""
@@ -249,28 +200,6 @@ class Admin:
     # ---- its own
     # -----------------------------------------------------------------------------------------------
 
-    async def _queues(self, topic: str) -> list[MessageQueue]:
-        route = await self.route(topic)
-        return sorted({*route.readable, *route.keyed})
-
-    async def _masters(self, brokers: Iterable[str] | None) -> dict[str, str]:
-        """The masters' addresses by broker name. Raises ConfigInvalid for a broker that is not there."""
-        info = await self.cluster_info()
-        masters = {
-            name: data.broker_addrs[0]
-            for name, data in sorted(info.brokers.items())
-            if 0 in data.broker_addrs
-        }
-        if brokers is None:
-            return masters
-        wanted = list(brokers)
-        missing = sorted(set(wanted) - masters.keys())
-        if missing:
-            raise ConfigInvalid(
-                f"no broker {', '.join(missing)} in the cluster; there are: {', '.join(masters)}"
-            )
-        return {name: masters[name] for name in wanted}
-
     async def _awaited_route(self, topic: str, is_there: Callable[[TopicRoute | None], bool]) -> TopicRoute:
         deadline_s = time.monotonic() + self._config.request_timeout_ms / 1000
         backoff = Backoff(first_ms=5, last_ms=200)
@@ -287,22 +216,6 @@ class Admin:
                     f"{self._config.request_timeout_ms} ms"
                 )
             await asyncio.sleep(backoff.next_ms() / 1000)
-
-    async def _ask_nameserver(self, command: RemotingCommand) -> RemotingCommand:
-        answer = await self._opened().nameservers.ask(lambda: command)
-        if answer.code != ResponseCode.SUCCESS:
-            raise refused(answer.code, answer.remark)
-        return answer
-
-    async def _call(self, address: str, code: int, header: Header) -> RemotingCommand:
-        return await self._opened().invoke(address, RemotingCommand(code, header.to_ext()))
-
-    def _opened(self) -> ClientInstance:
-        if self._is_closed:
-            raise ClientClosed("the admin is closed")
-        if self._instance is None:
-            self._instance = ClientInstance(self._config, clock=self._clock)
-        return self._instance
 
 
 def _messages(answer: RemotingCommand, broker_name: str = "") -> list[MessageExt]:

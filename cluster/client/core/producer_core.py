@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -58,7 +59,9 @@ class ProducerCore:
             auto_create_queues=config.default_topic_queue_nums,
             on_route=self._on_route,
         )
-        self.sender = Sender(self.instance, config, RoundRobin())
+        # At random, as RocketMQ's do: many short-lived producers must not all fill the first queue.
+        start = random.randrange(1 << 16)
+        self.sender = Sender(self.instance, config, RoundRobin(start))
         self.lanes = Lanes(self.instance, config)
         self.instance.start_route_refresh()
         self.instance.start_heartbeats(self._heartbeat, lambda: list(self._topics))

@@ -1,0 +1,159 @@
+"""`raymq broker`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from cluster.cli.console import (
+    NAMESERVER,
+    AsJson,
+    DryRun,
+    Failed,
+    Nameserver,
+    Output,
+    Yes,
+    confirmed,
+    with_admin,
+)
+from cluster.cli.help import examples
+
+if TYPE_CHECKING:
+    from actors.remoting.admin_bodies import BrokerStatsItem
+    from cluster.client import Admin
+
+app = typer.Typer(no_args_is_help=True, help="Brokers: list, describe, statistics, settings.")
+
+Broker = Annotated[str, typer.Argument(help="The broker's name.", show_default=False)]
+
+
+@app.command("list", epilog=examples("raymq broker list", "raymq broker list --json"))
+def list_brokers(nameserver: Nameserver = NAMESERVER, as_json: AsJson = False) -> None:
+    """List the brokers, with what they put and get a second and how full their disk is."""
+
+    def work(admin: Admin) -> None:
+        rows = []
+        info = admin.cluster_info()
+        for name, data in sorted(info.brokers.items()):
+            for broker_id, address in sorted(data.broker_addrs.items()):
+                row: dict[str, Any] = {
+                    "cluster": data.cluster,
+                    "broker": name,
+                    "id": broker_id,
+                    "address": address,
+                }
+                if broker_id == 0:
+                    row |= summary(admin.broker_runtime(name))
+                rows.append(row)
+        columns = ("cluster", "broker", "id", "address", "version", "put_tps", "get_tps", "disk_used", "up")
+        Output(as_json=as_json).table("brokers", columns, rows)
+
+    with_admin(nameserver, work)
+
+
+@app.command(epilog=examples("raymq broker describe broker-a", "raymq broker describe broker-a --json"))
+def describe(broker: Broker, nameserver: Nameserver = NAMESERVER, as_json: AsJson = False) -> None:
+    """Show all that a broker says of itself, by RocketMQ's names."""
+
+    def work(admin: Admin) -> None:
+        Output(as_json=as_json).fields(dict(sorted(admin.broker_runtime(broker).items())))
+
+    with_admin(nameserver, work)
+
+
+@app.command(epilog=examples("raymq broker config broker-a", "raymq broker config broker-a --json"))
+def config(broker: Broker, nameserver: Nameserver = NAMESERVER, as_json: AsJson = False) -> None:
+    """Show a broker's settings, by RocketMQ's names."""
+
+    def work(admin: Admin) -> None:
+        Output(as_json=as_json).fields(dict(sorted(admin.broker_config(broker).items())))
+
+    with_admin(nameserver, work)
+
+
+@app.command(
+    epilog=examples(
+        "raymq broker stats broker-a",
+        "raymq broker stats broker-a --table TOPIC_PUT_SIZE --key orders",
+        "raymq broker stats broker-a --table GROUP_GET_NUMS --key orders@billing --json",
+    )
+)
+def stats(
+    broker: Broker,
+    table: Annotated[
+        str,
+        typer.Option(help="RocketMQ's name of a counter, as TOPIC_PUT_NUMS or GROUP_GET_SIZE."),
+    ] = "BROKER_PUT_NUMS",
+    key: Annotated[
+        str | None, typer.Option(help="The topic, topic@group, or cluster; without it the cluster.")
+    ] = None,
+    nameserver: Nameserver = NAMESERVER,
+    as_json: AsJson = False,
+) -> None:
+    """Show a counter over the last minute, hour and day."""
+
+    def work(admin: Admin) -> None:
+        data = admin.cluster_info().brokers.get(broker)
+        wanted = key if key is not None else data.cluster if data is not None else ""
+        found = admin.broker_stats(broker, table, wanted)
+        if found is None:
+            raise Failed(f"broker {broker!r} has counted no {table} of {wanted!r} yet")
+        rows = [
+            _window(name, item)
+            for name, item in (("minute", found.minute), ("hour", found.hour), ("day", found.day))
+        ]
+        columns = ("window", "sum", "per_second", "per_request")
+        Output(as_json=as_json).table(f"{table} of {wanted} on {broker}", columns, rows)
+
+    with_admin(nameserver, work)
+
+
+@app.command(
+    epilog=examples("raymq broker writable broker-a --off --dry-run", "raymq broker writable broker-a --on")
+)
+def writable(
+    broker: Broker,
+    on: Annotated[bool, typer.Option("--on/--off", help="Let producers write, or keep them away.")] = True,
+    nameserver: Nameserver = NAMESERVER,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    as_json: AsJson = False,
+) -> None:
+    """Take a broker out of the producers' routes, or put it back; lasts until it registers anew."""
+
+    def work(admin: Admin) -> None:
+        out = Output(as_json=as_json)
+        what = "written to" if on else "written to no more"
+        facts: dict[str, Any] = {"broker": broker, "writable": on, "dry_run": dry_run}
+        if dry_run:
+            topics = len(admin.broker_topics(broker))
+            out.done(f"{broker} would be {what}, in {topics} topics", topics=topics, **facts)
+            return
+        if not on:
+            confirmed(f"Keep producers away from {broker}?", yes=yes)
+        topics = admin.set_writable(broker, writable=on)
+        out.done(f"{broker} is {what}, in {topics} topics", topics=topics, **facts)
+
+    with_admin(nameserver, work)
+
+
+def summary(runtime: dict[str, str]) -> dict[str, Any]:
+    """What a table shows of a broker's runtime information."""
+    return {
+        "version": runtime.get("brokerVersionDesc"),
+        "put_tps": first_rate(runtime.get("putTps")),
+        "get_tps": first_rate(runtime.get("getTransferredTps")),
+        "disk_used": f"{float(runtime.get('commitLogDiskRatio') or 0):.0%}",
+        "up": (runtime.get("runtime") or "").strip("[ ]"),
+    }
+
+
+def first_rate(text: str | None) -> float:
+    """The first of RocketMQ's three rates, that of the last 10 seconds."""
+    parts = (text or "").split()
+    return float(parts[0]) if parts else 0.0
+
+
+def _window(name: str, item: BrokerStatsItem) -> dict[str, Any]:
+    return {"window": name, "sum": item.sum, "per_second": item.tps, "per_request": item.avgpt}

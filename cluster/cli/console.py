@@ -1,0 +1,202 @@
+"""What the commands share: how a cluster is named, how answers are shown, and how a command ends.
+
+On a terminal an answer is a table, in a pipe (or with --json) it is JSON; what goes wrong is one line on
+standard error. The exit code is 1 when something failed and 2 when it was asked for wrongly.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Annotated, Any, TextIO
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from cluster.client import Admin
+
+EXIT_FAILED, EXIT_REFUSED, EXIT_INTERRUPTED = 1, 2, 130
+
+Nameserver = Annotated[
+    str,
+    typer.Option(
+        "--nameserver",
+        "-n",
+        envvar="RAYMQ_NAMESERVERS",
+        metavar="HOST:PORT[;…]",
+        help="The cluster's nameservers.",
+    ),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="JSON, also where a terminal reads.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and do nothing.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+
+NAMESERVER = "127.0.0.1:9876"
+
+Row = Mapping[str, Any]
+
+
+class Failed(Exception):
+    """The command cannot do what it should; says why and what to do."""
+
+
+class Refusal(Failed):
+    """The command was asked for wrongly."""
+
+
+class Output:
+    """Where a command's answer goes."""
+
+    def __init__(self, *, as_json: bool, out: TextIO | None = None) -> None:
+        from rich.console import Console
+
+        self.console: Console = Console(file=out)
+        self.is_json = as_json or not self.console.is_terminal
+
+    def table(self, title: str, columns: Sequence[str], rows: Iterable[Row]) -> None:
+        """Show rows; in JSON they are a list of objects with all that they hold, not the columns alone."""
+        rows = list(rows)
+        if self.is_json:
+            self.json(rows)
+            return
+        self.console.print(table_of(title, columns, rows))
+
+    def fields(self, content: Row) -> None:
+        """Show one thing: its fields, one a line, or one object."""
+        if self.is_json:
+            self.json(content)
+            return
+        width = max(map(len, content), default=0)
+        for name, value in content.items():
+            self.line(f"{name:{width}}  {shown(name, value)}")
+
+    def json(self, value: object) -> None:
+        """Write a value as one line of JSON."""
+        self.console.file.write(json.dumps(value, ensure_ascii=False, default=str) + "\n")
+
+    def line(self, text: str) -> None:
+        """Write a line as it is."""
+        self.console.print(text, highlight=False, markup=False, soft_wrap=True)
+
+    def done(self, what: str, **facts: Any) -> None:
+        """Say what was done: a sentence, or an object of the facts."""
+        if self.is_json:
+            self.json(facts)
+        else:
+            self.line(what)
+
+
+def table_of(title: str, columns: Sequence[str], rows: Sequence[Row]) -> Any:
+    """Rows as rich's table; numbers stand at the right."""
+    from rich.table import Table
+
+    table = Table(title=title, title_justify="left", title_style="bold", header_style="bold")
+    for column in columns:
+        is_number = any(isinstance(row.get(column), int | float) for row in rows)
+        table.add_column(column.replace("_", " "), justify="right" if is_number else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*(shown(column, row.get(column)) for column in columns))
+    return table
+
+
+def shown(name: str, value: object) -> str:
+    """A value for the eye: thousands apart, times as times, nothing for None."""
+    if value is None:
+        return ""
+    if name.endswith("_ms") and isinstance(value, int) and value > 1_000_000_000_000:
+        return datetime.fromtimestamp(value / 1000, UTC).astimezone().strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        return f"{value:,.1f}"
+    if isinstance(value, int):
+        return f"{value:,}"
+    if isinstance(value, list | tuple | set):
+        return ", ".join(map(str, value))
+    return str(value)
+
+
+def with_admin(nameserver: str, work: Callable[[Admin], int | None]) -> None:
+    """Run a command's work over an admin of the cluster, and end with its exit code."""
+    from cluster.client import Admin
+
+    def open_and_work() -> int | None:
+        with Admin(nameserver) as admin:
+            return work(admin)
+
+    finish(open_and_work)
+
+
+def finish(work: Callable[[], int | None]) -> None:
+    """Run a command's work and end with its exit code; what cannot be is told in a line, without a
+    traceback.
+    """
+    from cluster.client.errors import ClientError, ConfigInvalid
+
+    code: int | None
+    try:
+        code = work()
+    except (Refusal, ConfigInvalid) as error:
+        tell(str(error))
+        code = EXIT_REFUSED
+    except (Failed, ClientError) as error:
+        tell(str(error))
+        code = EXIT_FAILED
+    except KeyboardInterrupt:
+        code = EXIT_INTERRUPTED
+    except BrokenPipeError:  # the reader has enough, as `head` has
+        sys.stderr.close()
+        code = 0
+    raise typer.Exit(code or 0)
+
+
+def tell(text: str) -> None:
+    """A line on standard error."""
+    from rich.console import Console
+
+    Console(stderr=True).print(text, style="red", highlight=False, markup=False, soft_wrap=True)
+
+
+def confirmed(question: str, *, yes: bool) -> None:
+    """Ask before what destroys, where somebody is there to answer. Raises Failed on a no."""
+    if yes or not sys.stdin.isatty():
+        return
+    if not typer.confirm(question, err=True):
+        raise Failed("nothing was changed")
+
+
+def moment_ms(text: str) -> int:
+    """A point in time: milliseconds since the epoch, `2026-11-21`, `2026-11-21T09:30:00`, or `-90s`, `-15m`,
+    `-2h`, `-3d` from now. Raises Refusal.
+    """
+    import re
+    import time
+
+    given = text.strip()
+    if given.isdecimal():
+        return int(given)
+    if given == "now":
+        return int(time.time() * 1000)
+    if ago := re.fullmatch(r"-(\d+)([smhd])", given):
+        seconds = int(ago[1]) * {"s": 1, "m": 60, "h": 3600, "d": 86_400}[ago[2]]
+        return int((time.time() - seconds) * 1000)
+    try:
+        return int(datetime.fromisoformat(given).astimezone().timestamp() * 1000)
+    except ValueError:
+        raise Refusal(
+            f"{text!r} is no time: write milliseconds since the epoch, 2026-11-21T09:30:00, or -15m"
+        ) from None
+
+
+def queue_named(text: str, topic: str) -> Any:
+    """The queue that `BROKER:QUEUE` names, as `broker-a:3`. Raises Refusal."""
+    from cluster.client import MessageQueue
+
+    broker, _, queue_id = text.rpartition(":")
+    if not broker or not queue_id.isdecimal():
+        raise Refusal(f"{text!r} names no queue: write BROKER:QUEUE, as broker-a:3")
+    return MessageQueue(topic, broker, int(queue_id))

@@ -1,0 +1,225 @@
+"""`raymq group`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from cluster.cli.console import (
+    NAMESERVER,
+    AsJson,
+    DryRun,
+    Failed,
+    Nameserver,
+    Output,
+    Yes,
+    confirmed,
+    with_admin,
+)
+from cluster.cli.help import examples
+from cluster.cli.offset import reset as reset_offsets
+
+if TYPE_CHECKING:
+    from actors.remoting.admin_bodies import ConsumerConnection
+    from cluster.client import Admin
+
+app = typer.Typer(no_args_is_help=True, help="Consumer groups: list, describe with lag, create, delete.")
+
+Group = Annotated[str, typer.Argument(help="The group's name.", show_default=False)]
+
+
+@app.command("list", epilog=examples("raymq group list", "raymq group list --system --json"))
+def list_groups(
+    nameserver: Nameserver = NAMESERVER,
+    system: Annotated[bool, typer.Option("--system", help="Also those that RocketMQ's tools use.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """List the consumer groups, with what they consume and how far they are behind."""
+
+    def work(admin: Admin) -> None:
+        progress = admin.all_group_stats()
+        rows = []
+        for name in admin.groups():
+            stats = progress.get(name)
+            if not system and is_system(name):
+                continue
+            rows.append(
+                {
+                    "group": name,
+                    "topics": sorted({queue.topic for queue in stats.offsets}) if stats else [],
+                    "lag": stats.lag if stats else 0,
+                    "in_flight": stats.in_flight if stats else 0,
+                    "tps": stats.consume_tps if stats else 0.0,
+                }
+            )
+        Output(as_json=as_json).table("consumer groups", ("group", "topics", "lag", "in_flight", "tps"), rows)
+
+    with_admin(nameserver, work)
+
+
+@app.command(epilog=examples("raymq group describe billing", "raymq group describe billing -t orders --json"))
+def describe(
+    group: Group,
+    topic: Annotated[str | None, typer.Option("--topic", "-t", help="Only of this topic.")] = None,
+    nameserver: Nameserver = NAMESERVER,
+    as_json: AsJson = False,
+) -> None:
+    """Show a group's lag in each queue, its members, what they subscribe to, and its settings."""
+
+    def work(admin: Admin) -> None:
+        config = admin.groups().get(group)
+        if config is None:
+            raise Failed(f"no group {group!r}; `raymq group list` shows those there are")
+        stats, online = admin.group_stats(group, topic), admin.group_connection(group)
+        rows = [
+            {
+                "topic": queue.topic,
+                "broker": queue.broker_name,
+                "queue": queue.queue_id,
+                "committed": offset.consumer_offset,
+                "end": offset.broker_offset,
+                "lag": offset.lag,
+                "in_flight": offset.in_flight,
+                "last_ms": offset.last_timestamp or None,
+            }
+            for queue, offset in stats.offsets.items()
+        ]
+        members = _members(online)
+        out = Output(as_json=as_json)
+        if out.is_json:
+            facts: dict[str, Any] = {
+                "group": group,
+                "lag": stats.lag,
+                "tps": stats.consume_tps,
+                "queues": rows,
+                "members": members,
+                "subscriptions": _subscriptions(online),
+                "settings": config.to_json(),
+            }
+            out.json(facts)
+            return
+        columns = ("topic", "broker", "queue", "committed", "end", "lag", "in_flight", "last_ms")
+        out.table(f"group {group}", columns, rows)
+        if online is None:
+            out.line("no member is online")
+        else:
+            out.table("members", ("client_id", "address", "language", "version"), members)
+            for name, expression in _subscriptions(online).items():
+                out.line(f"subscribes to {name}: {expression}")
+        out.line(f"lag {stats.lag:,}; {stats.consume_tps:,.1f} messages a second over the last minute")
+
+    with_admin(nameserver, work)
+
+
+@app.command(epilog=examples("raymq group create billing", "raymq group create billing --max-retries 3"))
+def create(
+    group: Group,
+    max_retries: Annotated[
+        int, typer.Option(min=-1, help="How often a message is given again before it is a dead letter.")
+    ] = 16,
+    enabled: Annotated[bool, typer.Option(help="Whether the group may consume.")] = True,
+    broadcast: Annotated[bool, typer.Option(help="Whether it may consume by broadcasting.")] = True,
+    nameserver: Nameserver = NAMESERVER,
+    as_json: AsJson = False,
+) -> None:
+    """Create a group, or change the settings of one that is there."""
+
+    def work(admin: Admin) -> None:
+        from dataclasses import replace
+
+        from store.metadata import SubscriptionGroupConfig
+
+        before = admin.groups().get(group) or SubscriptionGroupConfig(group)
+        admin.put_group(
+            replace(
+                before,
+                retry_max_times=max_retries,
+                consume_enable=enabled,
+                consume_broadcast_enable=broadcast,
+            )
+        )
+        Output(as_json=as_json).done(f"{group}: may consume" if enabled else f"{group}: off", group=group)
+
+    with_admin(nameserver, work)
+
+
+@app.command(epilog=examples("raymq group delete billing --dry-run", "raymq group delete billing --yes"))
+def delete(
+    group: Group,
+    keep_offsets: Annotated[
+        bool, typer.Option("--keep-offsets", help="Keep what the group has committed.")
+    ] = False,
+    nameserver: Nameserver = NAMESERVER,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    as_json: AsJson = False,
+) -> None:
+    """Delete a group, and what it has committed. One that has members online is refused."""
+
+    def work(admin: Admin) -> None:
+        if group not in admin.groups():
+            raise Failed(f"no group {group!r}; `raymq group list` shows those there are")
+        members = [member["client_id"] for member in _members(admin.group_connection(group))]
+        if members:
+            raise Failed(f"group {group!r} has members online, stop them first: {', '.join(members)}")
+        topics = admin.topics_of_group(group)
+        out = Output(as_json=as_json)
+        what = f"group {group}" + (f" with its offsets in {', '.join(topics)}" if topics else "")
+        facts: dict[str, Any] = {"group": group, "topics": topics, "dry_run": dry_run}
+        if dry_run:
+            out.done(f"would delete {what}", **facts)
+            return
+        confirmed(f"Delete {what}?", yes=yes)
+        admin.delete_group(group, offsets=not keep_offsets)
+        out.done(f"deleted {what}", **facts)
+
+    with_admin(nameserver, work)
+
+
+@app.command(epilog=examples("raymq group members billing", "raymq group members billing --json"))
+def members(group: Group, nameserver: Nameserver = NAMESERVER, as_json: AsJson = False) -> None:
+    """List the members of a group that are online."""
+
+    def work(admin: Admin) -> None:
+        rows = _members(admin.group_connection(group))
+        columns = ("client_id", "address", "language", "version")
+        Output(as_json=as_json).table(f"members of {group}", columns, rows)
+
+    with_admin(nameserver, work)
+
+
+app.command(
+    "reset",
+    epilog=examples(
+        "raymq group reset billing orders --to earliest --dry-run",
+        "raymq group reset billing orders --to 2026-11-21T09:30:00",
+    ),
+)(reset_offsets)
+
+
+def is_system(name: str) -> bool:
+    """Whether RocketMQ's own tools and services consume as this group."""
+    from actors.broker.groups import SYSTEM_GROUP_PREFIX, SYSTEM_GROUPS
+
+    return name in SYSTEM_GROUPS or name.startswith(SYSTEM_GROUP_PREFIX)
+
+
+def _members(online: ConsumerConnection | None) -> list[dict[str, Any]]:
+    if online is None:
+        return []
+    return [
+        {
+            "client_id": each.client_id,
+            "address": each.client_addr,
+            "language": each.language,
+            "version": each.version,
+        }
+        for each in online.connections
+    ]
+
+
+def _subscriptions(online: ConsumerConnection | None) -> dict[str, str]:
+    if online is None:
+        return {}
+    return {topic: wanted.sub_string for topic, wanted in online.subscriptions.items()}

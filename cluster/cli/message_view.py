@@ -1,0 +1,64 @@
+"""How a message is shown: as an object in JSON, as a line or a page on a terminal."""
+
+from __future__ import annotations
+
+import base64
+from typing import TYPE_CHECKING, Any
+
+from cluster.cli.console import shown
+
+if TYPE_CHECKING:
+    from cluster.client import MessageExt
+
+BODY_SHOWN_BYTES = 200
+# What clients and brokers write by themselves, or is told in a field of its own.
+_OWN = frozenset({"TAGS", "KEYS", "UNIQ_KEY", "WAIT", "MSG_REGION", "TRACE_ON", "CLUSTER"})
+
+
+def as_object(message: MessageExt) -> dict[str, Any]:
+    """All of a message; a body that is no UTF-8 text is `body_base64`."""
+    found: dict[str, Any] = {
+        "topic": message.topic,
+        "broker": message.broker_name,
+        "queue": message.queue_id,
+        "offset": message.queue_offset,
+        "id": message.offset_msg_id,
+        "unique_key": message.uniq_key,
+        "tags": message.tags,
+        "keys": message.keys,
+        "born_ms": message.born_timestamp,
+        "store_ms": message.store_timestamp,
+        "reconsume_times": message.reconsume_times,
+        "properties": {name: text for name, text in message.properties.items() if name not in _OWN},
+    }
+    try:
+        found["body"] = bytes(message.body).decode()
+    except UnicodeDecodeError:
+        found["body_base64"] = base64.b64encode(message.body).decode()
+    return found
+
+
+def as_line(message: MessageExt) -> str:
+    """A message in a line: when, where, tags and keys, and the beginning of its body."""
+    where = f"{message.broker_name}:{message.queue_id}@{message.queue_offset}"
+    marks = " ".join(filter(None, (message.tags, message.keys)))
+    return "  ".join(
+        filter(None, (shown("store_ms", message.store_timestamp), where, marks, body_text(message)))
+    )
+
+
+def as_page(message: MessageExt) -> dict[str, Any]:
+    """A message's fields for the eye."""
+    page = as_object(message)
+    page["body"] = page.pop("body_base64", None) or page["body"]
+    page["born_host"], page["store_host"] = str(message.born_host), str(message.store_host)
+    page["properties"] = ", ".join(f"{name}={text}" for name, text in page["properties"].items())
+    return page
+
+
+def body_text(message: MessageExt) -> str:
+    """The beginning of a body, without what would move the cursor."""
+    body = bytes(message.body[: BODY_SHOWN_BYTES + 1])
+    text = body[:BODY_SHOWN_BYTES].decode(errors="replace")
+    text = "".join(letter if letter.isprintable() else "·" for letter in text)
+    return text + ("…" if len(message.body) > BODY_SHOWN_BYTES else "")

@@ -1,0 +1,191 @@
+"""`raymq offset`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from cluster.cli.console import (
+    NAMESERVER,
+    AsJson,
+    DryRun,
+    Nameserver,
+    Output,
+    Refusal,
+    Yes,
+    confirmed,
+    moment_ms,
+    queue_named,
+    with_admin,
+)
+from cluster.cli.help import examples
+
+if TYPE_CHECKING:
+    from cluster.client import Admin, MessageQueue
+
+app = typer.Typer(no_args_is_help=True, help="Offsets of consumer groups: show, reset, skip, clone.")
+
+Group = Annotated[str, typer.Argument(help="The consumer group.", show_default=False)]
+Topic = Annotated[str, typer.Argument(help="The topic.", show_default=False)]
+_COLUMNS = ("topic", "broker", "queue", "before", "after")
+
+
+@app.command(epilog=examples("raymq offset show billing", "raymq offset show billing orders --json"))
+def show(
+    group: Group,
+    topic: Annotated[str | None, typer.Argument(help="Only of this topic.", show_default=False)] = None,
+    nameserver: Nameserver = NAMESERVER,
+    as_json: AsJson = False,
+) -> None:
+    """Show where a group is in each queue, and where the queue ends."""
+
+    def work(admin: Admin) -> None:
+        rows = [
+            {
+                "topic": queue.topic,
+                "broker": queue.broker_name,
+                "queue": queue.queue_id,
+                "committed": offset.consumer_offset,
+                "end": offset.broker_offset,
+                "lag": offset.lag,
+            }
+            for queue, offset in admin.group_stats(group, topic).offsets.items()
+        ]
+        columns = ("topic", "broker", "queue", "committed", "end", "lag")
+        Output(as_json=as_json).table(f"offsets of {group}", columns, rows)
+
+    with_admin(nameserver, work)
+
+
+@app.command(
+    epilog=examples(
+        "raymq offset reset billing orders --to earliest --dry-run",
+        "raymq offset reset billing orders --to -15m --yes",
+        "raymq offset reset billing orders --queue broker-a:0 --offset 4711",
+    )
+)
+def reset(
+    group: Group,
+    topic: Topic,
+    to: Annotated[
+        str | None,
+        typer.Option(help="earliest, latest, a time (2026-11-21T09:30:00, ms since the epoch) or -15m."),
+    ] = None,
+    queue: Annotated[str | None, typer.Option(metavar="BROKER:QUEUE", help="Only this queue.")] = None,
+    offset: Annotated[int | None, typer.Option(min=0, help="The offset, with --queue.")] = None,
+    nameserver: Nameserver = NAMESERVER,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    as_json: AsJson = False,
+) -> None:
+    """Set where a group goes on. Members that run are told at their next pull."""
+
+    def work(admin: Admin) -> None:
+        targets = _targets(admin, topic, to, queue, offset)
+        _move(admin, group, targets, "reset", dry_run=dry_run, yes=yes, as_json=as_json)
+
+    with_admin(nameserver, work)
+
+
+@app.command(epilog=examples("raymq offset skip billing orders --dry-run"))
+def skip(
+    group: Group,
+    topic: Topic,
+    nameserver: Nameserver = NAMESERVER,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    as_json: AsJson = False,
+) -> None:
+    """Have a group leave out all that it has not consumed yet."""
+
+    def work(admin: Admin) -> None:
+        _move(admin, group, admin.end_offsets(topic), "skip", dry_run=dry_run, yes=yes, as_json=as_json)
+
+    with_admin(nameserver, work)
+
+
+@app.command(epilog=examples("raymq offset clone billing billing-2", "raymq offset clone a b -t orders"))
+def clone(
+    source: Annotated[str, typer.Argument(help="The group whose offsets are taken.", show_default=False)],
+    target: Annotated[str, typer.Argument(help="The group that gets them.", show_default=False)],
+    topic: Annotated[str | None, typer.Option("--topic", "-t", help="Only of this topic.")] = None,
+    nameserver: Nameserver = NAMESERVER,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    as_json: AsJson = False,
+) -> None:
+    """Give one group the offsets of another."""
+
+    def work(admin: Admin) -> None:
+        taken = admin.group_stats(source, topic).offsets
+        had = admin.group_stats(target, topic).offsets
+        rows = [
+            _row(queue, had[queue].consumer_offset if queue in had else None, offset.consumer_offset)
+            for queue, offset in taken.items()
+        ]
+        out = Output(as_json=as_json)
+        if not dry_run:
+            confirmed(f"Give {target} the offsets of {source} in {len(rows)} queues?", yes=yes)
+            admin.clone_offsets(source, target, topic)
+        out.table(f"{'would clone' if dry_run else 'cloned'} {source} to {target}", _COLUMNS, rows)
+
+    with_admin(nameserver, work)
+
+
+def _targets(
+    admin: Admin, topic: str, to: str | None, queue: str | None, offset: int | None
+) -> dict[MessageQueue, int]:
+    """Where each queue is to go on."""
+    if (to is None) == (offset is None):
+        raise Refusal("say where to go on: either --to, or --queue with --offset")
+    if offset is not None:
+        if queue is None:
+            raise Refusal("--offset is one queue's: name it by --queue BROKER:QUEUE")
+        return {queue_named(queue, topic): offset}
+    if to == "earliest":
+        targets = admin.beginning_offsets(topic)
+    elif to == "latest":
+        targets = admin.end_offsets(topic)
+    else:
+        targets = admin.offsets_at(topic, moment_ms(to or ""))
+    if queue is None:
+        return targets
+    wanted = queue_named(queue, topic)
+    if wanted not in targets:
+        raise Refusal(f"topic {topic!r} has no queue {queue}")
+    return {wanted: targets[wanted]}
+
+
+def _move(
+    admin: Admin,
+    group: str,
+    targets: dict[MessageQueue, int],
+    verb: str,
+    *,
+    dry_run: bool,
+    yes: bool,
+    as_json: bool,
+) -> None:
+    topic = next(iter(targets)).topic
+    before = admin.group_stats(group, topic).offsets
+    rows = [
+        _row(queue, before[queue].consumer_offset if queue in before else None, target)
+        for queue, target in targets.items()
+    ]
+    out = Output(as_json=as_json)
+    if not dry_run:
+        confirmed(f"{verb.capitalize()} {group} in {len(rows)} queues of {topic}?", yes=yes)
+        for queue, target in targets.items():
+            admin.reset_offset(group, queue, target)
+    out.table(f"{'would ' if dry_run else ''}{verb} {group}", _COLUMNS, rows)
+
+
+def _row(queue: MessageQueue, before: int | None, after: int) -> dict[str, Any]:
+    return {
+        "topic": queue.topic,
+        "broker": queue.broker_name,
+        "queue": queue.queue_id,
+        "before": before,
+        "after": after,
+    }

@@ -1,0 +1,165 @@
+"""`raymq send`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from concurrent.futures import Future
+from contextlib import nullcontext
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from cluster.cli.console import NAMESERVER, AsJson, Nameserver, Output, Refusal, finish, queue_named
+from cluster.cli.help import examples
+
+if TYPE_CHECKING:
+    from cluster.client import Message, Producer, SendResult
+
+EPILOG = examples(
+    "raymq send orders 'four apples' --key order-1 --tags fruit",
+    "raymq send orders --file picture.png --property type=png",
+    "tail -f access.log | raymq send access",
+    "raymq tail orders --from first --no-follow --json | raymq send orders-2 --json-lines",
+)
+# So many sends are on their way before the first of them is waited for.
+IN_FLIGHT = 1000
+
+
+def command(
+    topic: Annotated[str, typer.Argument(help="The topic.", show_default=False)],
+    body: Annotated[
+        str | None,
+        typer.Argument(help="The body. Without it each line of the input is a message.", show_default=False),
+    ] = None,
+    file: Annotated[
+        Path | None,
+        typer.Option("--file", "-f", exists=True, dir_okay=False, help="A file's content is the body."),
+    ] = None,
+    key: Annotated[list[str] | None, typer.Option("--key", "-k", help="A key; may be given again.")] = None,
+    tags: Annotated[str | None, typer.Option("--tags", "-t", help="The tag to filter by.")] = None,
+    properties: Annotated[
+        list[str] | None,
+        typer.Option("--property", "-p", metavar="NAME=VALUE", help="A property."),
+    ] = None,
+    delay_level: Annotated[int, typer.Option(min=0, help="RocketMQ's delay level, 1 to 18.")] = 0,
+    sharding_key: Annotated[
+        str | None, typer.Option(help="Messages with the same one go to one queue, in order.")
+    ] = None,
+    queue: Annotated[str | None, typer.Option(metavar="BROKER:QUEUE", help="To this queue.")] = None,
+    json_lines: Annotated[
+        bool,
+        typer.Option("--json-lines", help="Lines are objects with body, keys, tags, properties."),
+    ] = False,
+    group: Annotated[str, typer.Option(help="The producer group.")] = "raymq-send",
+    nameserver: Nameserver = NAMESERVER,
+    as_json: AsJson = False,
+) -> None:
+    """Send a message, a file, or the lines of the input."""
+
+    def work() -> None:
+        from cluster.client import Message, Producer
+
+        common: dict[str, Any] = {
+            "tags": tags,
+            "keys": key or None,
+            "properties": _properties(properties or []),
+            "delay_level": delay_level,
+        }
+        where: dict[str, Any] = {
+            "sharding_key": sharding_key,
+            "queue": queue_named(queue, topic) if queue is not None else None,
+        }
+        out = Output(as_json=as_json)
+        if body is not None and file is not None:
+            raise Refusal("give a body or --file, not both")
+        with Producer(nameserver, group=group) as producer:
+            if body is None and file is None:
+                _send_lines(producer, _messages(topic, common, json_lines=json_lines), where, out)
+                return
+            content = file.read_bytes() if file is not None else (body or "").encode()
+            result = producer.send(Message(topic, content, **common), **where)
+            out.done(f"{result.status.name} {result.queue} offset {result.queue_offset}", **_facts(result))
+
+    finish(work)
+
+
+def _messages(topic: str, common: dict[str, Any], *, json_lines: bool) -> Iterator[Message]:
+    from cluster.client import Message
+
+    if sys.stdin.isatty():
+        typer.echo("reading messages from the terminal, one a line; Ctrl-D ends", err=True)
+    for number, line in enumerate(sys.stdin.buffer, 1):
+        text = line.rstrip(b"\r\n")
+        if json_lines:
+            yield _from_json(topic, text, number, common)
+        else:
+            yield Message(topic, text, **common)
+
+
+def _from_json(topic: str, line: bytes, number: int, common: dict[str, Any]) -> Message:
+    """What `raymq tail --json` writes, or less."""
+    import base64
+    import json
+
+    from cluster.client import Message
+
+    try:
+        given = json.loads(line)
+        body = base64.b64decode(given["body_base64"]) if "body_base64" in given else given["body"].encode()
+        own = {name: given[name] for name in ("tags", "keys") if given.get(name)}
+        properties = {**(given.get("properties") or {}), **common["properties"]}
+        return Message(topic, body, **{**common, **own, "properties": properties})
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise Refusal(
+            f"line {number} of the input is no object with a text `body` (or `body_base64`): {error!r}"
+        ) from error
+
+
+def _send_lines(producer: Producer, messages: Iterator[Message], where: dict[str, Any], out: Output) -> None:
+    from rich.console import Console
+    from rich.progress import Progress, SpinnerColumn, TextColumn
+
+    errors = Console(stderr=True)
+    columns = (SpinnerColumn(), TextColumn("{task.completed:,} messages sent"))
+    shows = errors.is_terminal and not sys.stdin.isatty()
+    queues: dict[str, int] = {}
+    sent = 0
+    try:
+        with Progress(*columns, console=errors, transient=True) if shows else nullcontext() as progress:
+            task = progress.add_task("", total=None) if progress is not None else None
+            while batch := list(islice(messages, IN_FLIGHT if not sys.stdin.isatty() else 1)):
+                futures: list[Future[SendResult]] = [producer.send_async(each, **where) for each in batch]
+                for future in futures:
+                    queue = future.result().queue
+                    name = f"{queue.broker_name}:{queue.queue_id}"
+                    queues[name] = queues.get(name, 0) + 1
+                    sent += 1
+                if progress is not None and task is not None:
+                    progress.update(task, completed=sent)
+    finally:
+        out.done(f"{sent:,} messages sent", sent=sent, queues=dict(sorted(queues.items())))
+
+
+def _properties(given: list[str]) -> dict[str, str]:
+    found = {}
+    for each in given:
+        name, equals, value = each.partition("=")
+        if not equals or not name:
+            raise Refusal(f"--property {each!r}: write NAME=VALUE")
+        found[name] = value
+    return found
+
+
+def _facts(result: SendResult) -> dict[str, Any]:
+    return {
+        "status": result.status.name,
+        "topic": result.queue.topic,
+        "broker": result.queue.broker_name,
+        "queue": result.queue.queue_id,
+        "offset": result.queue_offset,
+        "id": result.offset_msg_id,
+        "unique_key": result.msg_id,
+    }

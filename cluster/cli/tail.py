@@ -1,0 +1,109 @@
+"""`raymq tail`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from cluster.cli.console import (
+    EXIT_INTERRUPTED,
+    NAMESERVER,
+    AsJson,
+    Nameserver,
+    Output,
+    Refusal,
+    finish,
+    moment_ms,
+)
+from cluster.cli.help import examples
+from cluster.cli.message_view import as_line, as_object
+
+if TYPE_CHECKING:
+    from cluster.client import MessageQueue, PullConsumer
+
+EPILOG = examples(
+    "raymq tail orders",
+    "raymq tail orders --from first --tags 'fruit || vegetables' --max 100",
+    "raymq tail orders --from -15m --json | jq .body",
+    "raymq tail orders --last 5 --no-follow",
+)
+POLL_MS = 200
+
+
+def command(
+    topic: Annotated[str, typer.Argument(help="The topic.", show_default=False)],
+    begin: Annotated[
+        str, typer.Option("--from", help="last (what comes from now on), first, a time, or -15m.")
+    ] = "last",
+    last: Annotated[int, typer.Option(min=0, help="So many messages of each queue before its end.")] = 0,
+    tags: Annotated[str, typer.Option(help="Only with these tags: `a || b`.")] = "*",
+    limit: Annotated[int | None, typer.Option("--max", min=1, help="End after so many messages.")] = None,
+    follow: Annotated[bool, typer.Option(help="Wait for more at the end.")] = True,
+    nameserver: Nameserver = NAMESERVER,
+    as_json: AsJson = False,
+) -> None:
+    """Print a topic's messages as they come. No group's offsets are touched."""
+
+    def work() -> int:
+        from cluster.client import ConsumerConfig, PullConsumer
+
+        config = ConsumerConfig(
+            nameservers=nameserver,
+            group="TOOLS_CONSUMER",
+            auto_commit=False,
+            consume_from="earliest" if begin == "first" else "latest",
+        )
+        out = Output(as_json=as_json)
+        consumer = PullConsumer(config=config)
+        try:
+            with consumer:
+                ends = _begin(consumer, topic, begin, last, tags)
+                _print(consumer, out, limit, None if follow else ends)
+        except KeyboardInterrupt:
+            return EXIT_INTERRUPTED if limit is not None or not follow else 0  # how a tail is meant to end
+        return 0
+
+    finish(work)
+
+
+def _begin(consumer: PullConsumer, topic: str, begin: str, last: int, tags: str) -> dict[MessageQueue, int]:
+    """Take the topic's queues from where it is asked for; gives their ends at this time."""
+    from_ms = None if begin in ("first", "last") else moment_ms(begin)
+    if last and begin != "last":
+        raise Refusal("--last counts from the end: give it without --from")
+    queues = consumer.queues(topic)
+    ends = {queue: consumer.end_offset(queue) for queue in queues}
+    begins = {queue: consumer.beginning_offset(queue) for queue in queues}
+    consumer.assign(queues, tags)
+    if from_ms is not None:
+        consumer.seek_to_time(from_ms)
+    elif begin == "first":
+        consumer.seek_to_beginning()
+    else:
+        for queue in queues:
+            consumer.seek(queue, max(ends[queue] - last, begins[queue]))
+    return ends
+
+
+def _print(
+    consumer: PullConsumer, out: Output, limit: int | None, ends: dict[MessageQueue, int] | None
+) -> None:
+    """Print until there are enough, or with `ends` until all queues have been read up to there."""
+    from cluster.client import MessageQueue
+
+    printed = 0
+    while limit is None or printed < limit:
+        if ends is not None and all(consumer.position(queue) >= end for queue, end in ends.items()):
+            return
+        wanted = 500 if limit is None else min(500, limit - printed)
+        for message in consumer.poll(wanted, POLL_MS):
+            queue = MessageQueue(message.topic, message.broker_name, message.queue_id)
+            if ends is not None and message.queue_offset >= ends[queue]:
+                continue
+            if out.is_json:
+                out.json(as_object(message))
+            else:
+                out.line(as_line(message))
+            printed += 1
+        out.console.file.flush()

@@ -1,0 +1,220 @@
+"""`raymq topic`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from cluster.cli.console import (
+    NAMESERVER,
+    AsJson,
+    DryRun,
+    Nameserver,
+    Output,
+    Refusal,
+    Yes,
+    confirmed,
+    with_admin,
+)
+from cluster.cli.help import examples
+
+if TYPE_CHECKING:
+    from cluster.client import Admin
+
+app = typer.Typer(no_args_is_help=True, help="Topics: list, create, describe, change, delete.")
+
+Topic = Annotated[str, typer.Argument(help="The topic's name.", show_default=False)]
+Brokers = Annotated[
+    list[str] | None,
+    typer.Option("--broker", "-b", help="On this broker; may be given again. By default on all."),
+]
+_PERMS = {"r": 4, "w": 2, "rw": 6, "wr": 6, "none": 0, "0": 0, "2": 2, "4": 4, "6": 6}
+_NAMES = {0: "none", 2: "w", 4: "r", 6: "rw"}
+
+
+@app.command("list", epilog=examples("raymq topic list", "raymq topic list --system --json"))
+def list_topics(
+    nameserver: Nameserver = NAMESERVER,
+    system: Annotated[
+        bool, typer.Option("--system", help="Also those that brokers and groups made.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """List the topics, with their queues and brokers."""
+
+    def work(admin: Admin) -> None:
+        rows = [row for row in _topic_rows(admin) if system or row["kind"] == "normal"]
+        Output(as_json=as_json).table("topics", ("topic", "kind", "queues", "perm", "brokers"), rows)
+
+    with_admin(nameserver, work)
+
+
+@app.command(
+    epilog=examples("raymq topic create orders --queues 8", "raymq topic create orders -b broker-a --perm r")
+)
+def create(
+    topic: Topic,
+    queues: Annotated[int, typer.Option(min=1, max=65535, help="Queues on each broker.")] = 4,
+    read_queues: Annotated[
+        int | None, typer.Option(min=0, max=65535, help="Queues that are read, if other than written.")
+    ] = None,
+    perm: Annotated[str, typer.Option(help="r, w, rw or none.")] = "rw",
+    order: Annotated[bool, typer.Option("--order", help="Marked as an order topic.")] = False,
+    brokers: Brokers = None,
+    nameserver: Nameserver = NAMESERVER,
+    as_json: AsJson = False,
+) -> None:
+    """Create a topic, or change one that is there."""
+
+    def work(admin: Admin) -> None:
+        route = admin.create_topic(
+            topic,
+            queues=queues,
+            read_queues=read_queues,
+            perm=_perm_of(perm),
+            order=order,
+            brokers=brokers or None,
+        )
+        names = route.brokers()
+        what = f"{topic}: {queues} queues on each of {', '.join(names)}"
+        Output(as_json=as_json).done(what, topic=topic, queues=len(route.keyed), brokers=names)
+
+    with_admin(nameserver, work)
+
+
+@app.command(epilog=examples("raymq topic describe orders", "raymq topic describe orders --json"))
+def describe(topic: Topic, nameserver: Nameserver = NAMESERVER, as_json: AsJson = False) -> None:
+    """Show a topic's settings on each broker, and the groups that consume it."""
+
+    def work(admin: Admin) -> None:
+        configs = admin.topic_configs(topic)
+        groups = admin.groups_of_topic(topic)
+        rows = [
+            {
+                "broker": name,
+                "read_queues": config.read_queue_nums,
+                "write_queues": config.write_queue_nums,
+                "perm": _NAMES.get(config.perm & 6, str(config.perm)),
+                "order": config.order,
+                "attributes": dict(config.attributes),
+            }
+            for name, config in configs.items()
+        ]
+        out = Output(as_json=as_json)
+        if out.is_json:
+            out.json({"topic": topic, "brokers": rows, "groups": groups})
+            return
+        out.table(f"topic {topic}", ("broker", "read_queues", "write_queues", "perm", "order"), rows)
+        out.line(f"consumed by: {', '.join(groups) or 'no group'}")
+
+    with_admin(nameserver, work)
+
+
+@app.command(epilog=examples("raymq topic stats orders", "raymq topic stats orders --json"))
+def stats(topic: Topic, nameserver: Nameserver = NAMESERVER, as_json: AsJson = False) -> None:
+    """Show where each queue begins and ends, when it last got a message, and the rate of the last minute."""
+
+    def work(admin: Admin) -> None:
+        found = admin.topic_stats(topic)
+        rows = [
+            {
+                "broker": queue.broker_name,
+                "queue": queue.queue_id,
+                "min_offset": offset.min_offset,
+                "max_offset": offset.max_offset,
+                "messages": offset.max_offset - offset.min_offset,
+                "last_ms": offset.last_update_timestamp or None,
+            }
+            for queue, offset in found.offsets.items()
+        ]
+        out = Output(as_json=as_json)
+        if out.is_json:
+            out.json({"topic": topic, "put_tps": found.put_tps, "queues": rows})
+            return
+        out.table(
+            f"topic {topic}", ("broker", "queue", "min_offset", "max_offset", "messages", "last_ms"), rows
+        )
+        total = sum(each.max_offset - each.min_offset for each in found.offsets.values())
+        out.line(f"{total:,} messages; {found.put_tps:,.1f} put a second over the last minute")
+
+    with_admin(nameserver, work)
+
+
+@app.command(epilog=examples("raymq topic perm orders r", "raymq topic perm orders rw -b broker-a"))
+def perm(
+    topic: Topic,
+    perm: Annotated[str, typer.Argument(help="r, w, rw or none.", show_default=False)],
+    brokers: Brokers = None,
+    nameserver: Nameserver = NAMESERVER,
+    dry_run: DryRun = False,
+    as_json: AsJson = False,
+) -> None:
+    """Let a topic be read, written, both or neither."""
+
+    def work(admin: Admin) -> None:
+        wanted = _perm_of(perm)
+        out = Output(as_json=as_json)
+        names = sorted(admin.topic_configs(topic)) if dry_run and not brokers else brokers
+        names = list(names or []) if dry_run else admin.set_topic_perm(topic, wanted, brokers or None)
+        would = "would be" if dry_run else "is"
+        what = f"{topic} {would} {_NAMES[wanted]} on {', '.join(names)}"
+        out.done(what, topic=topic, perm=_NAMES[wanted], brokers=names, dry_run=dry_run)
+
+    with_admin(nameserver, work)
+
+
+@app.command(epilog=examples("raymq topic delete orders --dry-run", "raymq topic delete orders --yes"))
+def delete(
+    topic: Topic,
+    nameserver: Nameserver = NAMESERVER,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    as_json: AsJson = False,
+) -> None:
+    """Delete a topic with its messages, and what groups have consumed of it."""
+
+    def work(admin: Admin) -> None:
+        stats = admin.topic_stats(topic)
+        count = sum(offset.max_offset - offset.min_offset for offset in stats.offsets.values())
+        groups = admin.groups_of_topic(topic)
+        out = Output(as_json=as_json)
+        what = f"topic {topic}: {count:,} messages in {len(stats.offsets)} queues"
+        facts: dict[str, Any] = {"topic": topic, "messages": count, "groups": groups, "dry_run": dry_run}
+        if dry_run:
+            out.done(f"would delete {what}; consumed by {', '.join(groups) or 'no group'}", **facts)
+            return
+        confirmed(f"Delete {what}?", yes=yes)
+        admin.delete_topic(topic)
+        out.done(f"deleted {what}", **facts)
+
+    with_admin(nameserver, work)
+
+
+def _topic_rows(admin: Admin) -> list[dict[str, Any]]:
+    system = set(admin.system_topics())
+    rows: dict[str, dict[str, Any]] = {}
+    for broker in admin.brokers():
+        for name, config in admin.broker_topics(broker).items():
+            row = rows.setdefault(
+                name, {"topic": name, "kind": _kind(name, system), "queues": 0, "perm": "", "brokers": []}
+            )
+            row["queues"] += config.write_queue_nums
+            row["perm"] = _NAMES.get(config.perm & 6, str(config.perm))
+            row["brokers"].append(broker)
+    return [rows[name] for name in sorted(rows)]
+
+
+def _kind(name: str, system: set[str]) -> str:
+    if name.startswith("%RETRY%"):
+        return "retry"
+    if name.startswith("%DLQ%"):
+        return "dead letters"
+    return "system" if name in system else "normal"
+
+
+def _perm_of(text: str) -> int:
+    found = _PERMS.get(text.lower())
+    if found is None:
+        raise Refusal(f"{text!r} is no permission: write r, w, rw or none")
+    return found

@@ -1,0 +1,155 @@
+"""Topics, groups, brokers and offsets by the command: JSON in a pipe, tables on a terminal."""
+
+from __future__ import annotations
+
+from cluster.client import MessageQueue, PullConsumer
+from tests.cluster.cli.conftest import Raymq
+from tests.cluster.client.conftest import eventually
+
+
+def offsets_of(raymq: Raymq, group: str, topic: str) -> dict[tuple[str, int], tuple[int, int]]:
+    rows = raymq.ok("offset", "show", group, topic)
+    return {(row["broker"], row["queue"]): (row["committed"], row["end"]) for row in rows}
+
+
+def test_a_topic_is_made_listed_changed_and_deleted(raymq: Raymq) -> None:
+    topic = raymq.filled(3)
+    rows = {row["topic"]: row for row in raymq.ok("topic", "list")}
+    assert rows[topic] == {
+        "topic": topic, "kind": "normal", "queues": 4, "perm": "rw", "brokers": ["a", "b"],
+    }  # fmt: skip
+    assert not any(name.startswith(("RMQ_SYS", "%RETRY%", "SCHEDULE")) for name in rows)
+    assert len(raymq.ok("topic", "list", "--system")) > len(rows)
+
+    assert raymq.ok("topic", "perm", topic, "r", "-b", "a", "--dry-run")["dry_run"] is True
+    assert raymq.ok("topic", "perm", topic, "r", "-b", "a")["brokers"] == ["a"]
+    told = raymq.ok("topic", "describe", topic)
+    assert {row["broker"]: row["perm"] for row in told["brokers"]} == {"a": "r", "b": "rw"}
+    assert told["groups"] == []
+
+    queues = raymq.ok("topic", "stats", topic)["queues"]
+    assert [(row["broker"], row["queue"], row["messages"]) for row in queues if row["messages"]] == [
+        ("a", 0, 3)
+    ]
+
+    assert raymq.ok("topic", "delete", topic, "--dry-run")["messages"] == 3
+    assert topic in {row["topic"] for row in raymq.ok("topic", "list")}
+    raymq.ok("topic", "delete", topic, "--yes")
+    assert topic not in {row["topic"] for row in raymq.ok("topic", "list")}
+
+
+def test_a_terminal_gets_tables(raymq: Raymq) -> None:
+    topic = raymq.filled(12)
+    assert topic in raymq.shown("topic", "list")
+    assert "12 messages" in raymq.shown("topic", "stats", topic)
+    assert "consumed by: no group" in raymq.shown("topic", "describe", topic)
+    assert "127.0.0.1" in raymq.shown("broker", "list")
+    assert "brokerVersionDesc" in raymq.shown("broker", "describe", "a")
+    assert "would delete" in raymq.shown("topic", "delete", topic, "--dry-run")
+
+
+def test_a_groups_lag_members_and_settings_are_told(raymq: Raymq) -> None:
+    topic = raymq.filled(10)
+    group = f"group-of-{topic}"
+    queue = MessageQueue(topic, "a", 0)
+    with PullConsumer(raymq.cluster.address, group) as consumer:
+        consumer.subscribe(topic, "a || b")
+        eventually(lambda: queue in consumer.assignment())
+        eventually(lambda: consumer.poll(4, 100))
+        consumer.commit({queue: 4})
+        told = raymq.ok("group", "describe", group, "-t", topic)
+        assert [row["lag"] for row in told["queues"] if row["end"]] == [6]
+        assert told["subscriptions"][topic] == "a || b"
+        assert [member["language"] for member in told["members"]] == ["PYTHON"]
+        assert told["settings"]["retryMaxTimes"] == 16
+        assert raymq.ok("group", "members", group)[0]["client_id"] == told["members"][0]["client_id"]
+        assert "subscribes to" in raymq.shown("group", "describe", group)
+        assert "members online" in raymq.refused("group", "delete", group, "--yes")
+        rows = {row["group"]: row for row in raymq.ok("group", "list")}
+        assert (rows[group]["lag"], rows[group]["topics"]) == (6, [topic])
+    assert raymq.ok("topic", "describe", topic)["groups"] == [group]
+    eventually(lambda: raymq.ok("group", "describe", group)["members"] == [])
+    assert raymq.ok("group", "delete", group, "--dry-run")["topics"] == [topic]
+    raymq.ok("group", "delete", group, "--yes")
+    assert "no group" in raymq.refused("group", "describe", group)
+
+
+def test_a_group_is_created_with_its_settings(raymq: Raymq) -> None:
+    raymq.ok("group", "create", "made-by-hand", "--max-retries", "3", "--no-broadcast")
+    settings = raymq.ok("group", "describe", "made-by-hand")["settings"]
+    assert (settings["retryMaxTimes"], settings["consumeBroadcastEnable"]) == (3, False)
+    raymq.ok("group", "delete", "made-by-hand", "--yes")
+
+
+def test_offsets_are_reset_skipped_and_cloned(raymq: Raymq) -> None:
+    topic = raymq.filled(10)
+    group, other = f"group-of-{topic}", f"other-of-{topic}"
+    for name in (group, other):
+        raymq.ok("group", "create", name)
+    rows = raymq.ok("offset", "reset", group, topic, "--queue", "a:0", "--offset", "7", "--dry-run")
+    assert (rows[0]["before"], rows[0]["after"]) == (0, 7)
+    assert offsets_of(raymq, group, topic)["a", 0] == (0, 10)
+    raymq.ok("offset", "reset", group, topic, "--queue", "a:0", "--offset", "7", "--yes")
+    assert offsets_of(raymq, group, topic)["a", 0] == (7, 10)
+    raymq.ok("group", "reset", group, topic, "--to", "earliest", "--yes")
+    assert offsets_of(raymq, group, topic)["a", 0] == (0, 10)
+    raymq.ok("offset", "reset", group, topic, "--to", "-1h", "--yes")
+    assert offsets_of(raymq, group, topic)["a", 0] == (0, 10)
+    raymq.ok("offset", "skip", group, topic, "--yes")
+    assert offsets_of(raymq, group, topic)["a", 0] == (10, 10)
+    assert len(raymq.ok("offset", "clone", group, other, "--dry-run")) == 4
+    assert offsets_of(raymq, other, topic)["a", 0] == (0, 10)
+    raymq.ok("offset", "clone", group, other, "--yes")
+    assert offsets_of(raymq, other, topic)["a", 0] == (10, 10)
+
+
+def test_a_running_member_follows_a_reset(raymq: Raymq) -> None:
+    topic = raymq.filled(5)
+    group = f"group-of-{topic}"
+    bodies: list[bytes] = []
+    with PullConsumer(raymq.cluster.address, group) as consumer:
+        consumer.subscribe(topic)
+
+        def heard(count: int) -> bool:
+            bodies.extend(message.body for message in consumer.poll(100, 100))
+            return len(bodies) >= count
+
+        eventually(lambda: heard(5))
+        raymq.ok("offset", "reset", group, topic, "--queue", "a:0", "--offset", "3", "--yes")
+        eventually(lambda: heard(7))
+    assert bodies == [b"0", b"1", b"2", b"3", b"4", b"3", b"4"]
+
+
+def test_brokers_are_listed_and_counted(raymq: Raymq) -> None:
+    topic = raymq.filled(4)
+    brokers = {row["broker"]: row for row in raymq.ok("broker", "list")}
+    assert sorted(brokers) == ["a", "b"]
+    assert brokers["a"]["version"] == "V5_3_3"
+    assert int(raymq.ok("broker", "describe", "a")["msgPutTotalTodayNow"]) >= 4
+    rows = raymq.ok("broker", "stats", "a", "--table", "TOPIC_PUT_NUMS", "--key", topic)
+    assert [row["sum"] for row in rows] == [4, 4, 4]
+    assert "has counted no" in raymq.refused("broker", "stats", "a", "--table", "NONE", "--key", topic)
+    assert raymq.ok("broker", "stats", "a")[0]["sum"] >= 4
+    assert "no broker z" in raymq.refused("broker", "describe", "z", code=2)
+
+
+def test_a_broker_is_taken_out_of_the_producers_routes(raymq: Raymq) -> None:
+    topic = raymq.filled()
+    assert raymq.ok("broker", "writable", "b", "--off", "--dry-run")["topics"] > 0
+    raymq.ok("broker", "writable", "b", "--off", "--yes")
+    try:
+        assert {raymq.ok("send", topic, "x")["broker"] for _ in range(4)} == {"a"}
+    finally:
+        raymq.ok("broker", "writable", "b", "--on")
+    assert {raymq.ok("send", topic, "x")["broker"] for _ in range(4)} == {"a", "b"}
+
+
+def test_top_looks_once(raymq: Raymq) -> None:
+    topic = raymq.filled(20)
+    raymq.ok("group", "create", "top-group")
+    raymq.ok("offset", "reset", "top-group", topic, "--to", "earliest", "--yes")
+    told = raymq.ok("top", "--once", "--json")
+    assert {row["broker"] for row in told["brokers"]} == {"a", "b"}
+    assert next(row for row in told["topics"] if row["topic"] == topic)["messages"] == 20
+    assert next(row for row in told["groups"] if row["group"] == "top-group")["lag"] == 20
+    assert topic in raymq.shown("top", "--once", "--rows", "100")

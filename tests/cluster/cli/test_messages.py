@@ -1,0 +1,152 @@
+"""Sending, finding and following messages by the command."""
+
+from __future__ import annotations
+
+import base64
+import json
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+from typer.testing import CliRunner
+
+from cluster.cli.main import build
+from tests.cluster.cli.conftest import Raymq
+from tests.cluster.client.conftest import eventually
+
+
+def bodies(raymq: Raymq, topic: str, *options: str) -> list[str]:
+    found = raymq.ok("tail", topic, "--from", "first", "--no-follow", *options)
+    return sorted(row["body"] for row in (found if isinstance(found, list) else [found]))
+
+
+def test_a_message_is_sent_and_found_by_place_id_and_key(raymq: Raymq) -> None:
+    topic = raymq.filled()
+    sent = raymq.ok(
+        "send",
+        topic,
+        "four apples",
+        "-k",
+        "order-1",
+        "-k",
+        "u",
+        "-t",
+        "fruit",
+        "-p",
+        "shop=north",
+        "--queue",
+        "a:1",
+    )
+    assert (sent["status"], sent["broker"], sent["queue"], sent["offset"]) == ("SEND_OK", "a", 1, 0)
+    by_place = raymq.ok("message", "get", topic, "--queue", "a:1", "--offset", "0")
+    assert by_place["body"] == "four apples"
+    assert (by_place["tags"], by_place["keys"], by_place["properties"]) == (
+        "fruit",
+        "order-1 u",
+        {"shop": "north"},
+    )
+    assert raymq.ok("message", "get", topic, "--id", sent["id"]) == by_place | {"broker": ""}
+    assert raymq.ok("message", "get", topic, "--id", sent["unique_key"]) == by_place
+    assert raymq.ok("message", "query", topic, "--key", "order-1", "--from", "-1h") == [by_place]
+    assert raymq.ok("message", "query", topic, "--key", "nobody") == []
+    assert "shop=north" in raymq.shown("message", "get", topic, "--queue", "a:1", "--offset", "0")
+
+
+def test_a_file_and_bytes_that_are_no_text_come_through(raymq: Raymq, tmp_path: Path) -> None:
+    topic = raymq.filled()
+    picture = tmp_path / "picture"
+    picture.write_bytes(b"\x89PNG\xff")
+    sent = raymq.ok("send", topic, "--file", str(picture))
+    got = raymq.ok("message", "get", topic, "--id", sent["unique_key"])
+    assert base64.b64decode(got["body_base64"]) == picture.read_bytes()
+    copy = raymq.filled()
+    assert raymq.ok("send", copy, "--json-lines", given=json.dumps(got) + "\n")["sent"] == 1
+    [again] = [raymq.ok("tail", copy, "--from", "first", "--no-follow")]
+    assert again["body_base64"] == got["body_base64"]
+
+
+def test_the_lines_of_the_input_are_messages(raymq: Raymq) -> None:
+    topic = raymq.filled()
+    told = raymq.ok("send", topic, "-t", "log", given="".join(f"line {n}\n" for n in range(2500)))
+    assert told["sent"] == 2500
+    assert sum(told["queues"].values()) == 2500
+    assert len(bodies(raymq, topic, "--tags", "log")) == 2500
+    assert bodies(raymq, topic, "--tags", "other || none") == []
+
+
+def test_a_topic_is_copied_through_a_pipe(raymq: Raymq) -> None:
+    topic, copy = raymq.filled(9), raymq.filled()
+    _, lines, _ = raymq.run("tail", topic, "--from", "first", "--no-follow")
+    assert raymq.ok("send", copy, "--json-lines", given=lines)["sent"] == 9
+    row = raymq.ok("message", "query", copy, "--key", "k4")[0]
+    assert (row["body"], row["tags"]) == ("4", "a")
+
+
+def test_a_tail_begins_where_it_is_asked_to(raymq: Raymq) -> None:
+    topic = raymq.filled(8)
+    assert bodies(raymq, topic) == list("01234567")
+    assert [row["body"] for row in raymq.ok("tail", topic, "--from", "first", "--max", "3")] == list("012")
+    assert [row["body"] for row in raymq.ok("tail", topic, "--last", "2", "--no-follow")] == list("67")
+    assert [
+        row["body"] for row in raymq.ok("tail", topic, "--from", "-1h", "--tags", "b", "--no-follow")
+    ] == list("1357")
+    fifth = raymq.ok("message", "get", topic, "--queue", "a:0", "--offset", "5")
+    late = raymq.ok("tail", topic, "--from", str(fifth["store_ms"]), "--no-follow")
+    assert [row["body"] for row in late][-3:] == list("567")
+    assert "a:0@7" in raymq.shown("tail", topic, "--from", "first", "--no-follow")
+
+
+def test_a_tail_follows_until_it_is_interrupted(raymq: Raymq) -> None:
+    topic = raymq.filled(1)
+    command = [
+        sys.executable,
+        "-m",
+        "cluster.cli.main",
+        "tail",
+        topic,
+        "--from",
+        "first",
+        "-n",
+        raymq.cluster.address,
+    ]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as tail:
+        assert tail.stdout is not None
+        assert tail.stderr is not None
+        assert json.loads(tail.stdout.readline())["body"] == "0"
+        raymq.ok("send", topic, "live")
+        assert json.loads(tail.stdout.readline())["body"] == "live"
+        tail.send_signal(signal.SIGINT)
+        eventually(lambda: tail.poll() is not None)
+        assert (tail.returncode, tail.stderr.read()) == (0, "")
+
+
+def test_what_cannot_be_is_told_in_a_line(raymq: Raymq) -> None:
+    topic = raymq.filled(1)
+    assert "no such message" in raymq.refused("message", "get", topic, "--queue", "a:0", "--offset", "9")
+    assert "either --id, or --queue" in raymq.refused("message", "get", topic, code=2)
+    assert "BROKER:QUEUE" in raymq.refused("send", topic, "x", "--queue", "a", code=2)
+    assert "is no time" in raymq.refused("tail", topic, "--from", "soon", code=2)
+    assert "NAME=VALUE" in raymq.refused("send", topic, "x", "-p", "shop", code=2)
+    assert "'never-made'" in raymq.refused("topic", "stats", "never-made")
+    assert "write r, w, rw or none" in raymq.refused("topic", "perm", topic, "all", code=2)
+    assert "does not exist" in raymq.refused("offset", "skip", "never-made", topic, "--yes")
+    assert "either --to" in raymq.refused("offset", "reset", "g", topic, code=2)
+    code, _, errors = raymq.run("send", topic, "--json-lines", given='{"body": "good"}\n{"body": 5}\n')
+    assert code == 2
+    assert "line 2 of the input" in errors
+
+
+def test_a_cluster_that_is_away_is_told_in_a_line() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        free_port = server.getsockname()[1]
+    for command in (["topic", "list"], ["send", "t", "x"], ["tail", "t"], ["top", "--once"]):
+        named = [*command, "--nameserver", f"127.0.0.1:{free_port}"]
+        result = CliRunner().invoke(build(named), named)
+        assert (result.exit_code, result.stdout) == (1, "")
+        assert "no nameserver answered" in result.stderr
+        assert result.stderr.count("\n") == 1
+    named = ["topic", "list", "--nameserver", "nonsense"]
+    result = CliRunner().invoke(build(named), named)
+    assert (result.exit_code, result.stderr) == (2, "nameserver address 'nonsense' is not host:port\n")
