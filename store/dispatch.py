@@ -13,18 +13,21 @@ from numpy.typing import NDArray
 from store.commit_log import CommitLog
 from store.consume_queue import UNIT, UNIT_BYTES, ConsumeQueue
 from store.consume_queue_table import ConsumeQueueTable
+from store.errors import StoreError
 from store.index_service import IndexService
+from store.kernels import resync, walk
 from store.kernels import units as kernel
-from store.kernels import walk
 from store.kernels.index import KEY_FIELDS, KEY_HASH, KEY_PHYSICAL_OFFSET
 from store.logs import get_logger
 from store.mapped_file import MappedFile
+from store.message.record import MIN_RECORD_BYTES, decode_record
 
 _log = get_logger(__name__)
 
 _ROWS = 16_384
 _GROUPS = 512  # queues that one step writes to: 3 µs each, more where a file is to be made
 _KEYS = 65_536
+_GAP_MAX = 1_000_000  # units to hold the places of records that are gone: 20 MB
 
 
 class Arrival:
@@ -80,6 +83,7 @@ class Dispatcher:
         # Then bodies' CRCs are checked, and units that are there already are compared and mended.
         self.is_recovering = False
         self.skipped_bytes = 0  # of the log, as they are no records
+        self.refused_records = 0  # whose queue offsets cannot be right
 
     def step(self, begin: int, end: int, arrivals: list[Arrival] | None = None) -> Step:
         """Dispatch up to one slice of [begin, end), which starts at a record; adds to `arrivals`.
@@ -161,14 +165,14 @@ class Dispatcher:
         if status == kernel.AT_BLANK:
             return Step(file.end, -1, 0)
         if status in (walk.NO_ROOM, walk.BEYOND_END):
-            if start + self._slice_bytes >= stop:
+            if not self.is_recovering and start + self._slice_bytes >= stop:
                 return Step(file.base + start, -1, 0)  # only half here yet: replicas get bytes, not records
             size = walk.check_record_at(file.array, start, stop, file.base, False)
             if size > 0:
                 return self._large_record(file, start, size)
-        following = int(walk.next_record(file.array, start + 1, stop, file.base))
+        following = int(resync.next_record(file.array, start + 1, stop, file.size_bytes, file.base))
+        following = int(resync.closing_blank(file.array, start + 1, following, file.size_bytes))
         self.skipped_bytes += following - start
-        _log.error("log_damaged", path=str(file.path), position=start, skipped_bytes=following - start)
         return Step(file.base + following, -1, 0)
 
     def _large_record(self, file: MappedFile, start: int, size: int) -> Step:
@@ -209,15 +213,18 @@ class Dispatcher:
         start.
         """
         first = group[kernel.GROUP_FIRST_QUEUE_OFFSET]
+        physical_offset = group[kernel.GROUP_FIRST_PHYSICAL_OFFSET]
         end = group[kernel.GROUP_END_PHYSICAL_OFFSET]
-        if 0 <= first < queue.first_offset:
+        is_new = physical_offset >= queue.end_physical_offset > 0
+        if 0 <= first < queue.first_offset and not is_new:
             queue.start_again(first)  # its beginning is lost: what stands in the log belongs into it
+        count = len(units) // UNIT_BYTES
         if not group[kernel.GROUP_IN_ORDER]:
             self._put_one_by_one(queue, file, units)
         elif first > queue.next_offset:
-            self._close_gap(queue, first)
-            queue.append_units(units, end)
-        elif first == 0 and group[kernel.GROUP_FIRST_PHYSICAL_OFFSET] >= queue.end_physical_offset:
+            if self._close_gap(queue, first, physical_offset, count):
+                queue.append_units(units, end)
+        elif first == 0 and physical_offset >= queue.end_physical_offset:
             queue.start_again(0)
             queue.append_units(units, end)
         elif self._is_there(queue, first, units):
@@ -228,26 +235,43 @@ class Dispatcher:
             self._put_one_by_one(queue, file, units)
 
     def _put_one_by_one(self, queue: ConsumeQueue, file: MappedFile, units: memoryview) -> None:
-        for place in range(0, len(units), UNIT_BYTES):
-            unit = units[place : place + UNIT_BYTES]
-            physical_offset, size, _ = UNIT.unpack(unit)
-            record = physical_offset - file.base
-            queue_offset = int.from_bytes(file.view[record + 20 : record + 28], "big", signed=True)
+        places = [UNIT.unpack(units[at : at + UNIT_BYTES]) for at in range(0, len(units), UNIT_BYTES)]
+        offsets = [
+            int.from_bytes(file.view[at - file.base + 20 : at - file.base + 28], "big", signed=True)
+            for at, _, _ in places
+        ]
+        for number, (queue_offset, (physical_offset, size, _)) in enumerate(
+            zip(offsets, places, strict=True)
+        ):
+            unit = units[number * UNIT_BYTES : (number + 1) * UNIT_BYTES]
             if queue_offset == 0 and physical_offset >= queue.end_physical_offset:
+                if queue.next_offset + 1 in offsets[number + 1 : number + 2]:
+                    self._refuse(queue, queue_offset, physical_offset)  # the next one knows of no new start
+                    continue
                 queue.start_again(0)
             if queue_offset < queue.next_offset:
                 self._mend(queue, queue_offset, unit)
                 if queue_offset < queue.next_offset:
                     continue
-            if queue_offset > queue.next_offset:
-                self._close_gap(queue, queue_offset)
+            if queue_offset > queue.next_offset and not self._close_gap(
+                queue, queue_offset, physical_offset, 1
+            ):
+                continue
             queue.append_units(unit, physical_offset + size)
 
-    @staticmethod
-    def _close_gap(queue: ConsumeQueue, queue_offset: int) -> None:
-        if queue.end_physical_offset == 0:
+    def _close_gap(self, queue: ConsumeQueue, queue_offset: int, physical_offset: int, agreeing: int) -> bool:
+        """Hold the places before `queue_offset`, of records that are gone. False when it cannot be right.
+
+        Every record that is gone had its place in the log. `agreeing` records in a row may be right yet.
+        """
+        if queue.next_offset == queue.first_offset:
             queue.start_at(queue_offset)
-            return
+            return True
+        gap = queue_offset - queue.next_offset
+        room = (physical_offset - queue.end_physical_offset) // MIN_RECORD_BYTES
+        if gap > room and (agreeing == 1 or gap > _GAP_MAX):
+            self._refuse(queue, queue_offset, physical_offset)
+            return False
         _log.warning(
             "consume_queue_gap",
             topic=queue.topic,
@@ -256,6 +280,19 @@ class Dispatcher:
             to_offset=queue_offset,
         )
         queue.fill_to(queue_offset)
+        return True
+
+    def _refuse(self, queue: ConsumeQueue, queue_offset: int, physical_offset: int) -> None:
+        """A record's queue offset is damaged: no CRC covers it. The record stays out of its queue."""
+        self.refused_records += 1
+        _log.error(
+            "queue_offset_impossible",
+            topic=queue.topic,
+            queue_id=queue.queue_id,
+            offset=queue_offset,
+            next_offset=queue.next_offset,
+            position=physical_offset,
+        )
 
     def _is_there(self, queue: ConsumeQueue, first: int, units: memoryview) -> bool:
         """Whether the queue has what it holds from `first` on, of these units, already."""
@@ -273,7 +310,12 @@ class Dispatcher:
 
     def _mend(self, queue: ConsumeQueue, offset: int, unit: memoryview) -> None:
         """Cut the queue at a unit that is not what the log says, so that it is built again from there."""
-        if not self.is_recovering or queue.read_units(offset, 1) == unit:
+        there = queue.read_units(offset, 1)
+        if not self.is_recovering or there == unit:
+            return
+        physical_offset = UNIT.unpack(unit)[0]
+        if offset < queue.first_offset or self._is_claimed(queue, offset, there, physical_offset):
+            self._refuse(queue, offset, physical_offset)
             return
         _log.warning("consume_queue_mended", topic=queue.topic, queue_id=queue.queue_id, offset=offset)
         end = 0
@@ -281,3 +323,15 @@ class Dispatcher:
             before = queue.unit_at(offset - 1)
             end = 0 if before.is_filler else before.physical_offset + before.size
         queue.truncate_to(offset, end)
+
+    def _is_claimed(self, queue: ConsumeQueue, offset: int, unit: bytes, before: int) -> bool:
+        """Whether this unit leads to a record, stored before the one at `before`, that has its very place."""
+        physical_offset, size, _ = UNIT.unpack(unit)
+        if physical_offset >= before or (offset > queue.first_offset and queue.unit_at(offset - 1).is_filler):
+            return False  # one that came after a gap it has made itself claims nothing
+        try:
+            message = decode_record(self._log.slice(physical_offset, size))
+        except StoreError:
+            return False
+        place = (message.topic, message.queue_id, message.queue_offset, message.commit_log_offset)
+        return place == (queue.topic, queue.queue_id, offset, physical_offset)

@@ -144,7 +144,10 @@ class StoreImage:
             self.log, self.queues, None, settings.delay_levels_ms(), self._sizes.log_file_bytes
         )
         log_min = self.log.bases[0] if self.log.bases else 0
-        self.tail: Tail = find_tail(self.log, log_min, check_crc=True, skip_damage=self._is_ours)
+        confirmed = summary.position if summary is not None else 0
+        self.tail: Tail = find_tail(
+            self.log, log_min, check_crc=True, is_ours=self._is_ours, confirmed=confirmed
+        )
         self.log.positions.set_all(log_min, self.tail.position)
 
     def load_queues(self) -> list[ConsumeQueue]:

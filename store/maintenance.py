@@ -121,6 +121,8 @@ class Maintenance:
             paths += parts.index.take_dirty_paths()
             directories.append(parts.index.directory)
             noting = replace(noting, index_files=parts.index.notes())
+        holes = tuple(hole for hole in parts.holes if hole.position >= self._positions.min)
+        noting = replace(noting, holes=holes)
         checkpoint = parts.checkpoint
         checkpoint.logics_msg_timestamp = self._dispatched_timestamp
         checkpoint.index_msg_timestamp = parts.index.end_timestamp if parts.index is not None else 0

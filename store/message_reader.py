@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from store.commit_log import CommitLog
-from store.consume_queue import UNIT, UNIT_BYTES, ConsumeQueue
+from store.consume_queue import FILLER_SIZE, UNIT, UNIT_BYTES, ConsumeQueue
 from store.kernels import read as kernel
 from store.logs import get_logger
 from store.mapped_file import MappedFile
@@ -22,6 +22,7 @@ _log = get_logger(__name__)
 _FILTER_SCAN_UNITS = 800
 # A span of the log up to here is looked at as a whole before each record's place is.
 _NEAR_BYTES = 1024 * 1024
+_TOLD_MAX = 4096  # damaged places remembered, so that each is told once
 
 
 class GetMessageStatus(IntEnum):
@@ -76,7 +77,9 @@ class MessageReader:
         self._progress = np.zeros(kernel.READ_FIELDS, dtype=np.int64)
         self._runs = np.zeros((kernel.RUNS_MAX, 2), dtype=np.int64)
         self._spans = np.zeros((kernel.SPANS_MAX, 2), dtype=np.int64)
-        self.bad_units = 0
+        self.bad_units = 0  # passed over, as they do not lead to their records
+        self.gap_units = 0  # passed over, as they only hold the places of records that are gone
+        self._told: set[tuple[str, int, int]] = set()
 
     def read(
         self,
@@ -148,6 +151,8 @@ class MessageReader:
                 self._skip_bad(queue, first + int(progress[kernel.READ_UNITS]), physical_offset)
             elif status == kernel.ENOUGH:
                 break
+        if progress[kernel.READ_FILLERS]:
+            self._tell_gap(queue, first, units[: int(progress[kernel.READ_UNITS]) * UNIT_BYTES])
         result.message_count = int(progress[kernel.READ_MESSAGES])
         result.size_bytes = int(progress[kernel.READ_BYTES])
         result.next_begin_offset = first + int(progress[kernel.READ_UNITS])
@@ -187,10 +192,34 @@ class MessageReader:
         """A unit that does not lead to its record is told and passed over; good ones after it are served."""
         self._progress[kernel.READ_UNITS] += 1
         self.bad_units += 1
-        _log.error(
-            "unit_without_record",
-            topic=queue.topic,
-            queue_id=queue.queue_id,
-            offset=offset,
-            position=physical_offset,
-        )
+        if self._is_news(queue, offset):
+            _log.error(
+                "unit_without_record",
+                topic=queue.topic,
+                queue_id=queue.queue_id,
+                offset=offset,
+                position=physical_offset,
+            )
+
+    def _tell_gap(self, queue: ConsumeQueue, first: int, units: NDArray[np.uint8]) -> None:
+        sizes = units.reshape(-1, UNIT_BYTES)[:, 8:12].copy().view(">i4")[:, 0]
+        offsets = first + np.flatnonzero(sizes == FILLER_SIZE)
+        self.gap_units += len(offsets)
+        if self._is_news(queue, int(offsets[0])):
+            _log.warning(
+                "gap_passed_over",
+                topic=queue.topic,
+                queue_id=queue.queue_id,
+                from_offset=int(offsets[0]),
+                messages=len(offsets),
+            )
+
+    def _is_news(self, queue: ConsumeQueue, offset: int) -> bool:
+        """Whether this place has not been told of: each pull over it would tell it again."""
+        place = (queue.topic, queue.queue_id, offset)
+        if place in self._told:
+            return False
+        if len(self._told) >= _TOLD_MAX:
+            self._told.clear()
+        self._told.add(place)
+        return True

@@ -11,6 +11,7 @@ from store.disk_use import DiskProbe, disk_use
 from store.dispatch import Arrival
 from store.errors import StoreError
 from store.flush import FlushJob
+from store.holes import Hole
 from store.identity import (
     AbortFile,
     StoreIdentity,
@@ -155,6 +156,16 @@ class MessageStore:
         """From now on records carry this address."""
         self._appender.store_host = host.packed
 
+    @property
+    def holes(self) -> Sequence[Hole]:
+        """The damaged places of the log, as far as recovery has seen them."""
+        return self._parts.holes
+
+    @property
+    def passed_over(self) -> int:
+        """Messages that reads have passed over, as their records are damaged or gone."""
+        return self._reader.bad_units + self._reader.gap_units
+
     # ---- append --------------------------------------------------------------------------------------------
 
     @property
@@ -219,6 +230,7 @@ class MessageStore:
         self._maintenance.allocator.discard()
         self._log.truncate_to(offset)
         self.positions.cut_to(offset)
+        self._parts.holes = [hole for hole in self._parts.holes if hole.position < offset]
         for queue in self._queues:
             queue.truncate_after(offset)
         if self._parts.index is not None:

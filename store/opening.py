@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from store.checkpoint import StoreCheckpoint
@@ -10,14 +10,15 @@ from store.commit_log import CommitLog
 from store.consume_queue_table import ConsumeQueueTable, LoadedQueue
 from store.dispatch import Dispatcher
 from store.files import Descriptors
+from store.holes import Hole, known_holes
 from store.index_service import IndexService
 from store.log_paths import LogPaths
 from store.logs import get_logger
 from store.positions import Positions
-from store.recovery import Lack, Tail, dispatch_start, find_tail, scan_start
+from store.recovery import Tail, dispatch_start, find_tail, keep_places, scan_start
 from store.residency import Residency
 from store.settings import StoreSettings
-from store.summary import read_summary
+from store.summary import DerivedSummary, read_summary
 
 _log = get_logger(__name__)
 
@@ -40,6 +41,7 @@ class StoreParts:
     checkpoint: StoreCheckpoint
     tail: Tail
     dispatched_from: int
+    holes: list[Hole] = field(default_factory=list)
 
     def close(self) -> None:
         """Let go of all files, writing nothing."""
@@ -83,8 +85,28 @@ def open_parts(root: Path, settings: StoreSettings) -> StoreParts:
     dispatcher = Dispatcher(log, queues, index, settings.delay_levels_ms(), settings.dispatch_slice_bytes)
     checkpoint = StoreCheckpoint.read(root / CHECKPOINT)
     return StoreParts(
-        positions, log, queues, index, dispatcher, descriptors, residency, checkpoint, Tail(0, -1, 0, 0, 0), 0
+        positions, log, queues, index, dispatcher, descriptors, residency, checkpoint, Tail(0, -1, 0, 0), 0
     )
+
+
+def _walk_log(
+    root: Path,
+    settings: StoreSettings,
+    parts: StoreParts,
+    summary: DerivedSummary | None,
+    start: int,
+    is_ours: bool,
+) -> Tail:
+    """Find the log's end and its holes from `start` on."""
+    confirmed = summary.position if summary is not None else 0
+    tail = find_tail(
+        parts.log, start, check_crc=settings.check_crc_on_recover, is_ours=is_ours, confirmed=confirmed
+    )
+    if tail.position < confirmed:
+        _log.error("log_end_lost", root=str(root), end=tail.position, noted_end=confirmed)
+    parts.tail = tail
+    parts.holes = known_holes(summary.holes if summary is not None else (), tail.holes, start, tail.position)
+    return tail
 
 
 def recover(
@@ -104,8 +126,7 @@ def recover(
     if summary is not None and log_min < summary.min_offset:
         summary = None  # older files are back: what was derived from them is not
     start = scan_start(log, summary)
-    tail = find_tail(log, start, check_crc=settings.check_crc_on_recover, skip_damage=is_ours)
-    parts.tail = tail
+    tail = _walk_log(root, settings, parts, summary, start, is_ours)
     if log.bases:
         log.truncate_to(tail.position)
     if not orderly_end:
@@ -123,13 +144,13 @@ def recover(
         index.lacks_from = log_min
     if not log.bases:
         queues.remove_all()
-    lack = Lack(log_min, ["nothing is noted about the derived files"])
-    if summary is not None:
-        lack = dispatch_start(summary, log_min, tail.position, queues, loaded, index)
+    lack = dispatch_start(summary, log_min, tail.position, queues, loaded, index)
     parts.dispatched_from = lack.position
     parts.dispatcher.is_recovering = True
     parts.positions.dispatched = parts.dispatcher.run(lack.position, tail.position)
     parts.dispatcher.is_recovering = False
+    if summary is not None and tail.position >= summary.position:
+        keep_places(queues, summary)
     for each in queues:
         each.correct_min_offset(log_min)
     _log.info(

@@ -5,8 +5,9 @@ there as a whole or its place still starts with a zero somewhere in them. A powe
 pages that were not flushed. Consume queues, index and our own notes may be missing, cut, stale or damaged in
 any way.
 
-The log's end is found by walking its records from a place that is known to be good. Dispatch then starts at
-the minimum of what any derived file lacks – not at "the last file", which forgets what was behind before.
+The log's end is found by walking its records from a place that is known to be good; damage before it is a
+hole (`store.holes`), and is told. Dispatch then starts at the minimum of what any derived file lacks – not at
+"the last file", which forgets what was behind before.
 """
 
 from typing import NamedTuple
@@ -15,35 +16,45 @@ import numpy as np
 
 from store.commit_log import CommitLog
 from store.consume_queue_table import ConsumeQueueTable, LoadedQueue
+from store.holes import Hole, holes_between, next_sound, unfinished_end
 from store.index_service import IndexService
 from store.kernels import walk
 from store.logs import get_logger
-from store.mapped_file import MappedFile
 from store.summary import DerivedSummary
 
 _log = get_logger(__name__)
 
-_MAGIC_END = 7  # the last of the bytes that are written last
-
 
 class Tail(NamedTuple):
-    """The end of the log: what comes after `position` is no record. `last_record` is −1 if none was seen."""
+    """The end of the log: what comes after `position` is no record. `last_record` is −1 if none was seen.
+
+    `unfinished_bytes` are those of an append that never was: nobody was told that it is stored.
+    """
 
     position: int
     last_record: int
     last_timestamp: int
     records: int
-    damaged_bytes: int
+    holes: tuple[Hole, ...] = ()
+    unfinished_bytes: int = 0
+
+    @property
+    def damaged_bytes(self) -> int:
+        """What the holes take."""
+        return sum(hole.size_bytes for hole in self.holes)
 
 
-def find_tail(log: CommitLog, start: int, *, check_crc: bool, skip_damage: bool) -> Tail:
+def find_tail(log: CommitLog, start: int, *, check_crc: bool, is_ours: bool, confirmed: int = 0) -> Tail:
     """Walk the log from the record at `start`.
 
-    With `skip_damage`, bytes that are no record count as damage, not as the end, when sound records follow
-    that name their own places: only a log whose tails are zeroed (ours) can be sure that these are not stale.
+    Bytes that are no record, with sound ones behind them, are a hole and not the end. A log of RocketMQ's
+    (not `is_ours`) may have stale records behind its end: there, what is older than what stands before the
+    damage does not count. An append that a kill has cut short is the end: it leaves zeros in its first 8
+    bytes, which are written last, and nothing but its own records behind; below `confirmed` there is none.
     """
     found = np.zeros(walk.SCAN_FIELDS, dtype=np.int64)
-    position, last_record, last_timestamp, records, damaged = start, -1, 0, 0, 0
+    holes: list[Hole] = []
+    position, last_record, last_timestamp, records, unfinished_bytes = start, -1, 0, 0, 0
     while position < log.end:
         file = log.file_at(position)
         place, code = walk.scan_records(
@@ -57,30 +68,20 @@ def find_tail(log: CommitLog, start: int, *, check_crc: bool, skip_damage: bool)
             position = file.end
             continue
         position = file.base + int(place)
-        following = _after_damage(log, file, int(place)) if skip_damage else None
+        following = next_sound(log, position, None if is_ours else last_timestamp)
         if following is None:
             break
-        _log.error(
-            "log_damaged", path=str(file.path), position=int(place), skipped_bytes=following - position
-        )
-        damaged += following - position
+        if position >= confirmed and is_ours and (end := unfinished_end(log, position, following)) >= 0:
+            unfinished_bytes = end - position
+            _log.warning(
+                "append_unfinished", path=str(file.path), position=int(place), bytes=unfinished_bytes
+            )
+            break
+        holes += holes_between(log, position, following, walk.REASONS[int(code)])
         position = following
-    return Tail(position, last_record, last_timestamp, records, damaged)
-
-
-def _after_damage(log: CommitLog, file: MappedFile, place: int) -> int | None:
-    """The offset of the first sound record behind the one at `place`; None when the log ends here."""
-    if place + _MAGIC_END >= file.size_bytes or file.array[place + _MAGIC_END] == 0:
-        return None  # an append that was not finished, with all that belongs to it
-    while True:
-        limit = file.data_end()
-        following = int(walk.next_record(file.array, place + 1, limit, file.base))
-        if following < limit:
-            return file.base + following
-        if file.end >= log.end:
-            return None
-        file = log.file_at(file.end)
-        place = -1
+    for hole in holes:
+        _log.error("log_hole", **hole.as_json(log))
+    return Tail(position, last_record, last_timestamp, records, tuple(holes), unfinished_bytes)
 
 
 def scan_start(log: CommitLog, summary: DerivedSummary | None) -> int:
@@ -101,7 +102,7 @@ class Lack(NamedTuple):
 
 
 def dispatch_start(
-    summary: DerivedSummary,
+    summary: DerivedSummary | None,
     log_min: int,
     tail: int,
     queues: ConsumeQueueTable,
@@ -109,6 +110,8 @@ def dispatch_start(
     index: IndexService | None,
 ) -> Lack:
     """The minimum over all derived positions; queues that lack their beginning are emptied for it."""
+    if summary is None:
+        return Lack(log_min, ["nothing is noted about the derived files"])
     positions = [(summary.position, "noted")]
     for queue, damage, _ in loaded:
         if damage is not None:
@@ -126,3 +129,21 @@ def dispatch_start(
     position = min(position for position, _ in positions)
     reasons = [reason for lacking, reason in positions if lacking < summary.position]
     return Lack(min(max(position, log_min), tail), reasons)
+
+
+def keep_places(queues: ConsumeQueueTable, summary: DerivedSummary) -> None:
+    """Queues whose last records are in a hole go on behind the offsets that were noted: none is given twice.
+
+    Raises OSError.
+    """
+    for (topic, queue_id), note in summary.queues.items():
+        queue, following = queues.find(topic, queue_id), note.next_offset
+        if queue is not None and 0 < queue.next_offset < following:
+            _log.error(
+                "queue_end_lost",
+                topic=topic,
+                queue_id=queue_id,
+                from_offset=queue.next_offset,
+                to_offset=following,
+            )
+            queue.fill_to(following)

@@ -13,6 +13,7 @@ import orjson
 
 from store.consume_queue import ConsumeQueue, QueueNote
 from store.consume_queue_table import ConsumeQueueTable
+from store.holes import Hole
 from store.index_file import IndexNote
 from store.logs import get_logger
 
@@ -27,6 +28,7 @@ class DerivedSummary:
     """Everything before `position` was dispatched; `last_record` is the last one's place, −1 for none.
 
     `queues` and `index_files` are what was there then; no index files are known of a store without an index.
+    `holes` are those of the log, as far as they have been found.
     """
 
     store_id: str
@@ -35,6 +37,7 @@ class DerivedSummary:
     min_offset: int
     queues: dict[tuple[str, int], QueueNote]
     index_files: list[IndexNote] | None
+    holes: tuple[Hole, ...] = ()
 
 
 class QueueNotes:
@@ -94,6 +97,7 @@ class QueueNotes:
                 "minOffset": summary.min_offset,
                 "indexFiles": None if index_files is None else [tuple(note) for note in index_files],
                 "queues": self._by_topic,
+                "holes": [tuple(hole) for hole in summary.holes],
             }
         )
 
@@ -128,6 +132,7 @@ def read_summary(root: Path, store_id: str) -> DerivedSummary | None:
             int(content["minOffset"]),
             queues,
             index_files,
+            tuple(Hole(int(at), int(size), str(reason)) for at, size, reason in content.get("holes", ())),
         )
     except FileNotFoundError:
         return None

@@ -53,7 +53,7 @@ def scan(store: Path, settings: StoreSettings, messages: int) -> Run:
     parts = open_parts(store, settings)
     try:
         started = time.perf_counter()
-        tail = find_tail(parts.log, 0, check_crc=True, skip_damage=True)
+        tail = find_tail(parts.log, 0, check_crc=True, is_ours=True)
         seconds = time.perf_counter() - started
     finally:
         parts.close()

@@ -19,7 +19,8 @@ FILLER_SIZE = 0x7FFFFFFF
 READ_UNITS = 0
 READ_MESSAGES = 1
 READ_BYTES = 2
-READ_FIELDS = 3
+READ_FILLERS = 3  # units that only hold the place of a record that is gone
+READ_FIELDS = 4
 
 RUNS_MAX = 4096
 SPANS_MAX = 64
@@ -93,7 +94,11 @@ def gather_records(
         unit = index * UNIT_BYTES
         place = load_i64(units, unit) - base
         size = load_i32(units, unit + 8)
-        if (filters and not _wants(codes, load_i64(units, unit + 12))) or size == FILLER_SIZE:
+        if size == FILLER_SIZE:
+            progress[READ_FILLERS] += 1
+            index += 1
+            continue
+        if filters and not _wants(codes, load_i64(units, unit + 12)):
             index += 1
             continue
         if progress[READ_MESSAGES] >= max_messages:

@@ -21,8 +21,11 @@ from store.kernels.memory import load_i32, load_i64, load_u64_little, store_i32,
 from store.kernels.walk import (
     BAD_CRC,
     BAD_PARTS,
+    BAD_PLACE,
+    BAD_TOPIC,
     BLANK,
     body_is_sound,
+    is_topic,
     record_parts,
     record_size,
     store_timestamp_at,
@@ -285,6 +288,17 @@ def _clear_buckets(groups: Numbers, group_count: int, buckets: NDArray[np.int32]
 
 
 @njit(cache=True, nogil=True)
+def _fault(
+    buffer: Bytes, position: int, base: int, body: int, body_length: int, topic: int, topic_length: int
+) -> int:
+    if not is_topic(buffer, topic, topic_length):
+        return BAD_TOPIC
+    if load_i64(buffer, position + 28) != base + position:
+        return BAD_PLACE
+    return 0 if body_is_sound(buffer, position, body, body_length) else BAD_CRC
+
+
+@njit(cache=True, nogil=True)
 def dispatch_records(
     buffer: Bytes,
     start: int,
@@ -316,8 +330,11 @@ def dispatch_records(
         body, body_length, topic, topic_length, properties, properties_length = record_parts(
             buffer, position, size
         )
-        if body_length < 0 or (check_crc and not body_is_sound(buffer, position, body, body_length)):
-            status = BAD_PARTS if body_length < 0 else BAD_CRC
+        fault = BAD_PARTS if body_length < 0 else 0
+        if check_crc and fault == 0:
+            fault = _fault(buffer, position, base, body, body_length, topic, topic_length)
+        if fault < 0:
+            status = fault
             break
         queue_id = load_i32(buffer, position + 12)
         group = last_group

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from store.kernels.crc32 import crc32_kernel
 from store.kernels.memory import load_i16, load_i32, load_i64
-from store.message.record import RecordVerdict, check_record
+from store.message.record import RecordVerdict, check_record, decode_record
 
 Bytes = NDArray[np.uint8]
 Numbers = NDArray[np.int64]
@@ -25,6 +25,7 @@ BAD_MAGIC = -3  # also what zeros are
 BAD_PARTS = -4  # the lengths within do not add up to the size
 BAD_CRC = -5
 BAD_PLACE = -6  # it says that it stands elsewhere
+BAD_TOPIC = -7
 
 REASONS = {
     NO_ROOM: "fewer than 8 bytes are left",
@@ -33,6 +34,7 @@ REASONS = {
     BAD_PARTS: "its parts do not add up to its size",
     BAD_CRC: "the body's CRC is wrong",
     BAD_PLACE: "its physicalOffset names another place",
+    BAD_TOPIC: "its topic is no name",
 }
 
 # What `scan_records` tells besides its return value.
@@ -45,6 +47,7 @@ _V1 = 0xDAA320A7 - (1 << 32)
 _V2 = 0xDAA320AB - (1 << 32)
 _BLANK_MAGIC = 0xCBD43194 - (1 << 32)
 _MIN_RECORD_BYTES = 91
+_SPACE, _DOT, _SLASH = 0x20, 0x2E, 0x2F
 
 
 @njit(cache=True, nogil=True)
@@ -103,14 +106,28 @@ def body_is_sound(buffer: Bytes, position: int, body: int, body_length: int) -> 
 
 
 @njit(cache=True, nogil=True)
+def is_topic(buffer: Bytes, start: int, length: int) -> bool:
+    """Whether this may be a topic's name: no CRC covers it, and it becomes a directory's name."""
+    sound = length > 0
+    only_dots = True
+    for position in range(start, start + length):
+        byte = buffer[position]
+        sound &= (byte > _SPACE) & (byte != _SLASH)
+        only_dots &= byte == _DOT
+    return sound and not only_dots
+
+
+@njit(cache=True, nogil=True)
 def check_record_at(buffer: Bytes, position: int, limit: int, base: int, check_crc: bool) -> int:
     """Judge what stands at `position`; `limit` is the end of the file's data, `base` the offset of byte 0."""
     size = record_size(buffer, position, limit)
     if size <= 0:
         return size
-    body, body_length, _, _, _, _ = record_parts(buffer, position, size)
+    body, body_length, topic, topic_length, _, _ = record_parts(buffer, position, size)
     if body_length < 0:
         return BAD_PARTS
+    if not is_topic(buffer, topic, topic_length):
+        return BAD_TOPIC
     if load_i64(buffer, position + 28) != base + position:
         return BAD_PLACE
     return BAD_CRC if check_crc and not body_is_sound(buffer, position, body, body_length) else size
@@ -149,31 +166,6 @@ def scan_records(
     return position, code
 
 
-@njit(cache=True, nogil=True)
-def first_nonzero(buffer: Bytes, start: int, end: int) -> int:
-    """The position of the first byte that is not zero, `end` if all are."""
-    position = start
-    while position + 8 <= end and load_i64(buffer, position) == 0:
-        position += 8
-    while position < end and buffer[position] == 0:
-        position += 1
-    return position
-
-
-@njit(cache=True, nogil=True)
-def next_record(buffer: Bytes, start: int, limit: int, base: int) -> int:
-    """The first place from `start` on where a sound record stands, `limit` if none does.
-
-    It must name its own place and have the right CRC: bytes that only look like a record do not pass.
-    """
-    position = start
-    while position + _MIN_RECORD_BYTES <= limit:
-        if buffer[position + 4] == 0xDA and check_record_at(buffer, position, limit, base, True) > 0:
-            return position
-        position += 1
-    return limit
-
-
 def plain_check_record_at(buffer: Any, position: int, limit: int, base: int, check_crc: bool) -> int:
     """The twin of `check_record_at` over the record codec; reasons are not told apart: all are BAD_PARTS."""
     view = memoryview(buffer)[:limit]
@@ -183,4 +175,6 @@ def plain_check_record_at(buffer: Any, position: int, limit: int, base: int, che
     if check.verdict == RecordVerdict.DAMAGED:
         return BAD_PARTS
     own_place = int.from_bytes(view[position + 28 : position + 36], "big", signed=True)
-    return check.size_bytes if own_place == base + position else BAD_PARTS
+    topic = decode_record(view, position, check_crc=False).topic
+    is_name = bool(topic.strip(".")) and min(topic) > " " and "/" not in topic
+    return check.size_bytes if own_place == base + position and is_name else BAD_PARTS

@@ -13,6 +13,7 @@ FAMILIES = (
     "index",
     "java_hash",
     "records_to_columns",
+    "resync",
     "stamp",
     "units",
     "walk",

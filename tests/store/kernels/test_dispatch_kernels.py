@@ -120,15 +120,6 @@ def test_a_record_that_is_only_half_there_is_left_for_later():
     assert position == len(log) // 2
 
 
-def test_the_next_sound_record_is_found_and_nothing_that_only_looks_like_one():
-    log = a_log([RecordDraft("Topic", 0, b"body %d" % number) for number in range(3)], blank=False)
-    size = len(log) // 3
-    assert walk.next_record(as_array(log), 1, len(log), BASE) == size
-    assert walk.next_record(as_array(log), 1, len(log), BASE + 1) == len(log)  # names another place
-    log[size + 90] ^= 1
-    assert walk.next_record(as_array(log), 1, len(log), BASE) == 2 * size
-
-
 @given(st.binary(max_size=40) | text.map(str.encode))
 @quick
 def test_hashes_are_javas(data):

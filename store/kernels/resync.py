@@ -1,0 +1,117 @@
+"""Finding the way back after damage: where in a log file the next sound thing stands.
+
+Bytes that only look like a record do not pass: it must name its own place and have the right CRC. A blank
+that closes its file to the byte passes too.
+"""
+
+from typing import Any
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from store.kernels.memory import find_byte, load_i32, load_i64
+from store.kernels.walk import (
+    check_record_at,
+    plain_check_record_at,
+    record_parts,
+    store_timestamp_at,
+)
+from store.message.record import MAGIC_BLANK, decode_record
+
+Bytes = NDArray[np.uint8]
+
+_MAGIC_FIRST = 0xDA  # the first byte of both magics
+_BLANK_FIRST = 0xCB
+_HEAD_BYTES = 8
+
+
+@njit(cache=True, nogil=True)
+def next_record(buffer: Bytes, start: int, stop: int, size: int, base: int) -> int:
+    """The first place in [start, stop) of a file of `size` bytes where a sound record stands; else `stop`."""
+    position = start
+    while position + _HEAD_BYTES <= stop:
+        position = find_byte(buffer, position + 4, stop, _MAGIC_FIRST) - 4
+        if position + _HEAD_BYTES > stop:
+            break
+        if check_record_at(buffer, position, size, base, True) > 0:
+            return position
+        position += 1
+    return stop
+
+
+@njit(cache=True, nogil=True)
+def closing_blank(buffer: Bytes, start: int, stop: int, size: int) -> int:
+    """The first place in [start, stop) of a blank that reaches to the file's very end; else `stop`."""
+    position = start
+    while position + _HEAD_BYTES <= stop:
+        position = find_byte(buffer, position + 4, stop, _BLANK_FIRST) - 4
+        if position + _HEAD_BYTES > stop:
+            break
+        if load_i32(buffer, position + 4) == MAGIC_BLANK and load_i32(buffer, position) == size - position:
+            return position
+        position += 1
+    return stop
+
+
+@njit(cache=True, nogil=True)
+def append_end(buffer: Bytes, start: int, size: int, base: int) -> int:
+    """Where the sound records from `start` on end that one append can have made.
+
+    They have one topic, one queue and one storeTimestamp, and their queue offsets follow each other.
+    """
+    position = start
+    queue_id = queue_offset = timestamp = first_topic = first_length = 0
+    while True:
+        code = check_record_at(buffer, position, size, base, True)
+        if code <= 0:
+            return position
+        _, _, topic, length, _, _ = record_parts(buffer, position, code)
+        if position == start:
+            queue_id = load_i32(buffer, position + 12)
+            queue_offset = load_i64(buffer, position + 20)
+            timestamp = store_timestamp_at(buffer, position)
+            first_topic = topic
+            first_length = length
+        elif (
+            load_i32(buffer, position + 12) != queue_id
+            or load_i64(buffer, position + 20) != queue_offset
+            or store_timestamp_at(buffer, position) != timestamp
+            or length != first_length
+        ):
+            return position
+        for index in range(length):
+            if buffer[topic + index] != buffer[first_topic + index]:
+                return position
+        queue_offset += 1
+        position += code
+
+
+def plain_next_record(buffer: Any, start: int, stop: int, size: int, base: int) -> int:
+    """The twin of `next_record`, over the record codec."""
+    for position in range(start, stop - _HEAD_BYTES + 1):
+        if plain_check_record_at(buffer, position, size, base, True) > 0:
+            return position
+    return stop
+
+
+def plain_closing_blank(buffer: Any, start: int, stop: int, size: int) -> int:
+    """The twin of `closing_blank`."""
+    for position in range(start, stop - _HEAD_BYTES + 1):
+        head = (size - position).to_bytes(4, "big") + MAGIC_BLANK.to_bytes(4, "big", signed=True)
+        if bytes(buffer[position : position + _HEAD_BYTES]) == head:
+            return position
+    return stop
+
+
+def plain_append_end(buffer: Any, start: int, size: int, base: int) -> int:
+    """The twin of `append_end`, over the record codec."""
+    position, expected = start, None
+    while (code := plain_check_record_at(buffer, position, size, base, True)) > 0:
+        message = decode_record(buffer, position)
+        made_by = (message.topic, message.queue_id, message.store_timestamp, message.queue_offset)
+        if expected is not None and made_by != expected:
+            break
+        expected = (*made_by[:3], message.queue_offset + 1)
+        position += code
+    return position
