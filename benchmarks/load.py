@@ -1,4 +1,4 @@
-"""One load on one broker: a program of the Java client in a process of its own, and what it cost the broker."""
+"""One load on one broker: a program of the Java client in its own process, and what it cost the broker."""
 
 from __future__ import annotations
 
