@@ -1,7 +1,8 @@
 """What a broker says of itself to tools: GET_BROKER_RUNTIME_INFO, VIEW_BROKER_STATS_DATA and consume queues.
 
 The names of the runtime table are RocketMQ's, and there are all of them, since its tools read them unasked.
-This broker has one loop and no thread pools, so its "queues" are empty but for the pulls that are held.
+This broker has one loop and no thread pools: its "queues" are the sends that wait for the disk, and the reads
+that do. `loopLag…` are its own: how late the loop runs what is due (`actors.loop_lag`).
 """
 
 from __future__ import annotations
@@ -14,9 +15,11 @@ from actors.broker.client_admin import subscription_data
 from actors.broker.clients import Clients
 from actors.broker.flusher import Flusher
 from actors.broker.hold import HeldPulls
+from actors.broker.reads import TRIES_OF_A_SEARCH, Reads
 from actors.broker.settings import BrokerSettings
 from actors.broker.stats import DAY, HOUR, MINUTE, RATE_SPANS_S, BrokerStats, Count, Tally
 from actors.broker.subscriptions import tags_codes_of
+from actors.loop_lag import LoopLag
 from actors.remoting.admin_bodies import BrokerStatsData, BrokerStatsItem, ConsumeQueueData, ConsumeQueueUnits
 from actors.remoting.admin_headers import BrokerStatsHeader, ConsumeQueueHeader
 from actors.remoting.chain import RequestContext
@@ -47,6 +50,8 @@ class BrokerParts:
 
     settings: BrokerSettings
     store: MessageStore
+    reads: Reads
+    lag: LoopLag
     clients: Clients[Connection]
     held: HeldPulls
     flusher: Flusher
@@ -63,9 +68,13 @@ class BrokerInfo:
         self.requests = RequestTable()
         """The broker's own table, once it is made: what was refused is counted there."""
 
-    def runtime(self, context: RequestContext) -> RemotingCommand:
+    def runtime(self, context: RequestContext) -> None:
         """GET_BROKER_RUNTIME_INFO."""
-        table = {**self._totals(), **self._rates(), **self._disk(), **self._pools(), **_TIMER}
+        self._parts.reads.serve(context, self._earliest_ms, self._runtime)
+
+    def _runtime(self, earliest_ms: int) -> RemotingCommand:
+        table = {**self._totals(), **self._rates(), **self._disk(), **self._pools(), **self._lag(), **_TIMER}
+        table["earliestMessageTimeStamp"] = str(earliest_ms)
         return RemotingCommand.response(body=encode_kv_table(dict(sorted(table.items()))))
 
     def stats_data(self, context: RequestContext) -> RemotingCommand:
@@ -84,11 +93,19 @@ class BrokerInfo:
             items.append(BrokerStatsItem(grown, change.per_second(grown), grown / calls if calls else 0.0))
         return RemotingCommand.response(body=BrokerStatsData(*items).encode())
 
-    def consume_queue(self, context: RequestContext) -> RemotingCommand:
+    def consume_queue(self, context: RequestContext) -> None:
         """QUERY_CONSUME_QUEUE: the units of a queue from an index on."""
         header: ConsumeQueueHeader = context.header
+        self._parts.catch_up()
+        self._parts.reads.serve(
+            context,
+            lambda: self._consume_queue(header),
+            lambda answer: RemotingCommand.response(body=answer.encode()),
+            TRIES_OF_A_SEARCH,
+        )
+
+    def _consume_queue(self, header: ConsumeQueueHeader) -> ConsumeQueueUnits:
         parts, topic, queue_id = self._parts, header.topic, header.queue_id
-        parts.catch_up()
         first, end = parts.store.min_offset(topic, queue_id), parts.store.max_offset(topic, queue_id)
         if not end:
             raise Refused(ResponseCode.SYSTEM_ERROR, f"{queue_id}@{topic} is not exist!")
@@ -112,7 +129,7 @@ class BrokerInfo:
             )
             for unit in units
         ]
-        return RemotingCommand.response(body=answer.encode())
+        return answer
 
     # ---- its own -------------------------------------------------------------------------------------------
 
@@ -151,7 +168,6 @@ class BrokerInfo:
             "brokerVersionDesc": "V5_3_3",
             "dispatchBehindBytes": str(store.positions.written - store.positions.dispatched),
             "dispatchMaxBuffer": "0",
-            "earliestMessageTimeStamp": str(self._earliest_ms()),
             "getMessageEntireTimeMax": "0",
             "msgGetTotalTodayMorning": str(stats.got_days.today_morning),
             "msgGetTotalTodayNow": str(got.messages),
@@ -204,8 +220,23 @@ class BrokerInfo:
             table[f"{pool}ThreadPoolQueueSize"] = "0"
             table[f"{pool}ThreadPoolQueueCapacity"] = "0"
             table[f"{pool}ThreadPoolQueueHeadWaitTimeMills"] = "0"
-        table["pullThreadPoolQueueCapacity"] = str(self._parts.settings.max_held_pulls)
+        settings, reads = self._parts.settings, self._parts.reads
+        table["sendThreadPoolQueueSize"] = str(self._parts.store.positions.waiting)
+        table["sendThreadPoolQueueCapacity"] = str(settings.send_queue_capacity)
+        table["pullThreadPoolQueueSize"] = str(reads.waiting)
+        table["pullThreadPoolQueueCapacity"] = str(settings.pull_queue_capacity)
+        table["pullThreadPoolQueueHeadWaitTimeMills"] = str(reads.longest_wait_ms)
         return table
+
+    def _lag(self) -> Mapping[str, str]:
+        figures = self._parts.lag.figures()
+        buckets = " ".join(map(str, self._parts.lag.buckets))
+        return {
+            "loopLagP50Micros": str(figures["loop_lag_p50_us"]),
+            "loopLagP99Micros": str(figures["loop_lag_p99_us"]),
+            "loopLagMaxMicros": str(figures["longest_lag_us"]),
+            "loopLagBuckets": buckets,
+        }
 
     def _earliest_ms(self) -> int:
         store = self._parts.store

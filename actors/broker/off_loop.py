@@ -44,6 +44,11 @@ class OffLoop:
     def __len__(self) -> int:
         return len(self._waiting) + self._running
 
+    @property
+    def longest_wait_ms(self) -> int:
+        """For how long the first in the queue has waited."""
+        return self._age_ms(self._clock.monotonic_ns())
+
     def submit(self, work: Work, done: Done) -> None:
         """Run `work` in a thread, then `done` on the loop, with the error where there was one.
 

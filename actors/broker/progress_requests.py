@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Callable, Iterable
 from actors.broker.clients import Clients
 from actors.broker.groups import Groups
 from actors.broker.offsets import ConsumerOffsets
+from actors.broker.reads import Reads
 from actors.broker.stats import BrokerStats
 from actors.broker.topics import Topics
 from actors.remoting.admin_bodies import (
@@ -52,6 +53,7 @@ class ProgressRequests:
         broker_name: str,
         address: str,
         store: MessageStore,
+        reads: Reads,
         topics: Topics,
         groups: Groups,
         offsets: ConsumerOffsets,
@@ -64,6 +66,7 @@ class ProgressRequests:
         self._broker_name = broker_name
         self._address = address
         self._store = store
+        self._reads = reads
         self._topics = topics
         self._groups = groups
         self._offsets = offsets
@@ -117,7 +120,7 @@ class ProgressRequests:
         async for queue in self._queues(topic, max(config.read_queue_nums, config.write_queue_nums)):
             first = self._store.min_offset(topic, queue.queue_id)
             end = self._store.max_offset(topic, queue.queue_id)
-            newest_ms = self._store.store_timestamp(topic, queue.queue_id, end - 1) if end else 0
+            newest_ms = await self._stored_ms(topic, queue.queue_id, end - 1) if end else 0
             offsets[queue] = TopicOffset(first, end, newest_ms)
         return RemotingCommand.response(body=TopicStatsTable(offsets, self._stats.put_tps(topic)).encode())
 
@@ -155,7 +158,7 @@ class ProgressRequests:
         async for queue in self._queues(topic, config.read_queue_nums):
             consumed = self._offsets.query(group, topic, queue.queue_id) or 0
             pulled = self._offsets.pulled.get((topic, group, queue.queue_id), 0)
-            last_ms = self._store.store_timestamp(topic, queue.queue_id, consumed - 1) if consumed else 0
+            last_ms = await self._stored_ms(topic, queue.queue_id, consumed - 1) if consumed else 0
             end = self._store.max_offset(topic, queue.queue_id)
             stats.offsets[queue] = OffsetWrapper(end, consumed, max(consumed, pulled), max(last_ms, 0))
         return stats
@@ -169,15 +172,18 @@ class ProgressRequests:
             first, end = store.min_offset(topic, queue_id), store.max_offset(topic, queue_id)
             consumed = self._offsets.query(group, topic, queue_id)
             span = QueueTimeSpan(queue)
-            span.min_timestamp = store.store_timestamp(topic, queue_id, first)
-            span.max_timestamp = store.store_timestamp(topic, queue_id, end - 1)
+            span.min_timestamp = await self._stored_ms(topic, queue_id, first)
+            span.max_timestamp = await self._stored_ms(topic, queue_id, end - 1)
             span.consume_timestamp = (
-                store.store_timestamp(topic, queue_id, consumed - 1) if consumed else span.min_timestamp
+                await self._stored_ms(topic, queue_id, consumed - 1) if consumed else span.min_timestamp
             )
             if consumed is not None and consumed < end:
-                span.delay_ms = now_ms - store.store_timestamp(topic, queue_id, max(consumed, first))
+                span.delay_ms = now_ms - await self._stored_ms(topic, queue_id, max(consumed, first))
             spans.append(span)
         return RemotingCommand.response(body=encode_time_spans(spans))
+
+    async def _stored_ms(self, topic: str, queue_id: int, offset: int) -> int:
+        return await self._reads.settled(lambda: self._store.store_timestamp(topic, queue_id, offset))
 
     async def _queues(self, topic: str, count: int) -> AsyncIterator[MessageQueue]:
         for queue_id in range(count):

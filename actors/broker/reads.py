@@ -34,6 +34,16 @@ class Reads:
         self._off_loop = off_loop
         self.cold = 0
 
+    @property
+    def waiting(self) -> int:
+        """How many reads wait for the disk."""
+        return len(self._off_loop)
+
+    @property
+    def longest_wait_ms(self) -> int:
+        """For how long the first of those that have no thread yet has waited."""
+        return self._off_loop.longest_wait_ms
+
     def now(self, read: Callable[[], Result], tries_left: int) -> Result:
         """What `read` gives. Raises Cold when it would have to wait, unless no tries are left."""
         if tries_left <= 0:

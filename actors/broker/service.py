@@ -308,12 +308,33 @@ class BrokerService:
         wake = self._turns.wake
         return (
             ProgressRequests(
-                name, self.address, store, topics, groups, offsets, clients, stats, clock, catch_up
+                name,
+                self.address,
+                store,
+                self._reads,
+                topics,
+                groups,
+                offsets,
+                clients,
+                stats,
+                clock,
+                catch_up,
             ),
             OffsetAdmin(name, store, topics, groups, offsets, clients, catch_up, wake),
             ClientAdmin(name, clients, clock),
             BrokerInfo(
-                BrokerParts(settings, store, clients, self._held, self._flusher, stats, clock, catch_up)
+                BrokerParts(
+                    settings,
+                    store,
+                    self._reads,
+                    self.lag,
+                    clients,
+                    self._held,
+                    self._flusher,
+                    stats,
+                    clock,
+                    catch_up,
+                )
             ),
         )
 
