@@ -4,8 +4,8 @@ A field that is annotated with LIVE is read where it is used, every time, from t
 all parts of a service share; so it is changed in that object. Any other needs a restart.
 """
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
 
 from pydantic import BaseModel
 
@@ -20,23 +20,60 @@ class _Live:
 LIVE = _Live()
 
 
-def live_names(model: type[BaseModel]) -> frozenset[str]:
-    """The fields of a settings model that may change while its service runs."""
-    return frozenset(name for name, field in model.model_fields.items() if LIVE in field.metadata)
+class Difference(NamedTuple):
+    """A setting that two settings objects of one model have otherwise; `path` leads into inner models."""
+
+    path: tuple[str, ...]
+    wanted: Any
+    is_live: bool
+
+    @property
+    def name(self) -> str:
+        """As people write it: `store.flush`."""
+        return ".".join(self.path)
 
 
-def change_live(settings: BaseModel, changes: Mapping[str, Any]) -> dict[str, Any]:
-    """Change settings in place, all or none; returns those whose value is another now.
+def differences(present: BaseModel, wanted: BaseModel) -> Iterator[Difference]:
+    """What `wanted` has otherwise; both are of one model."""
+    for name, field in type(present).model_fields.items():
+        old, new = getattr(present, name), getattr(wanted, name)
+        if isinstance(old, BaseModel) and isinstance(new, BaseModel):
+            for inner in differences(old, new):
+                yield inner._replace(path=(name, *inner.path))
+        elif old != new:
+            yield Difference((name,), new, LIVE in field.metadata)
 
-    `changes` are by field name. Raises ValueError (pydantic's ValidationError among them) for a value that
-    cannot be, and for a setting that needs a restart.
+
+def take_over(present: BaseModel, wanted: BaseModel) -> list[Difference]:
+    """Change `present` in place to what `wanted` has, all or nothing; returns what has changed.
+
+    Raises ValueError, naming them, when there are settings among these that need a restart.
     """
-    model = type(settings)
-    present = {name: getattr(settings, name) for name in model.model_fields}
-    checked = model.model_validate({**present, **changes})
-    changed = {name: getattr(checked, name) for name in changes if getattr(checked, name) != present[name]}
-    fixed = sorted(changed.keys() - live_names(model))
+    found = list(differences(present, wanted))
+    fixed = [each.name for each in found if not each.is_live]
     if fixed:
-        raise ValueError(f"{', '.join(fixed)}: this needs a restart")
-    vars(settings).update(changed)  # the model is frozen for everyone else
-    return changed
+        raise ValueError(f"{', '.join(fixed)}: a change needs a restart")
+    for each in found:
+        place = present
+        for part in each.path[:-1]:
+            place = getattr(place, part)
+        vars(place)[each.path[-1]] = each.wanted  # the model is frozen for everyone else
+    return found
+
+
+def change_live(settings: BaseModel, changes: Mapping[str, Any]) -> list[Difference]:
+    """Change settings in place, by field name, inner models as mappings; all or nothing.
+
+    Raises ValueError (pydantic's ValidationError among them) for a value that cannot be, and as `take_over`.
+    """
+    return take_over(settings, with_changes(settings, changes))
+
+
+def with_changes(settings: BaseModel, changes: Mapping[str, Any]) -> BaseModel:
+    """Checked settings like these, but for `changes`. Raises ValidationError."""
+    present = {name: getattr(settings, name) for name in type(settings).model_fields}
+    for name, value in changes.items():
+        inner = present.get(name)
+        is_inner = isinstance(inner, BaseModel) and isinstance(value, Mapping)
+        present[name] = with_changes(inner, value) if is_inner else value
+    return type(settings).model_validate(present)

@@ -20,41 +20,72 @@ _FLUSH = {"SYNC_FLUSH": "sync", "ASYNC_FLUSH": "async"}
 class StoreSettings(BaseModel):
     """One store's settings, with RocketMQ's meanings and (but for `flush`) defaults."""
 
-    model_config = ConfigDict(frozen=True, populate_by_name=True, extra="forbid")
+    model_config = ConfigDict(
+        frozen=True, populate_by_name=True, extra="forbid", use_attribute_docstrings=True
+    )
 
     commit_log_file_bytes: int = Field(1 << 30, ge=4096, alias="mappedFileSizeCommitLog")
+    """Size of a CommitLog file; a store keeps the size that it was made with."""
     consume_queue_file_bytes: int = Field(
         300_000 * UNIT_BYTES, ge=UNIT_BYTES, alias="mappedFileSizeConsumeQueue"
     )
+    """Size of a ConsumeQueue file, a multiple of 20; a store keeps it."""
     index_slots: int = Field(5_000_000, ge=1, le=500_000_000, alias="maxHashSlotNum")
+    """Hash slots of an index file; a store keeps them."""
     index_entries: int = Field(20_000_000, ge=2, le=100_000_000, alias="maxIndexNum")
+    """Entries of an index file; a store keeps them."""
     index: bool = Field(default=True, alias="messageIndexEnable")
+    """Whether messages can be found by key."""
     flush: Literal["sync", "async"] = Field("sync", alias="flushDiskType")
-    flush_interval_ms: Annotated[int, LIVE] = Field(500, ge=1, alias="flushIntervalCommitLog")
+    """`sync` acknowledges what is on the disk, `async` what is in the machine's page cache."""
+    flush_interval_ms: int = Field(500, ge=1, alias="flushIntervalCommitLog")
+    """Under async flush, how often the log is made durable."""
     checkpoint_interval_ms: Annotated[int, LIVE] = Field(5_000, ge=1)
+    """How often it is noted how far queues and index are durable: what a recovery need not look at."""
     max_message_bytes: Annotated[int, LIVE] = Field(4 << 20, ge=1, alias="maxMessageSize")
+    """The largest body that is taken."""
     append_property_crc: bool = Field(default=False, alias="enabledAppendPropCRC")
+    """Whether records end with a CRC of all of them, topic and properties too."""
     check_crc_on_recover: bool = Field(default=True, alias="checkCRCOnRecover")
+    """Whether recovery checks the CRC of bodies."""
     message_delay_level: str = Field(_LEVELS, alias="messageDelayLevel")
+    """The delays of levels 1, 2, …"""
     preallocate: Annotated[bool, LIVE] = True
+    """Whether log files are made ahead of need."""
     warm_mapped_file: Annotated[bool, LIVE] = Field(default=False, alias="warmMapedFileEnable")
+    """Whether their pages are touched ahead of the writer."""
     commit_log_paths: tuple[Path, ...] = Field((Path("commitlog"),), min_length=1, alias="storePathCommitLog")
+    """Directories of the log, below the store's root or absolute; new files go round them."""
     read_only_commit_log_paths: tuple[Path, ...] = Field((), alias="readOnlyCommitLogStorePaths")
+    """Those of them that get no new files."""
     max_open_files: int = Field(512, ge=4)
+    """How many files of each kind are open at most."""
     lock_wait_ms: int = Field(10_000, ge=0)
+    """How long opening waits for another process to let go of the store."""
     dispatch_slice_bytes: int = Field(4 << 20, ge=4096)
+    """How much of the log is dispatched in one turn."""
     file_reserved_time_h: Annotated[int, LIVE] = Field(72, ge=0, alias="fileReservedTime")
+    """Log files go when they were last changed so long ago, read or not."""
     delete_when_h: Annotated[str, LIVE] = Field("04", alias="deleteWhen")
+    """The local hours at which they go, as in 04;16."""
     disk_max_used_percent: Annotated[int, LIVE] = Field(75, ge=10, le=95, alias="diskMaxUsedSpaceRatio")
+    """A disk fuller than this deletes expired files at any hour."""
     disk_force_clean_percent: Annotated[int, LIVE] = Field(85, ge=30, le=99)
+    """A disk fuller than this deletes the oldest files at any age."""
     disk_refuse_writes_percent: Annotated[int, LIVE] = Field(90, ge=35, le=99)
+    """A disk fuller than this takes no messages, until use is down to disk_force_clean_percent."""
     clean_interval_ms: Annotated[int, LIVE] = Field(10_000, ge=1, alias="cleanResourceInterval")
+    """How often disks and files are looked at."""
     clean_by_force: Annotated[bool, LIVE] = Field(default=True, alias="cleanFileForciblyEnable")
+    """Whether a disk that is too full deletes files before their time."""
     delete_file_batch_max: Annotated[int, LIVE] = Field(10, ge=1, alias="deleteFileBatchMax")
+    """Log files deleted in one round."""
     delete_pause_ms: Annotated[int, LIVE] = Field(100, ge=0, alias="deleteCommitLogFilesInterval")
+    """Pause between two of them."""
     file_release_timeout_ms: Annotated[int, LIVE] = Field(
         120_000, ge=0, alias="destroyMapedFileIntervalForcibly"
     )
+    """How long a deleted file that is still being read keeps others from being deleted by force."""
 
     @field_validator("flush", mode="before")
     @classmethod

@@ -56,7 +56,6 @@ class Sender:
         stats: BrokerStats,
     ) -> None:
         self._settings = settings
-        self._max_body_bytes = settings.store.max_message_bytes
         self._store = store
         self._topics = topics
         self._groups = groups
@@ -77,7 +76,7 @@ class Sender:
             return
         topic = self._target(header)
         body = context.command.body
-        if len(body) > self._max_body_bytes:
+        if len(body) > self._settings.store.max_message_bytes:
             raise self._too_large(body)
         queue_id = self._queue(topic, header.queue_id)
         if header.sys_flag & TRANSACTION_MASK:
@@ -174,7 +173,7 @@ class Sender:
         return StoredBatch(queue, result, self._ids(result))
 
     def _append_batch(self, draft: RecordDraft, body: Buffer) -> AppendResult:
-        if len(body) > self._max_body_bytes:
+        if len(body) > self._settings.store.max_message_bytes:
             raise self._too_large(body)
         try:
             result = self._store.append_batch(draft, body)
@@ -213,7 +212,7 @@ class Sender:
     def _too_large(self, body: Buffer) -> Refused:
         return Refused(
             ResponseCode.MESSAGE_ILLEGAL,
-            f"body of {len(body):,} bytes is over max_message_bytes {self._max_body_bytes:,} "
+            f"body of {len(body):,} bytes is over max_message_bytes {self._settings.store.max_message_bytes:,} "
             "(set it on the broker, or compress)",
         )
 

@@ -106,10 +106,12 @@ class BrokerService:
                 raise
         self._tasks = [
             asyncio.create_task(self._housekeep(), name="housekeeping"),
-            asyncio.create_task(self._every(SAVE_TABLES_MS, self._tables.save_definitions)),
-            asyncio.create_task(self._every(settings.persist_offsets_interval_ms, self._tables.save_offsets)),
-            asyncio.create_task(self._every(EXPIRE_CLIENTS_MS, self._expire_clients)),
-            asyncio.create_task(self._every(NOTE_STATS_MS, self._note_stats)),
+            asyncio.create_task(self._every(lambda: SAVE_TABLES_MS, self._tables.save_definitions)),
+            asyncio.create_task(
+                self._every(lambda: settings.persist_offsets_interval_ms, self._tables.save_offsets)
+            ),
+            asyncio.create_task(self._every(lambda: EXPIRE_CLIENTS_MS, self._expire_clients)),
+            asyncio.create_task(self._every(lambda: NOTE_STATS_MS, self._note_stats)),
         ]
         _log.info("broker_serving", broker=settings.broker_name, address=self.address)
 
@@ -390,7 +392,7 @@ class BrokerService:
             await asyncio.sleep(0)
 
     @staticmethod
-    async def _every(interval_ms: int, act: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    async def _every(interval_ms: Callable[[], int], act: Callable[[], Coroutine[Any, Any, None]]) -> None:
         while True:
-            await asyncio.sleep(interval_ms / 1000)
+            await asyncio.sleep(interval_ms() / 1000)
             await act()

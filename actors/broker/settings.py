@@ -9,6 +9,7 @@ from typing import Annotated
 
 from pydantic import AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field
 
+from store.live_settings import LIVE
 from store.settings import StoreSettings
 
 
@@ -29,61 +30,92 @@ def _alias(name: str, rocketmq_key: str) -> AliasChoices:
 class BrokerSettings(BaseModel):
     """Everything one broker process is told at its start."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", populate_by_name=True, use_attribute_docstrings=True
+    )
 
     cluster_name: str = Field(
         default="DefaultCluster", validation_alias=_alias("cluster_name", "brokerClusterName")
     )
+    """The cluster that the broker registers in."""
     broker_name: str = Field(default="broker-a", validation_alias=_alias("broker_name", "brokerName"))
+    """The broker group's name."""
     broker_id: int = Field(default=0, ge=0, validation_alias=_alias("broker_id", "brokerId"))
+    """0 is the master of its group."""
     replica: int = Field(default=0, ge=0)
+    """The index of this replica in its group, which does not move with the role."""
 
     listen_host: str = "127.0.0.1"
+    """The address to bind to."""
     listen_port: int = Field(
         default=10911, ge=0, le=65535, validation_alias=_alias("listen_port", "listenPort")
     )
+    """The port to listen on; 0 is a free one."""
     advertised_host: str | None = Field(default=None, validation_alias=_alias("advertised_host", "brokerIP1"))
+    """The host that stands in routes and message ids; without it the one listened on."""
     advertised_port: int | None = None
+    """The port that stands there; without it the one listened on."""
     nameservers: Addresses = Field(
         default_factory=list, validation_alias=_alias("nameservers", "namesrvAddr")
     )
+    """Where to register."""
     rebalancers: Addresses = Field(default_factory=list)
+    """Who assigns queues to consumer groups."""
 
     store_root: Path = Field(default=Path("store"), validation_alias=_alias("store_root", "storePathRootDir"))
+    """The directory of the store."""
     adopt_store: bool = False
+    """Whether a store that RocketMQ wrote is taken over."""
     store: StoreSettings = Field(default_factory=lambda: StoreSettings.model_validate({}))
+    """The store's own settings."""
 
-    auto_create_topics: bool = Field(
+    auto_create_topics: Annotated[bool, LIVE] = Field(
         default=True, validation_alias=_alias("auto_create_topics", "autoCreateTopicEnable")
     )
-    auto_create_groups: bool = Field(
+    """Whether a send to an unknown topic makes it."""
+    auto_create_groups: Annotated[bool, LIVE] = Field(
         default=True, validation_alias=_alias("auto_create_groups", "autoCreateSubscriptionGroup")
     )
-    default_topic_queues: int = Field(
+    """Whether a consumer of an unknown group makes it."""
+    default_topic_queues: Annotated[int, LIVE] = Field(
         default=8, ge=1, le=65535, validation_alias=_alias("default_topic_queues", "defaultTopicQueueNums")
     )
-    permission: int = Field(default=6, ge=0, le=7, validation_alias=_alias("permission", "brokerPermission"))
+    """How many queues such a topic gets at most."""
+    permission: Annotated[int, LIVE] = Field(
+        default=6, ge=0, le=7, validation_alias=_alias("permission", "brokerPermission")
+    )
+    """What the whole broker allows: 4 read, 2 write."""
     region_id: str = Field(default="DefaultRegion", validation_alias=_alias("region_id", "regionId"))
+    """Stands in each message's properties."""
     trace_on: bool = Field(default=True, validation_alias=_alias("trace_on", "traceOn"))
-    young_topics_are_read_from_start: bool = True
+    """Whether clients are told to send traces."""
+    young_topics_are_read_from_start: Annotated[bool, LIVE] = True
     """RocketMQ's rule for a group without an offset on a queue whose first message is still there: it begins
     at 0.
     """
 
-    long_polling: bool = Field(default=True, validation_alias=_alias("long_polling", "longPollingEnable"))
+    long_polling: Annotated[bool, LIVE] = Field(
+        default=True, validation_alias=_alias("long_polling", "longPollingEnable")
+    )
+    """Whether a pull at the end of a queue may wait for messages."""
     max_held_pulls: int = Field(default=100_000, ge=1)
-    max_hold_ms: int = Field(default=20_000, ge=0)
-    pull_max_messages: int = Field(
+    """How many pulls wait at most."""
+    max_hold_ms: Annotated[int, LIVE] = Field(default=20_000, ge=0)
+    """How long a pull waits at most."""
+    pull_max_messages: Annotated[int, LIVE] = Field(
         default=32, ge=1, validation_alias=_alias("pull_max_messages", "maxTransferCountOnMessageInMemory")
     )
-    pull_max_bytes: int = Field(
+    """How many messages a pull of a RocketMQ client gets at most."""
+    pull_max_bytes: Annotated[int, LIVE] = Field(
         default=256 * 1024,
         ge=1,
         validation_alias=_alias("pull_max_bytes", "maxTransferBytesOnMessageInMemory"),
     )
+    """How many bytes it gets at most."""
     sync_flush_timeout_ms: int = Field(
         default=5000, ge=1, validation_alias=_alias("sync_flush_timeout_ms", "syncFlushTimeout")
     )
+    """How long a send waits for the disk before it is told so."""
 
     send_queue_capacity: int = Field(
         default=10_000, ge=1, validation_alias=_alias("send_queue_capacity", "sendThreadPoolQueueCapacity")
@@ -113,17 +145,21 @@ class BrokerSettings(BaseModel):
     register_interval_ms: int = Field(
         default=30_000, ge=1, validation_alias=_alias("register_interval_ms", "registerNameServerPeriod")
     )
-    persist_offsets_interval_ms: int = Field(
+    """How often the broker registers, beside on every change."""
+    persist_offsets_interval_ms: Annotated[int, LIVE] = Field(
         default=5000,
         ge=1,
         validation_alias=_alias("persist_offsets_interval_ms", "flushConsumerOffsetInterval"),
     )
+    """How often consumer offsets are saved."""
     client_expiry_ms: int = Field(
         default=120_000, ge=1, validation_alias=_alias("client_expiry_ms", "channelExpiredTimeout")
     )
+    """After which a silent client is forgotten."""
     busy_poll_us: int = Field(default=100, ge=0, le=10_000)
     """How long the loop looks for more after a turn before it sleeps."""
     rebalancer_timeout_ms: int = Field(default=3000, ge=1)
+    """How long an answer of a rebalancer is waited for."""
     start_timeout_ms: int = Field(default=10_000, ge=0)
     """How long a start goes on trying for a port or a store that another process still holds."""
 

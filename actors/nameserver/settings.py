@@ -3,8 +3,11 @@ key.
 """
 
 from pathlib import Path
+from typing import Annotated
 
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field
+
+from store.live_settings import LIVE
 
 
 class NameserverSettings(BaseModel):
@@ -17,8 +20,8 @@ class NameserverSettings(BaseModel):
     data_dir: Path | None = Field(
         None, description="where the kv config is kept; None: it lives as long as the process"
     )
-    broker_expiry_ms: int = Field(120_000, ge=1)
-    scan_interval_ms: int = Field(
+    broker_expiry_ms: Annotated[int, LIVE] = Field(120_000, ge=1)
+    scan_interval_ms: Annotated[int, LIVE] = Field(
         5_000, ge=1, validation_alias=AliasChoices("scan_interval_ms", "scanNotActiveBrokerInterval")
     )
     delete_topic_with_broker_registration: bool = Field(

@@ -6,6 +6,7 @@ from typing import Annotated
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator
 
 from actors.rebalancer.strategies import make_strategy
+from store.live_settings import LIVE
 
 
 def _split_addresses(value: object) -> object:
@@ -24,23 +25,25 @@ class RebalancerSettings(BaseModel):
     listen_port: int = Field(0, ge=0, le=65535)
     nameservers: Annotated[list[str], BeforeValidator(_split_addresses)] = Field(default_factory=list)
     data_dir: Path
-    lease_ms: int = Field(15_000, ge=1, description="where a member does not ask for another")
-    min_lease_ms: int = Field(500, ge=1)
-    max_lease_ms: int = Field(120_000, ge=1)
-    heartbeat_expiry_ms: int = Field(
+    lease_ms: Annotated[int, LIVE] = Field(
+        15_000, ge=1, description="where a member does not ask for another"
+    )
+    min_lease_ms: Annotated[int, LIVE] = Field(500, ge=1)
+    max_lease_ms: Annotated[int, LIVE] = Field(120_000, ge=1)
+    heartbeat_expiry_ms: Annotated[int, LIVE] = Field(
         120_000, ge=1, description="after which a member that assigns itself, and is not heard of, is gone"
     )
     strategy: str = "averagely"
     strategies: dict[str, str] = Field(
         default_factory=dict, description="by group, before what members ask for"
     )
-    allow_subscription_change: bool = False
-    route_interval_ms: int = Field(5_000, ge=1)
+    allow_subscription_change: Annotated[bool, LIVE] = False
+    route_interval_ms: Annotated[int, LIVE] = Field(5_000, ge=1)
     route_timeout_ms: int = Field(1_000, ge=1)
     route_grace_ms: int = Field(
         60_000, ge=0, description="how long queues that have left the routes stay with their owners"
     )
-    expire_interval_ms: int = Field(500, ge=1)
+    expire_interval_ms: Annotated[int, LIVE] = Field(500, ge=1)
 
     @field_validator("strategy")
     @classmethod
