@@ -142,6 +142,13 @@ class Node:
     is_head: bool
 
 
+def own_actor_id() -> str:
+    """The id of the actor that this process is; it stays the same when Ray restarts it."""
+    import ray
+
+    return str(ray.get_runtime_context().get_actor_id())
+
+
 def own_node_ip() -> str:
     """The address of the node that this process runs on."""
     import ray

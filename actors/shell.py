@@ -8,19 +8,21 @@ import socket
 from collections.abc import Mapping
 from typing import Any
 
-from actors.ray_port import control, own_node_ip
+from actors.kept_spec import KeptSpec, directory_of
+from actors.ray_port import control, own_actor_id, own_node_ip
 from actors.service_host import NotServing, Service, ServiceHost
 
 
 class ActorShell:
     """Holds a service in its host. A subclass makes the service and adds the methods of its handle.
 
-    `spec` is what the driver wants of this actor (`cluster.plan.ActorSpec` as JSON): kept as it is, and shown
-    in `raymq_status`, so that the next driver can compare.
+    `spec` is what the driver wants of this actor (`cluster.plan.ActorSpec` as JSON): kept as it is, but for
+    settings that are changed while it runs, and shown in `raymq_status`, so that the next driver can compare.
     """
 
     def __init__(self, spec: Mapping[str, Any]) -> None:
-        self._spec = dict(spec)
+        self._kept = KeptSpec(directory_of(spec), own_actor_id())
+        self._spec = self._kept.load(spec)
         with contextlib.suppress(PermissionError):
             # On a Ray that others started: its workers are nice(15), which only the privileged can undo.
             os.setpriority(os.PRIO_PROCESS, 0, 0)
@@ -33,6 +35,23 @@ class ActorShell:
     def details(self) -> dict[str, Any]:
         """What the service tells about itself, in plain values; called on its loop."""
         return {}
+
+    def change_settings(self, settings: Mapping[str, Any]) -> None:
+        """Have the service be as these settings say; called on its loop.
+
+        Raises ValueError, naming them, for those that need a restart.
+        """
+        raise NotImplementedError
+
+    @control
+    def raymq_change(self, spec: Mapping[str, Any]) -> None:
+        """Take over the settings of another spec, over restarts too.
+
+        Raises ValueError for settings that need a restart, NotServing, TimeoutError, OSError.
+        """
+        self._host.call(self.change_settings, spec["settings"])
+        self._spec = dict(spec)
+        self._kept.keep(self._spec)
 
     @control
     def raymq_status(self) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from cluster.preflight import Demand, check_all, free_ports
 from cluster.ray_head import read_record, stop_head
 from cluster.ray_session import Mode, Way, choose_way, is_connected, session
 from cluster.report import Report
-from cluster.specs import make_specs
+from cluster.specs import is_live_setting, make_specs
 from cluster.topology import Topology
 from cluster.topology_file import Source, TopologyError
 from store.identity import StoreIdentity
@@ -148,6 +148,7 @@ class Driver:
             namespace=self.topology.namespace,
             code_version=code_version(),
             prune=self.prune,
+            is_live=is_live_setting,
         )
         refuse([*plan.refusals, *self._check_what_is_new(plan, running, specs)])
         return plan, specs
@@ -206,6 +207,8 @@ class Driver:
     def _apply(self, plan: Plan) -> None:
         for action in plan.having(Verb.REMOVE):
             self._stop(action)
+        for action in plan.having(Verb.ADJUST):
+            self._adjust(action)
         created = [action.spec for action in plan.having(Verb.CREATE) if action.spec is not None]
         for spec in created:
             fleet.create(self.topology.namespace, spec)
@@ -224,6 +227,13 @@ class Driver:
         with self.report.working(f"stopping {action.name}"):
             hindrance = fleet.stop(self.topology.namespace, action.name)
         self.report.line(f"stopped {action.name}{f' (not in order: {hindrance})' if hindrance else ''}")
+
+    def _adjust(self, action: Action) -> None:
+        assert action.spec is not None
+        hindrance = fleet.change(self.topology.namespace, action.spec)
+        if hindrance:
+            raise LaunchFailed(f"{action.name} did not take over {action.reason}: {hindrance}")
+        self.report.line(f"adjusted {action.name} while it runs")
 
     def _wait(self, specs: Sequence[ActorSpec]) -> None:
         if not specs:

@@ -22,7 +22,9 @@ CLASSES = {
 STATUS = "raymq_status"
 STOP = "raymq_stop"
 ANNOUNCE = "raymq_announce"
+CHANGE = "raymq_change"
 ASK_TIMEOUT_S = 3.0
+CHANGE_TIMEOUT_S = 10.0
 RESTART_PATIENCE_S = 12.0
 """How long an actor of our namespace may be silent: Ray has a killed one back within 6 s."""
 
@@ -101,6 +103,15 @@ def stop(namespace: str, name: str) -> str:
         hindrance = str(error)
     ray_port.end(where)
     return hindrance
+
+
+def change(namespace: str, spec: ActorSpec) -> str:
+    """Have an actor that serves take over its spec's settings; gives why it could not, or an empty string."""
+    try:
+        ray_port.ask(ActorName(namespace, spec.name), CHANGE, spec.to_json(), timeout_s=CHANGE_TIMEOUT_S)
+    except (ActorGone, ActorSilent, ActorFailed) as error:
+        return str(error)
+    return ""
 
 
 def announce(namespace: str, name: str) -> None:

@@ -3,13 +3,14 @@
 wanted   running                        verb
 yes      no                             create
 yes      same settings, same code       adopt
+yes      other settings, all live       adjust    (told to the running actor)
 yes      other settings, code, or dead  roll      (stop in order, end, create under the same name)
 no       yes                            keep, or remove with --prune
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -28,6 +29,7 @@ class Verb(StrEnum):
 
     CREATE = "create"
     ADOPT = "adopt"
+    ADJUST = "adjust"
     ROLL = "roll"
     KEEP = "keep"
     REMOVE = "remove"
@@ -117,16 +119,20 @@ def make_plan(
     namespace: str,
     code_version: str,
     prune: bool = False,
+    is_live: Callable[[Kind, str], bool] = lambda kind, key: False,
 ) -> Plan:
-    """Compare, and say for every actor what to do. Actors of other namespaces only make refusals."""
+    """Compare, and say for every actor what to do. Actors of other namespaces only make refusals.
+
+    `is_live` tells of which settings (by key path) a change needs no restart.
+    """
     here = {actor.name: actor for actor in running if actor.namespace == namespace}
     wanted_names = {spec.name for spec in wanted}
     removals = [_leftover(actor, prune) for name, actor in sorted(here.items()) if name not in wanted_names]
     ends = {action.name for action in removals if action.verb is Verb.REMOVE}
-    actions = [_action(spec, here.get(spec.name), code_version) for spec in wanted]
+    actions = [_action(spec, here.get(spec.name), code_version, is_live) for spec in wanted]
     others = [actor for actor in running if not (actor.namespace == namespace and actor.name in ends)]
     refusals = [text for spec in wanted for text in _refusals(spec, others, namespace)]
-    order = [Verb.KEEP, Verb.REMOVE, Verb.ADOPT, Verb.CREATE, Verb.ROLL]
+    order = [Verb.KEEP, Verb.REMOVE, Verb.ADOPT, Verb.ADJUST, Verb.CREATE, Verb.ROLL]
     listed = sorted(
         [action for action in removals if action.reason] + actions, key=lambda a: order.index(a.verb)
     )
@@ -143,33 +149,38 @@ def _leftover(actor: Running, prune: bool) -> Action:
     )
 
 
-def _action(spec: ActorSpec, actor: Running | None, code_version: str) -> Action:
+def _action(
+    spec: ActorSpec, actor: Running | None, code_version: str, is_live: Callable[[Kind, str], bool]
+) -> Action:
     if actor is None:
         return Action(Verb.CREATE, spec.name, "does not run", spec)
-    reasons = []
+    reasons: list[str] = []
+    changed: dict[str, str] = {}
     if actor.spec is None:
         reasons.append(f"does not answer{': ' + actor.reason if actor.reason else ''}")
     else:
-        reasons += differences(actor.spec, spec)
+        changed = differences(actor.spec, spec)
     if actor.state == "not serving":
         reasons.append(f"is not serving: {actor.reason}")
     if actor.code_version and actor.code_version != code_version:
         reasons.append(f"code {actor.code_version} → {code_version}")
-    if reasons:
-        return Action(Verb.ROLL, spec.name, "; ".join(reasons), spec)
+    if reasons or not all(is_live(spec.kind, key) for key in changed):
+        return Action(Verb.ROLL, spec.name, "; ".join([*changed.values(), *reasons]), spec)
+    if changed:
+        return Action(Verb.ADJUST, spec.name, "; ".join(changed.values()), spec)
     return Action(Verb.ADOPT, spec.name, f"runs as wanted (process {actor.pid})", spec)
 
 
-def differences(old: ActorSpec, new: ActorSpec) -> list[str]:
-    """The settings that differ, as `key: old → new`."""
+def differences(old: ActorSpec, new: ActorSpec) -> dict[str, str]:
+    """The settings that differ by their key, as `key: old → new`."""
     before, after = flatten(old.settings), flatten(new.settings)
-    changed = [
-        f"{key}: {before.get(key, 'unset')} → {after.get(key, 'unset')}"
+    changed = {
+        key: f"{key}: {before.get(key, 'unset')} → {after.get(key, 'unset')}"
         for key in sorted(before.keys() | after.keys())
         if before.get(key) != after.get(key)
-    ]
+    }
     if old.resource != new.resource:
-        changed.append(f"resource: {old.resource} → {new.resource}")
+        changed["resource"] = f"resource: {old.resource} → {new.resource}"
     return changed
 
 

@@ -13,6 +13,7 @@ from cluster.plan import Plan, Verb
 STYLES = {
     Verb.CREATE: "green",
     Verb.ADOPT: "dim",
+    Verb.ADJUST: "cyan",
     Verb.ROLL: "yellow",
     Verb.KEEP: "dim",
     Verb.REMOVE: "red",

@@ -9,14 +9,15 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from actors.broker.settings import BrokerSettings
+from actors.broker.settings_text import STORE_KEY, split_settings
 from actors.nameserver.settings import NameserverSettings
 from actors.rebalancer.settings import RebalancerSettings
 from cluster.plan import ActorSpec, Kind
 from cluster.topology import Broker, KeyPath, Listener, Topology, show
 from cluster.topology_file import Source, explain
+from store.live_settings import live_names
 from store.settings import StoreSettings
 
-STORE_KEY = "store"
 SETTINGS: Mapping[Kind, type[BaseModel]] = {
     Kind.NAMESERVER: NameserverSettings,
     Kind.REBALANCER: RebalancerSettings,
@@ -98,24 +99,9 @@ def checked(model: type[BaseModel], values: Mapping[str, Any], at: KeyPath, sour
     return found.model_dump(mode="json", include=found.model_fields_set - demanded.keys())
 
 
-def split_settings(settings: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Settings of the broker and of its store: RocketMQ's keys are flat, ours stand below `store`."""
-    inner = settings.get(STORE_KEY)
-    of_store = dict(inner) if isinstance(inner, Mapping) else {}
-    plain = {key: value for key, value in settings.items() if key != STORE_KEY}
-    of_broker = known_keys(BrokerSettings)
-    for key in [key for key in plain if key not in of_broker and key in known_keys(StoreSettings)]:
-        of_store[key] = plain.pop(key)
-    return plain, of_store
-
-
-def known_keys(model: type[BrokerSettings] | type[StoreSettings]) -> set[str]:
-    """All names that a settings model takes, RocketMQ's among them."""
-    keys = set(model.model_fields)
-    for field in model.model_fields.values():
-        for alias in (field.alias, field.validation_alias):
-            if isinstance(alias, str):
-                keys.add(alias)
-            elif alias is not None:
-                keys.update(str(choice) for choice in getattr(alias, "choices", ()))
-    return keys
+def is_live_setting(kind: Kind, key: str) -> bool:
+    """Whether a setting, `store.flush` for one of a broker's store, may change without a restart."""
+    head, _, inner = key.partition(".")
+    if kind is Kind.BROKER and head == STORE_KEY:
+        return inner in live_names(StoreSettings)
+    return key in live_names(BrokerSettings if kind is Kind.BROKER else SETTINGS[kind])

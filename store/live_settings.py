@@ -20,6 +20,11 @@ class _Live:
 LIVE = _Live()
 
 
+def live_names(model: type[BaseModel]) -> frozenset[str]:
+    """The fields of a settings model that may change while its service runs."""
+    return frozenset(name for name, field in model.model_fields.items() if LIVE in field.metadata)
+
+
 class Difference(NamedTuple):
     """A setting that two settings objects of one model have otherwise; `path` leads into inner models."""
 
@@ -74,6 +79,19 @@ def with_changes(settings: BaseModel, changes: Mapping[str, Any]) -> BaseModel:
     present = {name: getattr(settings, name) for name in type(settings).model_fields}
     for name, value in changes.items():
         inner = present.get(name)
-        is_inner = isinstance(inner, BaseModel) and isinstance(value, Mapping)
-        present[name] = with_changes(inner, value) if is_inner else value
+        if isinstance(inner, BaseModel) and isinstance(value, Mapping):
+            value = with_changes(inner, value)
+        present[name] = value
     return type(settings).model_validate(present)
+
+
+def with_values(content: Mapping[str, Any], values: Mapping[tuple[str, ...], Any]) -> dict[str, Any]:
+    """Settings as plain data, with other values at some paths; what is given stays as it is."""
+    changed = dict(content)
+    for path, value in values.items():
+        place = changed
+        for part in path[:-1]:
+            place[part] = dict(place.get(part, {}))
+            place = place[part]
+        place[path[-1]] = value
+    return changed

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
+import asyncio
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 from actors.ray_port import append, control, read
@@ -10,6 +11,7 @@ from actors.remoting.codes import ResponseCode
 from actors.remoting.errors import Refused
 from actors.service_host import NotServing, Service
 from actors.shell import ActorShell
+from store.live_settings import Difference, with_values
 
 if TYPE_CHECKING:
     from actors.broker.handle_api import HandleApi
@@ -29,16 +31,30 @@ class Broker(ActorShell):
         from actors.broker.settings import BrokerSettings
         from store.clock import SystemClock
 
-        return BrokerService(BrokerSettings.model_validate(self._spec["settings"]), SystemClock())
+        service = BrokerService(BrokerSettings.model_validate(self._spec["settings"]), SystemClock())
+        service.live.listeners.append(self._settings_changed)
+        return service
+
+    def change_settings(self, settings: Mapping[str, Any]) -> None:
+        """Take over settings that are live. Raises ValueError."""
+        from actors.broker.settings import BrokerSettings
+
+        self._broker.live.change(BrokerSettings.model_validate(settings))
+
+    def _settings_changed(self, changes: Sequence[Difference]) -> None:
+        """An administrator may have changed them too: over a restart they stay, and the driver sees them."""
+        settings = with_values(self._spec["settings"], {each.path: each.wanted for each in changes})
+        self._spec = {**self._spec, "settings": settings}
+        asyncio.get_running_loop().run_in_executor(None, lambda: self._kept.keep(self._spec))
 
     def details(self) -> dict[str, Any]:
         """What the broker says of itself and its store."""
-        return cast("BrokerService", self._host.service).describe()
+        return self._broker.describe()
 
     @control
     def raymq_announce(self) -> None:
         """Register with all nameservers: the driver has made a new one."""
-        self._host.call(cast("BrokerService", self._host.service).announce)
+        self._host.call(self._broker.announce)
 
     @append
     def append(self, request: bytes) -> bytes:
@@ -69,8 +85,12 @@ class Broker(ActorShell):
         return self._answer(describe)
 
     @property
+    def _broker(self) -> BrokerService:
+        return cast("BrokerService", self._host.service)
+
+    @property
     def _api(self) -> HandleApi:
-        return cast("BrokerService", self._host.service).handle
+        return self._broker.handle
 
     def _answer(self, request: Callable[[], Coroutine[Any, Any, bytes]]) -> bytes:
         """Run a request on the service's loop; that it is not up is an answer, not an exception."""

@@ -9,6 +9,7 @@ from actors.broker.broker_info import BrokerInfo
 from actors.broker.cleaning import Cleaning
 from actors.broker.client_admin import ClientAdmin
 from actors.broker.client_requests import ClientRequests
+from actors.broker.config_requests import ConfigRequests
 from actors.broker.offset_admin import OffsetAdmin
 from actors.broker.offset_requests import OffsetRequests
 from actors.broker.progress_requests import ProgressRequests
@@ -39,6 +40,7 @@ class Handlers:
     offset_admin: OffsetAdmin
     client_admin: ClientAdmin
     info: BrokerInfo
+    config: ConfigRequests
 
 
 def request_table(handlers: Handlers) -> RequestTable:
@@ -53,6 +55,7 @@ def request_table(handlers: Handlers) -> RequestTable:
         *_progress(handlers),
         *_members(handlers.client_admin),
         *_about(handlers.info),
+        *_config(handlers.config),
     )
     for code, handler, header_type, resource, action, cost in rows:
         table.add(code, handler, header_type, resource=resource, action=action, cost=cost)
@@ -203,4 +206,12 @@ def _cleaning(cleaning: Cleaning) -> tuple[Row, ...]:
         (code.DELETE_EXPIRED_COMMITLOG, cleaning.delete_expired, None, cluster, delete, cost),
         (code.CLEAN_EXPIRED_CONSUMEQUEUE, cleaning.clean_expired, None, cluster, delete, cost),
         (code.CLEAN_UNUSED_TOPIC, cleaning.clean_unused, None, cluster, delete, cost),
+    )
+
+
+def _config(config: ConfigRequests) -> tuple[Row, ...]:
+    code, cluster, cost = RequestCode, Resource.CLUSTER, Cost.ADMIN
+    return (
+        (code.GET_BROKER_CONFIG, config.get, None, cluster, Action.GET, cost),
+        (code.UPDATE_BROKER_CONFIG, config.update, None, cluster, Action.UPDATE, cost),
     )

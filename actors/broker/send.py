@@ -210,9 +210,10 @@ class Sender:
         return queue_id
 
     def _too_large(self, body: Buffer) -> Refused:
+        limit_bytes = self._settings.store.max_message_bytes
         return Refused(
             ResponseCode.MESSAGE_ILLEGAL,
-            f"body of {len(body):,} bytes is over max_message_bytes {self._settings.store.max_message_bytes:,} "
+            f"body of {len(body):,} bytes is over max_message_bytes {limit_bytes:,} "
             "(set it on the broker, or compress)",
         )
 

@@ -18,9 +18,11 @@ from actors.broker.cleaning import Cleaning
 from actors.broker.client_admin import ClientAdmin
 from actors.broker.client_requests import ClientRequests
 from actors.broker.clients import Clients
+from actors.broker.config_requests import ConfigRequests
 from actors.broker.flusher import Flusher
 from actors.broker.handle_api import HandleApi
 from actors.broker.hold import HeldPulls
+from actors.broker.live import LiveBroker
 from actors.broker.off_loop import OffLoop
 from actors.broker.offset_admin import OffsetAdmin
 from actors.broker.offset_requests import OffsetRequests
@@ -80,6 +82,7 @@ class BrokerService:
     ) -> None:
         """`probe` tells how full the disks of the store are."""
         self.settings = settings
+        self.live = LiveBroker(settings, clock)
         self._probe = probe
         self.address = ""
         self._clock = clock
@@ -297,6 +300,7 @@ class BrokerService:
                 AdminRequests(store, topics, groups, offsets, stats, self._turns.wake),
                 self.cleaning,
                 *self._tool_requests(catch_up),
+                ConfigRequests(self.live),
             )
         )
 
@@ -362,6 +366,7 @@ class BrokerService:
             tables.register_body,
         )
         tables.adopt_queues(self._store)
+        self.live.listeners.append(lambda changes: self._registration.changed())
 
     def _end_turn(self) -> None:
         self._turns.tick()

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, cast
 
 from actors.ray_port import control
 from actors.service_host import Service
 from actors.shell import ActorShell
+from store.live_settings import take_over
 
 if TYPE_CHECKING:
     from actors.nameserver.service import NameserverService
@@ -22,6 +24,12 @@ class Nameserver(ActorShell):
         from store.clock import SystemClock
 
         return NameserverService(NameserverSettings.model_validate(self._spec["settings"]), SystemClock())
+
+    def change_settings(self, settings: Mapping[str, Any]) -> None:
+        """Take over settings that are live. Raises ValueError."""
+        from actors.nameserver.settings import NameserverSettings
+
+        take_over(self._service.settings, NameserverSettings.model_validate(settings))
 
     def details(self) -> dict[str, Any]:
         """What it knows, counted."""

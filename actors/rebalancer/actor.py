@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, cast
 
 from actors.service_host import Service
 from actors.shell import ActorShell
+from store.live_settings import take_over
 
 if TYPE_CHECKING:
     from actors.rebalancer.service import RebalancerService
@@ -21,6 +23,12 @@ class Rebalancer(ActorShell):
         from store.clock import SystemClock
 
         return RebalancerService(RebalancerSettings.model_validate(self._spec["settings"]), SystemClock())
+
+    def change_settings(self, settings: Mapping[str, Any]) -> None:
+        """Take over settings that are live. Raises ValueError."""
+        from actors.rebalancer.settings import RebalancerSettings
+
+        take_over(self._service.settings, RebalancerSettings.model_validate(settings))
 
     def details(self) -> dict[str, Any]:
         """What it knows, counted."""

@@ -49,6 +49,28 @@ def test_another_setting_rolls_and_the_reason_names_it() -> None:
     assert action == Action(Verb.ROLL, "a", "store.flush: sync → async", action.spec)
 
 
+def test_settings_that_are_all_live_are_adjusted_without_a_restart() -> None:
+    def adjusted(found: Running, **settings: Any) -> Action:
+        wanted = spec("a", **settings)
+        return only(
+            make_plan(
+                [wanted],
+                [found],
+                namespace="raymq",
+                code_version="code1",
+                is_live=lambda kind, key: kind is Kind.BROKER and key in ("a", "store.keep_h"),
+            )
+        )
+
+    found = running(spec("a"))
+    action = adjusted(found, a=2, store={"flush": "sync", "keep_h": 5})
+    assert (action.verb, action.reason) == (Verb.ADJUST, "a: 1 → 2; store.keep_h: unset → 5")
+    assert adjusted(found, a=2, store={"flush": "async"}).verb is Verb.ROLL
+    assert adjusted(replace(found, code_version="code0"), a=2).verb is Verb.ROLL
+    assert adjusted(replace(found, state="not serving"), a=2).verb is Verb.ROLL
+    assert adjusted(found).verb is Verb.ADOPT
+
+
 def test_older_code_rolls() -> None:
     assert only(plan([spec("a")], [running(spec("a"), code_version="code0")])).reason == "code code0 → code1"
 

@@ -1,0 +1,90 @@
+"""getBrokerConfig and updateBrokerConfig, as mqadmin sends them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from actors.remoting.codes import RequestCode, ResponseCode
+from actors.remoting.properties_text import parse_properties
+from tests.actors.broker.brokers import Peer, settings_of, with_broker
+
+
+async def config(peer: Peer) -> tuple[dict[str, str], int]:
+    answer = await peer.ask(RequestCode.GET_BROKER_CONFIG)
+    assert answer.code == 0
+    return parse_properties(bytes(answer.body).decode()), json.loads(answer.ext["version"])["counter"]
+
+
+def test_settings_have_rocketmqs_keys_and_texts(tmp_path: Path) -> None:
+    async def story(peer: Peer) -> None:
+        settings, version = await config(peer)
+        assert version == 0
+        expected = {
+            "brokerClusterName": "DefaultCluster",
+            "brokerName": "broker-a",
+            "brokerId": "0",
+            "fileReservedTime": "72",
+            "flushDiskType": "SYNC_FLUSH",
+            "autoCreateTopicEnable": "true",
+            "deleteWhen": "04",
+            "preallocate": "true",  # ours: RocketMQ has none
+            "namesrvAddr": "",
+        }
+        assert {key: settings[key] for key in expected} == expected
+        assert list(settings) == sorted(settings)
+
+    with_broker(story, settings_of(tmp_path))
+
+
+def test_live_settings_change_at_once_and_move_the_version(tmp_path: Path) -> None:
+    async def story(peer: Peer) -> None:
+        body = b"brokerPermission=4\nfileReservedTime=48 \nmaxMessageSize=5\n"
+        assert (await peer.ask(RequestCode.UPDATE_BROKER_CONFIG, body=body)).code == 0
+
+        settings, version = await config(peer)
+        assert (settings["brokerPermission"], settings["fileReservedTime"], version) == ("4", "48", 1)
+        assert (await peer.send("T")).code == ResponseCode.NO_PERMISSION
+        assert (await peer.ask(RequestCode.UPDATE_BROKER_CONFIG, body=b"brokerPermission=6")).code == 0
+        assert (await peer.send("T", b"short")).code == 0
+        refused = await peer.send("T", b"longer")
+        assert "over max_message_bytes 5" in refused.remark
+
+    with_broker(story, settings_of(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("body", "code", "remark"),
+    [
+        (b"fileReservedTime=48\nlistenPort=1", "NO_PERMISSION", "listen_port: a change needs a restart"),
+        (b"fileReservedTime=48\nflushDiskType=ASYNC_FLUSH", "NO_PERMISSION", "store.flush: a change needs"),
+        (b"fileReservedTime=48\nnoSuchKey=1", "INVALID_PARAMETER", "noSuchKey: no such setting here"),
+        (b"fileReservedTime=48\nbrokerPermission=9", "INVALID_PARAMETER", "less than or equal to 7"),
+        (b"fileReservedTime=48\ndeleteWhen=25", "INVALID_PARAMETER", "is no list of hours"),
+        (b"fileReservedTime=soon", "INVALID_PARAMETER", "'soon'"),
+        (b"", "INVALID_PARAMETER", "send lines of key=value"),
+        (b"a=\\u1", "INVALID_PARAMETER", "line 1"),
+        (b"\xff", "INVALID_PARAMETER", "no properties text"),
+    ],
+)
+def test_what_cannot_be_changed_is_told_and_nothing_is(
+    tmp_path: Path, body: bytes, code: str, remark: str
+) -> None:
+    async def story(peer: Peer) -> None:
+        before = await config(peer)
+        answer = await peer.ask(RequestCode.UPDATE_BROKER_CONFIG, body=body)
+        assert (answer.code, remark in answer.remark) == (ResponseCode[code], True), answer.remark
+        assert await config(peer) == before
+
+    with_broker(story, settings_of(tmp_path))
+
+
+def test_all_settings_sent_back_as_they_are_change_nothing(tmp_path: Path) -> None:
+    async def story(peer: Peer) -> None:
+        answer = await peer.ask(RequestCode.GET_BROKER_CONFIG)
+        assert (await peer.ask(RequestCode.UPDATE_BROKER_CONFIG, body=bytes(answer.body))).code == 0
+        assert (await config(peer))[1] == 0
+
+    with_broker(story, settings_of(tmp_path))

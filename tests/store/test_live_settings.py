@@ -1,0 +1,63 @@
+"""Live settings change in place and all at once; the others say that they need a restart."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import pytest
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from store.live_settings import LIVE, change_live, live_names, with_values
+
+
+class Inner(BaseModel):
+    model_config = ConfigDict(frozen=True)
+
+    size: int = 1
+    pace: Annotated[int, LIVE] = Field(5, ge=1)
+
+
+class Outer(BaseModel):
+    model_config = ConfigDict(frozen=True)
+
+    port: int = 1
+    name: Annotated[str, LIVE] = "a"
+    inner: Inner = Inner()
+
+
+def test_live_settings_change_for_all_who_hold_the_object() -> None:
+    settings = Outer(inner=Inner())
+    inner = settings.inner
+    changed = change_live(settings, {"name": "b", "port": 1, "inner": {"pace": "7"}})
+    assert [(each.name, each.wanted) for each in changed] == [("name", "b"), ("inner.pace", 7)]
+    assert (settings.name, settings.inner is inner, inner.pace, inner.size) == ("b", True, 7, 1)
+
+
+@pytest.mark.parametrize(
+    ("changes", "error"),
+    [
+        ({"name": "b", "port": 2, "inner": {"size": 3}}, r"port, inner\.size: a change needs a restart"),
+        ({"name": "b", "inner": {"pace": 0}}, "greater than or equal to 1"),
+    ],
+)
+def test_one_setting_that_cannot_change_keeps_all_as_they_are(changes, error) -> None:
+    settings = Outer(inner=Inner())
+    with pytest.raises(ValueError, match=error):
+        change_live(settings, changes)
+    assert settings == Outer()
+
+
+def test_what_is_live_is_told_by_the_model() -> None:
+    assert live_names(Outer) == {"name"}
+    with pytest.raises(ValidationError):
+        Outer().name = "still frozen for everyone else"  # type: ignore[misc]
+
+
+def test_plain_data_with_other_values_leaves_what_is_given_alone() -> None:
+    given = {"a": 1, "store": {"x": 1, "y": 2}}
+    assert with_values(given, {("store", "x"): 5, ("new", "z"): 6, ("a",): 0}) == {
+        "a": 0,
+        "store": {"x": 5, "y": 2},
+        "new": {"z": 6},
+    }
+    assert given == {"a": 1, "store": {"x": 1, "y": 2}}
