@@ -7,6 +7,7 @@ from store.clock import Clock
 from store.commit_log import CommitLog
 from store.consume_queue_table import ConsumeQueueTable
 from store.errors import MessageIllegal, StoreError
+from store.files import explain
 from store.kernels.encode import encode_batch_records, measure_batch
 from store.kernels.stamp import Stamp, stamp_records
 from store.message.buffers import Buffer
@@ -160,7 +161,7 @@ class Appender:
             raise self._no_space(error) from error
 
     def _no_space(self, error: OSError) -> StoreError:
-        return StoreError(f"the log cannot be written: {error}", str(self._log.paths))
+        return StoreError(f"the log cannot be written: {explain(error)}", str(self._log.paths))
 
     def _too_large(self, size_bytes: int) -> MessageIllegal:
         limit_bytes = self._settings.max_message_bytes

@@ -4,6 +4,7 @@ descriptors.
 
 import contextlib
 import ctypes
+import errno
 import os
 import time
 from collections import OrderedDict
@@ -20,6 +21,8 @@ except ImportError:  # isal has no wheel for every platform
 __all__ = [
     "Descriptors",
     "check_size",
+    "explain",
+    "explained",
     "replace_file",
     "running_crc",
     "settled_time_ns",
@@ -33,6 +36,32 @@ _ZEROS = bytes(1 << 20)
 _TIME_STEPS_NS = 20_000_000  # Linux takes a tick of 1 to 10 ms
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _SYNC_ONE_BY_ONE_MAX = 64  # a file costs a disk's round trip, the whole file system a few
+
+
+_CURES = {
+    errno.ENOSPC: "make room on its disk",
+    errno.EDQUOT: "raise the quota, or make room",
+    errno.EACCES: "give the files to the user who runs this, or run it as their owner",
+    errno.EPERM: "give the files to the user who runs this, or run it as their owner",
+    errno.EROFS: "mount the file system writable",
+    errno.EIO: "the disk has failed: look at the system's log, and replace it",
+    errno.EMFILE: "raise the limit of open files (ulimit -n), or lower max_open_files",
+}
+
+
+def explain(error: OSError) -> str:
+    """What has gone wrong with a file, and what to do about it."""
+    cure = _CURES.get(error.errno or 0)
+    return f"{error.strerror or error}" + (f" ({cure})" if cure else "")
+
+
+@contextlib.contextmanager
+def explained(what: str, path: Path) -> Iterator[None]:
+    """Turn an OSError into a StoreError that names the file (or `path`), `what` and a cure."""
+    try:
+        yield
+    except OSError as error:
+        raise StoreError(f"{what}: {explain(error)}", error.filename or path) from error
 
 
 def write_all(descriptor: int, data: bytes | bytearray | memoryview, place: int) -> None:

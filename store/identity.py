@@ -29,6 +29,7 @@ _EPOCH_FILE = "raymq.epoch"
 _LOCK_FILE = "lock"
 _ABORT_FILE = "abort"
 _LOCK_RETRY_S = 0.05
+_NAME_LOST = "(put a copy back; without one, move it away and open the store with --adopt)"
 # struct flock of 64-bit Linux: type i16, whence i16, padding, start i64, length i64, pid i32
 _FLOCK = struct.Struct("hh4xqqi4x")
 # A POSIX lock goes when any descriptor of its file is closed in the process: one open of a root per process.
@@ -76,7 +77,7 @@ def read_name(root: Path) -> StoreName | None:
     except FileNotFoundError:
         return None
     except orjson.JSONDecodeError as error:
-        raise StoreError(f"is no JSON: {error}", path) from error
+        raise StoreError(f"is no JSON: {error} {_NAME_LOST}", path) from error
     try:
         if content["formatVersion"] != FORMAT_VERSION:
             raise StoreError(f"format {content['formatVersion']}, this program knows {FORMAT_VERSION}", path)
@@ -92,7 +93,7 @@ def read_name(root: Path) -> StoreName | None:
             tuple(map(str, content.get("commitLogPaths", (COMMIT_LOG,)))),
         )
     except (KeyError, TypeError) as error:
-        raise StoreError(f"lacks {error}", path) from error
+        raise StoreError(f"lacks {error} {_NAME_LOST}", path) from error
 
 
 def write_name(root: Path, name: StoreName) -> None:
@@ -245,7 +246,9 @@ class WriterEpoch:
         except FileNotFoundError:
             self.number = 1
         except ValueError as error:
-            raise StoreError("holds no number", self._path) from error
+            raise StoreError(
+                "holds no number (write one into it that is above every epoch this store has had)", self._path
+            ) from error
         replace_file(self._path, f"{self.number}\n".encode())
         self._descriptor = os.open(self._path, os.O_RDONLY)
 

@@ -10,6 +10,7 @@ from store.consume_queue import ConsumeQueue, Unit
 from store.disk_use import DiskProbe, disk_use
 from store.dispatch import Arrival
 from store.errors import StoreError
+from store.files import explain, explained
 from store.flush import FlushJob
 from store.holes import Hole
 from store.identity import (
@@ -98,6 +99,7 @@ class MessageStore:
         self._nothing_whole_before = -1  # up to here there is only a part of a record left
         self._flushing: FlushJob | None = None
         self._is_closed = False
+        self.is_superseded = False  # by another writer: then nothing may be written, notes neither
 
     @property
     def epoch(self) -> int:
@@ -123,6 +125,22 @@ class MessageStore:
         `store_host` is the address that records and message ids carry; it can be set later
         (`set_store_host`).
         """
+        with explained("cannot be opened", root):
+            store = cls._open(root, settings, identity, clock, probe, adopt)
+        if store_host is not None:
+            store.set_store_host(store_host)
+        return store
+
+    @classmethod
+    def _open(
+        cls,
+        root: Path,
+        settings: StoreSettings,
+        identity: StoreIdentity,
+        clock: Clock,
+        probe: DiskProbe,
+        adopt: bool,
+    ) -> "MessageStore":
         root.mkdir(parents=True, exist_ok=True)
         lock = StoreLock(root)
         lock.acquire(settings.lock_wait_ms)
@@ -140,6 +158,7 @@ class MessageStore:
             recover(root, settings, parts, name.store_id, orderly_end=orderly_end, is_ours=is_ours)
             if name != noted:
                 write_name(root, name)
+            parts.checkpoint.physic_msg_timestamp = parts.tail.last_timestamp  # all of the log is flushed now
             store = cls(root, settings, name, clock, guards, parts, probe)
             store._maintenance.checkpoint_now()
         except BaseException:
@@ -148,8 +167,6 @@ class MessageStore:
             guards.epoch.close()
             lock.release()
             raise
-        if store_host is not None:
-            store.set_store_host(store_host)
         return store
 
     def set_store_host(self, host: Host) -> None:
@@ -247,6 +264,7 @@ class MessageStore:
         return (
             self.positions.dispatched < confirmed
             and self._dispatch_fault is None
+            and not self.is_superseded
             and confirmed != self._nothing_whole_before
         )
 
@@ -267,19 +285,23 @@ class MessageStore:
         """
         positions = self.positions
         arrivals: list[Arrival] = []
+        if not self._check_epoch():
+            return arrivals
         confirmed = positions.confirmed
         if dispatch and positions.dispatched < confirmed:
             self._dispatch(confirmed, arrivals)
         if positions.has_waiters and positions.first_waiting <= confirmed:
-            if self._guards.epoch.is_ours():
-                positions.run_callbacks()
-            else:
-                self._fail(
-                    StoreError("another writer has opened this store: this one writes no more", self.root)
-                )
+            positions.run_callbacks()
         self._maintenance.turn()
         self.retention.turn()
         return arrivals
+
+    def _check_epoch(self) -> bool:
+        """Whether this is still the writer; when it is not, it is over for good."""
+        if not self.is_superseded and not self._guards.epoch.is_ours():
+            self.is_superseded = True
+            self._fail(StoreError("another writer has opened this store: this one writes no more", self.root))
+        return not self.is_superseded
 
     def _dispatch(self, confirmed: int, arrivals: list[Arrival]) -> None:
         if self._dispatch_fault is not None and self._clock.monotonic_ns() < self._dispatch_again_ns:
@@ -291,7 +313,8 @@ class MessageStore:
             self._dispatch_again_ns = self._clock.monotonic_ns() + _DISPATCH_RETRY_NS
             if self._dispatch_fault is None:
                 _log.error("dispatch_failed", root=str(self.root), error=str(error))
-            self._dispatch_fault = f"consume queues or index cannot be written: {error}"
+            reason = explain(error) if isinstance(error, OSError) else str(error)
+            self._dispatch_fault = f"consume queues or index cannot be written: {reason}"
             return
         self._dispatch_fault = None
         if step.position == self.positions.dispatched:
@@ -327,7 +350,8 @@ class MessageStore:
     def flush_failed(self, job: FlushJob, error: OSError) -> None:
         """`job.run` has raised: this is final, the store is read only from now on (design law 7)."""
         self._flushing = None
-        self._fail(StoreError(f"flushing to {job.target:,} failed, restart to recover: {error}", self.root))
+        reason = f"flushing to {job.target:,} failed, restart to recover: {explain(error)}"
+        self._fail(StoreError(reason, self.root))
 
     def flush_now(self) -> None:
         """Flush on this thread. Raises StoreError when that fails."""
@@ -453,20 +477,13 @@ class MessageStore:
     # ---- close ---------------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Flush, dispatch everything, note it, and let go. `abort` stays when any of this fails."""
+        """Flush, dispatch all, note it, let go. Raises StoreError when any of this fails: `abort` stays."""
         if self._is_closed:
             return
         self._is_closed = True
         try:
-            if self._failure is None:
-                self._maintenance.finish()
-                self.flush_now()
-                while self.has_more_to_dispatch:
-                    self.tick()
-                self.positions.run_callbacks()
-                if self._dispatch_fault is None and self._guards.epoch.is_ours():
-                    self._maintenance.end_in_order()
-                    self._guards.abort.remove()
+            with explained("did not end in order", self.root):
+                self._end_in_order()
         finally:
             self.positions.fail(StoreError("the store has been closed", self.root))
             self._maintenance.close()
@@ -475,11 +492,17 @@ class MessageStore:
             self._guards.epoch.close()
             self._guards.lock.release()
 
+    def _end_in_order(self) -> None:
+        if self._failure is not None or not self._check_epoch():
+            return
+        self._maintenance.finish()
+        self.flush_now()
+        while self.has_more_to_dispatch:
+            self.tick()
+        self.positions.run_callbacks()
+        if self._dispatch_fault is None and self._check_epoch():
+            self._maintenance.end_in_order()
+            self._guards.abort.remove()
 
-__all__ = [
-    "AppendResult",
-    "Arrival",
-    "GetMessageResult",
-    "GetMessageStatus",
-    "MessageStore",
-]
+
+__all__ = ["AppendResult", "Arrival", "GetMessageResult", "GetMessageStatus", "MessageStore"]

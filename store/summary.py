@@ -2,7 +2,8 @@
 
 Written at every checkpoint and at the end. It is a lower bound, valid however the store ended: whatever of it
 is missing at the next start has been lost and is built again from the log. The file itself can be deleted at
-any time; then all derived files are compared by one walk over the log.
+any time; then all derived files are compared by one walk over the log. One wrong digit in it would hide
+records for good, so its first line is the CRC-32 of the rest.
 """
 
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ import orjson
 
 from store.consume_queue import ConsumeQueue, QueueNote
 from store.consume_queue_table import ConsumeQueueTable
+from store.files import running_crc
 from store.holes import Hole
 from store.index_file import IndexNote
 from store.logs import get_logger
@@ -88,7 +90,7 @@ class QueueNotes:
     def encode(self, summary: DerivedSummary) -> bytes:
         """The file's content: these queues, and all else as in `summary`."""
         index_files = summary.index_files
-        return orjson.dumps(
+        content = orjson.dumps(
             {
                 "version": _VERSION,
                 "storeId": summary.store_id,
@@ -100,6 +102,7 @@ class QueueNotes:
                 "holes": [tuple(hole) for hole in summary.holes],
             }
         )
+        return b"%08x\n%b" % (running_crc(content), content)
 
 
 def summary_path(root: Path) -> Path:
@@ -111,7 +114,10 @@ def read_summary(root: Path, store_id: str) -> DerivedSummary | None:
     """The summary of this very store; None when there is none that can be used."""
     path = summary_path(root)
     try:
-        content: Any = orjson.loads(path.read_bytes())
+        crc, _, text = path.read_bytes().partition(b"\n")
+        if crc != b"%08x" % running_crc(text):
+            raise ValueError("its CRC is another one")  # noqa: TRY301 - all that is wrong with it ends below
+        content: Any = orjson.loads(text)
         if content["version"] != _VERSION or content["storeId"] != store_id:
             return None
         queues = {

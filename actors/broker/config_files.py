@@ -11,12 +11,14 @@ import asyncio
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from store.logs import get_logger
 from store.metadata import JsonConfigFile
 
 _log = get_logger(__name__)
+
+Parsed = TypeVar("Parsed")
 
 TOPICS = "topics.json"
 GROUPS = "subscriptionGroup.json"
@@ -39,22 +41,29 @@ class ConfigFiles:
 
     def __init__(self, store_root: Path) -> None:
         self._directory = store_root / "config"
+        # One object a file: it knows whether the file that it found was damaged.
+        self._files: dict[str, JsonConfigFile] = {}
         self._entries: dict[str, _Entry] = {}
         self._saving = asyncio.Lock()
 
-    def load(self, name: str) -> dict[str, Any] | None:
-        """What the file (or its backup) holds, None where there is none. Raises StoreError when both are
-        damaged.
+    def load(self, name: str, parse: Callable[[dict[str, Any]], Parsed]) -> Parsed:
+        """What `parse` makes of the file (or of its backup), or of nothing where there is none.
+
+        Raises StoreError when both are damaged.
         """
-        return JsonConfigFile(self._directory / name).load()
+        found = self._file(name).read(parse)
+        return parse({}) if found is None else found
 
     def keep(self, name: str, snapshot: Callable[[], dict[str, Any]]) -> None:
         """From now on save what `snapshot` gives whenever the file is marked as changed."""
-        self._entries[name] = _Entry(JsonConfigFile(self._directory / name), snapshot)
+        self._entries[name] = _Entry(self._file(name), snapshot)
+
+    def _file(self, name: str) -> JsonConfigFile:
+        return self._files.setdefault(name, JsonConfigFile(self._directory / name))
 
     def keep_large(self, name: str, pieces: Callable[[], Iterator[bytes]]) -> None:
         """As `keep`, for a table that `pieces` gives as JSON, little by little."""
-        self._entries[name] = _Entry(JsonConfigFile(self._directory / name), pieces=pieces)
+        self._entries[name] = _Entry(self._file(name), pieces=pieces)
 
     def changed(self, name: str) -> None:
         """Have the file saved at the next turn."""

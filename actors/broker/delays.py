@@ -7,10 +7,15 @@ when due.
 A queue of the schedule topic holds messages of one delay, so it is due from its front. How far each has been
 delivered stands in `delayOffset.json`; after a crash what was delivered since the last save is delivered
 again.
+
+The wall clock may jump or stand still, and store timestamps then say nothing. So a message is due when the
+wall says so, unless the wall has leapt forward since it was stored; and in any case when it has been seen
+waiting for its delay by the clock that never jumps.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import replace
 
 from actors.broker.topics import SCHEDULE_TOPIC
@@ -30,7 +35,8 @@ _log = get_logger(__name__)
 # How much of one level is delivered in one go: bounded, as it happens on the loop.
 MESSAGES_A_TURN = 64
 BYTES_A_TURN = 1024 * 1024
-_NEVER_MS = 1 << 62
+_LEAP_MS = 1000
+_NOTE_NS = 50_000_000
 
 
 def delay_level(properties: str) -> int:
@@ -61,6 +67,31 @@ _TIMERS = frozenset(
 )
 
 
+class Waiting:
+    """Since when the messages of one level have been waiting, at least, by the monotonic clock."""
+
+    def __init__(self, delay_ms: int) -> None:
+        self._delay_ns = delay_ms * 1_000_000
+        self._note_ns = max(self._delay_ns // 100, _NOTE_NS)  # so that notes are few
+        self._notes: deque[tuple[int, int, int]] = deque()  # end offset, first and last look that saw it grow
+
+    def note(self, end: int, now_ns: int) -> None:
+        """The level has `end` messages now."""
+        known, first_ns, _ = self._notes[-1] if self._notes else (-1, 0, 0)
+        if end <= known:
+            return
+        if known >= 0 and now_ns - first_ns < self._note_ns:
+            self._notes[-1] = (end, first_ns, now_ns)
+        else:
+            self._notes.append((end, now_ns, now_ns))
+
+    def is_over(self, offset: int, now_ns: int) -> bool:
+        """Whether the message at `offset` has waited for the whole delay."""
+        while self._notes and self._notes[0][0] <= offset:
+            self._notes.popleft()
+        return bool(self._notes) and now_ns - self._notes[0][2] >= self._delay_ns
+
+
 class Delays:
     """The delayed messages of one broker."""
 
@@ -70,7 +101,11 @@ class Delays:
         self._clock = clock
         self._delays_ms = store.settings.delay_levels_ms()
         self.table = table
-        self._due_ms: dict[int, int] = {}
+        self._waiting = [Waiting(delay_ms) for delay_ms in self._delays_ms]
+        self._front: dict[int, tuple[int, int]] = {}  # offset and store timestamp of who waits first
+        self._wall_says_from: dict[int, int] = {}  # of messages before these offsets it may say anything
+        self._now_ms = clock.wall_ms()
+        self._now_ns = clock.monotonic_ns()
         self.delivered = 0
 
     def put_off(self, draft: RecordDraft, level: int) -> RecordDraft:
@@ -86,27 +121,38 @@ class Delays:
 
     def deliver(self) -> None:
         """Store what is due under its own topic; call a few times a second."""
-        now_ms = self._clock.wall_ms()
+        wall_ms, monotonic_ns = self._now_ms, self._now_ns
+        self._now_ms, self._now_ns = self._clock.wall_ms(), self._clock.monotonic_ns()
+        has_leapt = self._now_ms - wall_ms - (self._now_ns - monotonic_ns) // 1_000_000 > _LEAP_MS
         for level in range(1, len(self._delays_ms)):
             offset = self.table.offsets.get(level, 0)
-            if offset >= self._store.max_offset(SCHEDULE_TOPIC, level - 1):
+            end = self._store.max_offset(SCHEDULE_TOPIC, level - 1)
+            if has_leapt:
+                self._wall_says_from[level] = end
+            if offset >= end:
                 continue
-            # A clock set back must not keep a message longer than its delay.
-            if now_ms < self._due_ms.get(level, 0) <= now_ms + self._delays_ms[level]:
+            self._waiting[level].note(end, self._now_ns)
+            first, stored_ms = self._front.get(level, (-1, 0))
+            if first == offset and not self._is_due(level, offset, stored_ms):
                 continue
             try:
-                self._deliver_level(level, offset, now_ms)
+                self._deliver_level(level, offset)
             except StoreError as error:
                 _log.error("delayed_messages_not_delivered", level=level, offset=offset, error=str(error))
                 return
 
-    def _deliver_level(self, level: int, offset: int, now_ms: int) -> None:
+    def _is_due(self, level: int, offset: int, stored_ms: int) -> bool:
+        if self._waiting[level].is_over(offset, self._now_ns):
+            return True
+        wall_may_say = offset >= self._wall_says_from.get(level, 0)
+        return wall_may_say and self._now_ms >= stored_ms + self._delays_ms[level]
+
+    def _deliver_level(self, level: int, offset: int) -> None:
         found = self._store.get_message(SCHEDULE_TOPIC, level - 1, offset, MESSAGES_A_TURN, BYTES_A_TURN)
         messages = [message for part in found.slices for message in decode_records(part, check_crc=False)]
         for message in messages:
-            due_ms = message.store_timestamp + self._delays_ms[level]
-            if now_ms < due_ms <= now_ms + self._delays_ms[level]:
-                self._due_ms[level] = due_ms
+            if not self._is_due(level, message.queue_offset, message.store_timestamp):
+                self._front[level] = (message.queue_offset, message.store_timestamp)
                 return
             draft = _delivered(message)
             if draft is not None:

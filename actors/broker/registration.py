@@ -61,13 +61,14 @@ class Registration:
         for changed in self._changed.values():
             changed.set()
 
-    async def stop(self) -> None:
-        """Stop, and take the broker out of the routes."""
+    async def stop(self, *, leave_routes: bool = True) -> None:
+        """Stop, and take the broker out of the routes, unless another serves there in its place."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._tasks = []
-        await asyncio.gather(*map(self._unregister, self._changed))
+        if leave_routes:
+            await asyncio.gather(*map(self._unregister, self._changed))
 
     async def _run(self, address: str, changed: asyncio.Event) -> None:
         while True:

@@ -159,7 +159,7 @@ class BrokerService:
 
     async def stop(self) -> None:
         """Leave the routes, answer what can be answered, and close the store in order."""
-        await self._registration.stop()
+        await self._registration.stop(leave_routes=not self._store.is_superseded)
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -383,6 +383,8 @@ class BrokerService:
             await asyncio.sleep(HOUSEKEEPING_MS / 1000)
             self._acks.sweep()
             self._off_loop.sweep()
+            if self._store.is_superseded:
+                await self._registration.stop(leave_routes=False)
             self._tables.delays.deliver()
             # A quiet store has work too: its checkpoint, files to be made ahead, a flush that somebody waits
             # for.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 from actors.broker.config_files import DELAYS, FILTERS, GENERATIONS, GROUPS, OFFSETS, TOPICS, ConfigFiles
@@ -22,6 +23,7 @@ from store.metadata import (
     SubscriptionGroupTable,
     TopicConfigTable,
 )
+from store.metadata.fields import table_entries, typed
 from store.metadata.pieces import table_pieces
 
 _log = get_logger(__name__)
@@ -40,23 +42,24 @@ class BrokerTables:
         """Load what the last run has left. Raises StoreError for a file that is damaged together with its
         backup.
         """
+        self._store = store
         self._on_topics_changed = on_topics_changed
         self._saved_offset_changes = 0
         self._saved_deliveries = 0
         files = self._files = ConfigFiles(settings.store_root)
-        topic_table = TopicConfigTable.from_json(files.load(TOPICS) or {}, clock)
-        group_table = SubscriptionGroupTable.from_json(files.load(GROUPS) or {}, clock)
-        offset_table = ConsumerOffsetTable.from_json(files.load(OFFSETS) or {}, clock)
+        topic_table = files.load(TOPICS, partial(TopicConfigTable.from_json, clock=clock))
+        group_table = files.load(GROUPS, partial(SubscriptionGroupTable.from_json, clock=clock))
+        offset_table = files.load(OFFSETS, partial(ConsumerOffsetTable.from_json, clock=clock))
         files.keep(TOPICS, topic_table.to_json)
         files.keep(GROUPS, group_table.to_json)
         files.keep_large(OFFSETS, offset_table.to_pieces)
         files.keep_large(GENERATIONS, self._generation_pieces)
         self.topics = Topics(settings, topic_table, self._topic_changed)
         self.groups = Groups(settings, group_table, self._group_changed)
-        self.offsets = ConsumerOffsets(offset_table, _generations_from_json(files.load(GENERATIONS) or {}))
-        delay_table = DelayOffsetTable.from_json(files.load(DELAYS) or {}, clock)
+        self.offsets = ConsumerOffsets(offset_table, files.load(GENERATIONS, _generations_from_json))
+        delay_table = files.load(DELAYS, partial(DelayOffsetTable.from_json, clock=clock))
         self.delays = Delays(store, clock, delay_table)
-        self._filters = ConsumerFilterTable.from_json(files.load(FILTERS) or {})
+        self._filters = files.load(FILTERS, ConsumerFilterTable.from_json)
         files.keep(DELAYS, delay_table.to_json)
         files.keep(FILTERS, self._filters.to_json)
         files.changed(TOPICS)
@@ -84,7 +87,7 @@ class BrokerTables:
 
     async def save_definitions(self) -> None:
         """Save topics and groups, if they have changed."""
-        await self._files.save_changed()
+        await self._save_changed()
 
     async def save_offsets(self) -> None:
         """Save what moves all the time – offsets, generations, deliveries –, if it has changed."""
@@ -97,7 +100,11 @@ class BrokerTables:
             self._saved_offset_changes = changes
             self._files.changed(OFFSETS)
             self._files.changed(GENERATIONS)
-        await self._files.save_changed()
+        await self._save_changed()
+
+    async def _save_changed(self) -> None:
+        if not self._store.is_superseded:  # else the files are another's now
+            await self._files.save_changed()
 
     def _group_changed(self, group: str) -> None:
         self._files.changed(GROUPS)
@@ -116,6 +123,6 @@ class BrokerTables:
 
 def _generations_from_json(content: dict[str, Any]) -> dict[str, dict[int, int]]:
     return {
-        key: {int(queue): int(generation) for queue, generation in queues.items()}
-        for key, queues in content.get("generations", {}).items()
+        key: {int(queue): typed(generation, int, key) for queue, generation in queues.items()}
+        for key, queues in table_entries(content, "generations").items()
     }

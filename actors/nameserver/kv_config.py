@@ -3,10 +3,10 @@
 """
 
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
-from actors.remoting.json_fields import get_object
 from store.metadata import JsonConfigFile
+from store.metadata.fields import table_entries
 
 ORDER_TOPIC_CONFIG: Final = "ORDER_TOPIC_CONFIG"
 
@@ -22,12 +22,8 @@ class KVConfig:
 
     def load(self) -> None:
         """Read what was kept; raises StoreError where that is damaged."""
-        found = None if self._file is None else self._file.load()
-        table = get_object(found or {}, "configTable")
-        self._table = {
-            namespace: {key: str(value) for key, value in get_object(table, namespace).items()}
-            for namespace in table
-        }
+        found = None if self._file is None else self._file.read(_table)
+        self._table = found or {}
 
     def get(self, namespace: str, key: str) -> str | None:
         """One value."""
@@ -52,3 +48,10 @@ class KVConfig:
     def _save(self) -> None:
         if self._file is not None:
             self._file.save({"configTable": self._table})
+
+
+def _table(content: dict[str, Any]) -> dict[str, dict[str, str]]:
+    return {
+        namespace: {key: str(value) for key, value in values.items()}
+        for namespace, values in table_entries(content, "configTable").items()
+    }

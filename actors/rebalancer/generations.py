@@ -6,11 +6,11 @@ rebalancer, or this one on a disk now lost, may have given it.
 """
 
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
-from actors.remoting.json_fields import get_int, get_object
 from store.clock import Clock
 from store.metadata import JsonConfigFile
+from store.metadata.fields import table_entries, typed
 
 BLOCK: Final = 100
 
@@ -27,11 +27,9 @@ class Generations:
 
     def load(self) -> None:
         """Read what was reserved; raises StoreError where that is damaged."""
-        groups = get_object(self._file.load() or {}, "groups")
-        for group in groups:
-            fields = get_object(groups, group)
-            self._reserved[group] = self._current[group] = get_int(fields, "reserved")
-            self._lease_ms[group] = get_int(fields, "leaseMs")
+        for group, (reserved, lease_ms) in (self._file.read(_reservations) or {}).items():
+            self._reserved[group] = self._current[group] = reserved
+            self._lease_ms[group] = lease_ms
 
     def lease_before_ms(self, group: str) -> int | None:
         """The longest lease this group's members may hold from before; None where it never had any."""
@@ -67,3 +65,11 @@ class Generations:
         groups = {name: {"reserved": reserved[name], "leaseMs": leases_ms[name]} for name in reserved}
         self._file.save({"groups": groups})
         self._reserved, self._lease_ms = reserved, leases_ms
+
+
+def _reservations(content: dict[str, Any]) -> dict[str, tuple[int, int]]:
+    """Reserved number and longest lease by group, none missing: a number lost would be given again."""
+    return {
+        group: (typed(fields.get("reserved"), int, group), typed(fields.get("leaseMs"), int, group))
+        for group, fields in table_entries(content, "groups").items()
+    }

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from store.errors import StoreError
-from store.metadata.fields import Field, entries, read_fields, write_fields
+from store.metadata.fields import Field, entries, read_fields, table_entries, write_fields
 
 _BY_TOPIC = "filterDataByTopic"
 _BY_GROUP = "groupFilterData"
@@ -59,7 +59,7 @@ class ConsumerFilterTable:
         """Raises StoreError."""
         table = cls({}, {name: value for name, value in content.items() if name != _BY_TOPIC})
         try:
-            for topic, entry in entries(content, _BY_TOPIC).items():
+            for topic, entry in table_entries(content, _BY_TOPIC).items():
                 table.filters[topic] = {
                     group: ConsumerFilterData.from_json({"topic": topic, "consumerGroup": group, **found})
                     for group, found in entries(entry, _BY_GROUP).items()

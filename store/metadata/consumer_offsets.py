@@ -7,7 +7,7 @@ from typing import Any
 from store.clock import Clock
 from store.errors import StoreError
 from store.metadata.data_version import DATA_VERSION, DataVersion
-from store.metadata.fields import entries, typed
+from store.metadata.fields import table_entries, typed
 from store.metadata.pieces import table_pieces
 
 COMMITS_A_VERSION = 500  # RocketMQ's consumerOffsetUpdateVersionStep
@@ -32,7 +32,7 @@ class ConsumerOffsetTable:
         try:
             offsets = {
                 key: {int(queue_id): typed(offset, int, key) for queue_id, offset in queues.items()}
-                for key, queues in entries(content, _TABLE).items()
+                for key, queues in table_entries(content, _TABLE).items()
             }
             version = DataVersion.of_table(content)
         except ValueError as error:

@@ -28,7 +28,7 @@ class DelayOffsetTable:
     def from_json(cls, content: Mapping[str, Any], clock: Clock) -> "DelayOffsetTable":
         """Raises StoreError."""
         try:
-            table = typed(content.get(_TABLE) or {}, dict, _TABLE)
+            table = typed(content.get(_TABLE, None if content else {}), dict, _TABLE)
             offsets = {int(level): typed(offset, int, f"level {level}") for level, offset in table.items()}
             version = DataVersion.of_table(content)
         except ValueError as error:

@@ -45,3 +45,13 @@ def entries(content: Mapping[str, Any], name: str) -> dict[str, dict[str, Any]]:
     if table is None:
         return {}
     return {key: typed(value, dict, f"{name}.{key}") for key, value in typed(table, dict, name).items()}
+
+
+def table_entries(content: Mapping[str, Any], name: str) -> dict[str, dict[str, Any]]:
+    """The same for the table that the file is there for: only a file without any content may lack it.
+
+    Raises ValueError.
+    """
+    if content and content.get(name) is None:
+        raise ValueError(f"{name} is missing")
+    return entries(content, name)

@@ -7,8 +7,9 @@ the temporary one to the file's name. A crash at any point leaves the old conten
 
 import os
 import re
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import orjson
 
@@ -17,6 +18,8 @@ from store.files import sync_directory
 from store.logs import get_logger
 
 logger = get_logger(__name__)
+
+Parsed = TypeVar("Parsed")
 
 # A string, which stays as it is, or a number that stands for a name: RocketMQ's writer leaves those unquoted.
 _STRING_OR_NAME = re.compile(rb'("(?:[^"\\]|\\.)*")|(?<=[{,])(\s*)(-?\d+)(?=\s*:)', re.DOTALL)
@@ -47,25 +50,35 @@ class JsonConfigFile:
         self._is_damaged = False
 
     def load(self) -> dict[str, Any] | None:
-        """The content, or that of the backup where the file is missing or damaged; None when neither exists.
+        """The content as it is: see `read`."""
+        return self.read(dict)
 
-        Raises StoreError when what exists is damaged.
+    def read(self, parse: Callable[[dict[str, Any]], Parsed]) -> Parsed | None:
+        """What `parse` makes of the content, or of the backup's where the file is missing or damaged; None
+        when neither exists.
+
+        Damaged is what is no JSON object, and what `parse` raises StoreError or ValueError for. Raises
+        StoreError when all that exists is damaged.
         """
         faults: list[str] = []
         for path in (self.path, self.backup):
             try:
-                content = parse_rocketmq_json(path.read_bytes())
+                parsed = parse(parse_rocketmq_json(path.read_bytes()))
             except FileNotFoundError:
                 continue
-            except ValueError as error:
+            except (ValueError, StoreError) as error:
                 faults.append(f"{path.name}: {error}")
                 self._is_damaged |= path == self.path
                 continue
             if faults:
                 logger.warning("config_file_damaged", path=str(self.path), fault=faults[0], used=path.name)
-            return content
+            return parsed
         if faults:
-            raise StoreError(f"damaged, and no sound copy beside it ({'; '.join(faults)})", self.path)
+            raise StoreError(
+                f"damaged, and no sound copy beside it ({'; '.join(faults)}): "
+                "put one back, or remove the file and its .bak to start without it",
+                self.path,
+            )
         return None
 
     def save(self, content: dict[str, Any]) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 from store.clock import Clock
 from store.errors import StoreError
 from store.metadata.data_version import DATA_VERSION, DataVersion
-from store.metadata.fields import Field, entries, read_fields, write_fields
+from store.metadata.fields import Field, entries, read_fields, table_entries, write_fields
 
 _TABLE = "subscriptionGroupTable"
 _FORBIDDEN = "forbiddenTable"
@@ -83,7 +83,7 @@ class SubscriptionGroupTable:
         try:
             groups = {
                 name: SubscriptionGroupConfig.from_json({"groupName": name, **group})
-                for name, group in entries(content, _TABLE).items()
+                for name, group in table_entries(content, _TABLE).items()
             }
             forbidden = entries(content, _FORBIDDEN)
             version = DataVersion.of_table(content)

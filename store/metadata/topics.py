@@ -7,7 +7,7 @@ from typing import Any
 from store.clock import Clock
 from store.errors import StoreError
 from store.metadata.data_version import DATA_VERSION, DataVersion
-from store.metadata.fields import Field, entries, read_fields, write_fields
+from store.metadata.fields import Field, read_fields, table_entries, write_fields
 
 _TABLE = "topicConfigTable"
 _FIELDS = (
@@ -64,7 +64,7 @@ class TopicConfigTable:
         try:
             topics = {
                 name: TopicConfig.from_json({"topicName": name, **topic})
-                for name, topic in entries(content, _TABLE).items()
+                for name, topic in table_entries(content, _TABLE).items()
             }
             version = DataVersion.of_table(content)
         except ValueError as error:

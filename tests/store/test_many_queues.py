@@ -14,6 +14,7 @@ import pytest
 
 from store import background, consume_queue_check, maintenance
 from store.consume_queue import ConsumeQueue
+from store.errors import StoreError
 
 
 def fill(store, draft, count: int, queues: int = 3, start: int = 0) -> None:
@@ -192,7 +193,7 @@ def test_a_checkpoint_that_could_not_be_made_durable_is_the_last(stores, draft, 
     store.tick()
     store._maintenance.finish()
     assert (store.root / "raymq.derived").read_bytes() == noted
-    with pytest.raises(OSError, match="derived files could not be made durable: restart"):
+    with pytest.raises(StoreError, match="derived files could not be made durable: restart"):
         store.close()
     assert (store.root / "abort").exists()
     again = stores.open()

@@ -60,6 +60,9 @@ def test_a_clock_set_back_keeps_no_message_for_longer_than_its_delay(tmp_path: P
     async def story(peer: Peer) -> None:
         await peer.send("T", b"late", properties="DELAY\x011\x02")
         clock.set_wall_ms(clock.wall_ms() - 3_600_000)
+        assert len(await peer.messages("SCHEDULE_TOPIC_XXXX")) == 1
+        peer.broker._tables.delays.deliver()
+        clock.advance(1_000)
         assert decode_record((await peer.pull("T", wait_ms=10_000)).body).body == b"late"
 
     with_broker(story, settings_of(tmp_path), clock)

@@ -1,0 +1,315 @@
+"""Histories of what clients did and saw, and what must hold of them whatever broke meanwhile.
+
+One JSON object a line, in the order in which it happened:
+
+    {"type": "invoke", "process": "p1", "op": "send", "topic": "T", "queue": 0, "key": "k", "value": "17"}
+    {"type": "ok",     "process": "p1", "op": "send", …, "offset": 4}
+
+    send     invoke, then ok (acknowledged, with its offset), fail (certainly not stored) or info (unknown: it
+             may appear or not); `attempts` on the end says how often a client that retries has sent it
+    read     ok: a process that consumes for `group` was handed a message
+    seek     ok: the process goes on elsewhere in the queue on purpose (a new assignment among others)
+    commit   ok: `group` will read `offset` next; reset: the same, and it may go back
+
+Values name messages: each is sent by one operation only. A send without an end counts as unknown. Reads are
+complete: who asks what was lost has read every queue to its end.
+
+After the checkers of Jepsen's queue workload: unknown sends are neither lost nor unexpected.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+Queue = tuple[str, int]
+
+
+@dataclass(frozen=True)
+class Event:
+    """One line of a history."""
+
+    type: str
+    op: str
+    process: str = ""
+    topic: str = ""
+    queue: int = -1
+    value: str = ""
+    offset: int = -1
+    key: str = ""
+    group: str = ""
+    attempts: int = 1
+
+    def line(self) -> str:
+        """Give its JSON, without what says nothing."""
+        return json.dumps({name: value for name, value in asdict(self).items() if value != _NOTHING[name]})
+
+
+_NOTHING = {**asdict(Event("", "")), "type": None, "op": None}
+
+
+class Problem(NamedTuple):
+    """What does not hold: the check's name, and the case."""
+
+    check: str
+    detail: str
+
+
+class Operation:
+    """A send that is under way."""
+
+    def __init__(self, recorder: Recorder, invoked: Event) -> None:
+        self._recorder = recorder
+        self._invoked = invoked
+
+    def ok(self, queue: int, offset: int, attempts: int = 1) -> None:
+        self._end("ok", queue=queue, offset=offset, attempts=attempts)
+
+    def fail(self) -> None:
+        self._end("fail")
+
+    def info(self, attempts: int = 1) -> None:
+        self._end("info", attempts=attempts)
+
+    def _end(self, kind: str, **known: Any) -> None:
+        self._recorder.add(replace(self._invoked, type=kind, **known))
+
+
+@dataclass
+class Recorder:
+    """Writes a history down, from any thread; with a path each line is in the file before the call returns,
+    so that a kill loses none.
+    """
+
+    path: Path | None = None
+    events: list[Event] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._lock = threading.Lock()
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+        self._descriptor = -1 if self.path is None else os.open(self.path, flags, 0o644)
+
+    def add(self, event: Event) -> None:
+        with self._lock:
+            self.events.append(event)
+            if self._descriptor >= 0:
+                os.write(self._descriptor, event.line().encode() + b"\n")
+
+    def send(self, process: str, topic: str, value: str, *, key: str = "", queue: int = -1) -> Operation:
+        invoked = Event("invoke", "send", process, topic, queue, value, key=key)
+        self.add(invoked)
+        return Operation(self, invoked)
+
+    def read(self, process: str, group: str, topic: str, queue: int, offset: int, value: str) -> None:
+        self.add(Event("ok", "read", process, topic, queue, value, offset, group=group))
+
+    def seek(self, process: str, group: str, topic: str, queue: int) -> None:
+        self.add(Event("ok", "seek", process, topic, queue, group=group))
+
+    def commit(self, process: str, group: str, topic: str, queue: int, offset: int) -> None:
+        self.add(Event("ok", "commit", process, topic, queue, offset=offset, group=group))
+
+    def reset(self, process: str, group: str, topic: str, queue: int, offset: int) -> None:
+        self.add(Event("ok", "reset", process, topic, queue, offset=offset, group=group))
+
+
+def load(lines: Iterable[str | bytes]) -> list[Event]:
+    """The events of a history's lines; one that was cut by a kill ends it."""
+    events = []
+    for line in lines:
+        try:
+            events.append(Event(**json.loads(line)))
+        except json.JSONDecodeError:
+            break
+    return events
+
+
+# ---- sends -----------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Sent:
+    """What became of one value."""
+
+    topic: str
+    first_line: int
+    state: str = "invoke"
+    attempts: int = 1
+    places: set[tuple[str, int, int]] = field(default_factory=set)
+    """(topic, queue, offset) of the acknowledgement and of all reads."""
+    key: str = ""
+
+
+def sends(events: list[Event]) -> dict[str, Sent]:
+    """All sends by their values, with the places where they were told or seen to stand."""
+    found: dict[str, Sent] = {}
+    for number, event in enumerate(events):
+        if event.op != "send":
+            continue
+        sent = found.setdefault(event.value, Sent(event.topic, number, key=event.key))
+        sent.state = event.type
+        sent.attempts = max(sent.attempts, event.attempts)
+        if event.type == "ok":
+            sent.places.add((event.topic, event.queue, event.offset))
+    for event in events:
+        if event.op == "read" and event.value in found:
+            found[event.value].places.add((event.topic, event.queue, event.offset))
+    return found
+
+
+def lost(events: list[Event]) -> Iterator[str]:
+    """Acknowledged, and read by no one."""
+    read = {event.value for event in events if event.op == "read"}
+    for value, sent in sends(events).items():
+        if sent.state == "ok" and value not in read:
+            yield f"{value!r} was acknowledged at {sorted(sent.places)} and never read"
+
+
+def unexpected(events: list[Event]) -> Iterator[str]:
+    """Read, though nobody sent it, or though its sender was told that it was not stored."""
+    known = sends(events)
+    for event in events:
+        if event.op == "read":
+            sent = known.get(event.value)
+            if sent is None:
+                yield f"{event.value!r} was read at {place(event)} and never sent"
+            elif sent.state == "fail":
+                yield f"{event.value!r} was read at {place(event)}; its sender was told that it failed"
+
+
+def duplicated(events: list[Event]) -> Iterator[str]:
+    """Stored at more places than it was sent to."""
+    for value, sent in sends(events).items():
+        if len(sent.places) > sent.attempts:
+            yield f"{value!r}, sent {sent.attempts} time(s), stands at {sorted(sent.places)}"
+
+
+def disagreeing(events: list[Event]) -> Iterator[str]:
+    """One offset, two messages: what was told or read once must stand there for ever."""
+    first: dict[tuple[str, int, int], str] = {}
+    for event in events:
+        if event.type == "ok" and event.op in ("send", "read"):
+            at = (event.topic, event.queue, event.offset)
+            if first.setdefault(at, event.value) != event.value:
+                yield f"{place(event)} held {first[at]!r}, and later {event.value!r}"
+
+
+def reordered(events: list[Event]) -> Iterator[str]:
+    """Sent after another was acknowledged, and yet before it in their queue."""
+    known = sends(events)
+    highest: dict[Queue, int] = defaultdict(lambda: -1)
+    before: dict[str, dict[Queue, int]] = {}
+    for event in events:
+        if event.op != "send":
+            continue
+        if event.type == "invoke":
+            before.setdefault(event.value, dict(highest))
+        elif event.type == "ok":
+            queue = (event.topic, event.queue)
+            highest[queue] = max(highest[queue], event.offset)
+    for value, queues in before.items():
+        for topic, queue_id, offset in known[value].places:
+            if offset <= queues.get((topic, queue_id), -1):
+                yield (
+                    f"{value!r} stands at {topic}-{queue_id} {offset}, though offset "
+                    f"{queues[topic, queue_id]} was acknowledged before it was sent"
+                )
+
+
+# ---- reads and commits -----------------------------------------------------------------------------------
+
+
+def out_of_order(events: list[Event]) -> Iterator[str]:
+    """First handed to a group before one of the same key and queue that stands before it."""
+    keys = {value: sent.key for value, sent in sends(events).items()}
+    highest: dict[tuple[str, str, int, str], int] = defaultdict(lambda: -1)
+    seen: set[tuple[str, str, int, int]] = set()
+    for event in events:
+        key = keys.get(event.value, "")
+        at = (event.group, event.topic, event.queue, event.offset)
+        if event.op != "read" or not key or at in seen:
+            continue
+        seen.add(at)
+        line = (event.group, event.topic, event.queue, key)
+        if event.offset < highest[line]:
+            yield f"{event.value!r} of key {key!r} at {place(event)} was first read after {highest[line]}"
+        highest[line] = max(highest[line], event.offset)
+
+
+def jumped(events: list[Event]) -> Iterator[str]:
+    """Within one process's reading of a queue: back, or over an offset."""
+    expected: dict[tuple[str, str, str, int], int] = {}
+    for event in events:
+        reader = (event.process, event.group, event.topic, event.queue)
+        if event.op == "seek":
+            expected.pop(reader, None)
+        elif event.op == "read":
+            following = expected.get(reader, event.offset)
+            if event.offset != following:
+                yield f"{event.process} read {place(event)} where {following} comes next"
+            expected[reader] = event.offset + 1
+
+
+def commits_gone_back(events: list[Event]) -> Iterator[str]:
+    """A group's offset lower than before, without a reset."""
+    highest: dict[tuple[str, str, int], int] = {}
+    for event in events:
+        at = (event.group, event.topic, event.queue)
+        if event.op == "commit" and event.type == "ok":
+            if event.offset < highest.get(at, -1):
+                yield f"{event.group} committed {place(event)} after {highest[at]}"
+            highest[at] = max(event.offset, highest.get(at, -1))
+        elif event.op == "reset":
+            highest[at] = event.offset
+
+
+def commits_ahead(events: list[Event]) -> Iterator[str]:
+    """A commit beyond what the group was handed: what lies between would never be delivered."""
+    read: dict[tuple[str, str, int], int] = {}
+    for event in events:
+        at = (event.group, event.topic, event.queue)
+        if event.op == "reset":
+            read[at] = max(event.offset, read.get(at, 0))
+        elif event.op == "read":
+            read[at] = max(event.offset + 1, read.get(at, 0))
+        elif event.op == "commit" and event.type == "ok" and event.offset > read.get(at, 0):
+            yield f"{event.group} committed {place(event)}, but was handed nothing from {read.get(at, 0)} on"
+
+
+def place(event: Event) -> str:
+    return f"{event.topic}-{event.queue} {event.offset}"
+
+
+CHECKS: dict[str, Callable[[list[Event]], Iterator[str]]] = {
+    check.__name__: check
+    for check in (
+        lost, unexpected, duplicated, disagreeing, reordered, out_of_order, jumped, commits_gone_back,
+        commits_ahead,
+    )
+}  # fmt: skip
+
+
+def problems(events: Iterable[Event], *, but_for: Iterable[str] = ()) -> list[Problem]:
+    """All that does not hold of a history, the checks named in `but_for` left out."""
+    history = list(events)
+    left_out = set(but_for)
+    assert left_out <= CHECKS.keys(), f"no such check: {left_out - CHECKS.keys()}"
+    return [
+        Problem(name, detail)
+        for name, check in CHECKS.items()
+        if name not in left_out
+        for detail in check(history)
+    ]
+
+
+def assert_sound(events: Iterable[Event], about: object = "", *, but_for: Iterable[str] = ()) -> None:
+    """Fail with the first problems of a history."""
+    found = problems(events, but_for=but_for)
+    shown = "\n".join(f"{problem.check}: {problem.detail}" for problem in found[:10])
+    assert not found, f"{about}: {len(found)} problem(s)\n{shown}"

@@ -1,0 +1,212 @@
+"""The checkers themselves: they find nothing in what a sound queue does, and each fault by its name."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.checkers import CHECKS, Event, Recorder, assert_sound, load, problems
+
+
+class SoundQueues:
+    """Two queues as they should be: what is sent gets the next offset, what is read stands there."""
+
+    def __init__(self) -> None:
+        self.recorder = Recorder()
+        self.queues: list[list[str]] = [[], []]
+        self.read_to = [0, 0]
+        self.committed = [0, 0]
+        self.sent = 0
+
+    def send(self, queue: int, fate: str) -> None:
+        value = f"v{self.sent}"
+        self.sent += 1
+        operation = self.recorder.send(f"p{self.sent % 2}", "T", value, key=f"k{queue}", queue=queue)
+        if fate in ("ok", "stored, unknown", "stored, never told"):
+            self.queues[queue].append(value)
+        if fate == "ok":
+            operation.ok(queue, len(self.queues[queue]) - 1)
+        elif fate == "fail":
+            operation.fail()
+        elif fate != "stored, never told":
+            operation.info()
+
+    def read(self, queue: int) -> None:
+        if self.read_to[queue] < len(self.queues[queue]):
+            offset = self.read_to[queue]
+            self.recorder.read("c", "G", "T", queue, offset, self.queues[queue][offset])
+            self.read_to[queue] = offset + 1
+
+    def commit(self, queue: int) -> None:
+        self.committed[queue] = self.read_to[queue]
+        self.recorder.commit("c", "G", "T", queue, self.committed[queue])
+
+    def crash(self, queue: int) -> None:
+        """The consumer dies: another goes on where it has committed."""
+        self.recorder.seek("c", "G", "T", queue)
+        self.read_to[queue] = self.committed[queue]
+
+    def reset(self, queue: int) -> None:
+        self.read_to[queue] = self.committed[queue] = 0
+        self.recorder.reset("admin", "G", "T", queue, 0)
+        self.recorder.seek("c", "G", "T", queue)
+
+    def read_to_the_end(self) -> None:
+        for queue in (0, 1):
+            while self.read_to[queue] < len(self.queues[queue]):
+                self.read(queue)
+
+
+FATES = ("ok", "ok", "ok", "fail", "stored, unknown", "lost, unknown", "stored, never told")
+STEPS = st.one_of(
+    st.tuples(st.just("send"), st.integers(0, 1), st.sampled_from(FATES)),
+    st.tuples(st.sampled_from(("read", "commit", "crash", "reset")), st.integers(0, 1)),
+)
+
+
+@st.composite
+def sound_histories(draw: st.DrawFn) -> list[Event]:
+    model = SoundQueues()
+    for name, *arguments in draw(st.lists(STEPS, max_size=30)):
+        getattr(model, name)(*arguments)
+    for queue in (0, 1):
+        model.send(queue, "ok")
+        model.send(queue, "ok")
+    model.read_to_the_end()
+    return model.recorder.events
+
+
+@given(sound_histories())
+def test_nothing_is_found_in_a_sound_history(events: list[Event]) -> None:
+    assert problems(events) == []
+
+
+@given(sound_histories())
+def test_a_history_is_the_same_after_a_file_and_ends_where_a_kill_cut_it(events: list[Event]) -> None:
+    lines = [event.line() for event in events]
+    assert load(lines) == events
+    assert load([*lines[:3], lines[3][:-4]]) == events[:3]
+
+
+def read_of(events: list[Event], value: str) -> int:
+    return max(n for n, event in enumerate(events) if event.op == "read" and event.value == value)
+
+
+def last_acknowledged(events: list[Event]) -> tuple[Event, Event]:
+    """The last two acknowledged sends to queue 0."""
+    found = [event for event in events if (event.op, event.type, event.queue) == ("send", "ok", 0)]
+    return found[-2], found[-1]
+
+
+def without_reads(events: list[Event], value: str) -> list[Event]:
+    return [event for event in events if event.op != "read" or event.value != value]
+
+
+@given(sound_histories())
+def test_a_message_that_no_one_read_is_lost(events: list[Event]) -> None:
+    _, last = last_acknowledged(events)
+    found = problems(without_reads(events, last.value), but_for=["commits_ahead", "jumped"])
+    assert [problem.check for problem in found] == ["lost"]
+    assert repr(last.value) in found[0].detail
+
+
+@given(sound_histories(), st.sampled_from(["never sent", "failed"]))
+def test_a_message_that_was_not_sent_or_failed_is_unexpected(events: list[Event], how: str) -> None:
+    recorder = Recorder(events=events)
+    if how == "failed":
+        recorder.send("p", "T", "ghost", queue=1).fail()
+    recorder.read("other", "H", "T", 1, 10_000, "ghost")
+    assert [problem.check for problem in problems(events)] == ["unexpected"]
+
+
+@given(sound_histories())
+def test_a_message_stored_twice_is_duplicated_unless_it_was_sent_twice(events: list[Event]) -> None:
+    _, last = last_acknowledged(events)
+    again = Event("ok", "read", "other", "T", 0, last.value, last.offset + 1, group="H")
+    assert [problem.check for problem in problems([*events, again])] == ["duplicated"]
+    retried = [replace(event, attempts=2) if event == last else event for event in events]
+    assert problems([*retried, again]) == []
+
+
+@given(sound_histories())
+def test_another_message_at_the_same_offset_is_a_disagreement(events: list[Event]) -> None:
+    before, last = last_acknowledged(events)
+    swapped = Event("ok", "read", "other", "T", 0, before.value, last.offset, group="H")
+    assert "disagreeing" in {problem.check for problem in problems([*events, swapped])}
+
+
+@given(sound_histories())
+def test_a_message_before_one_that_was_acknowledged_when_it_was_sent_is_reordered(
+    events: list[Event],
+) -> None:
+    before, last = last_acknowledged(events)
+    recorder = Recorder(events=events)
+    recorder.send("p", "T", "late", queue=0).info()
+    unread = [replace(each, offset=each.offset + 1) if each.value == last.value else each for each in events]
+    found = problems(
+        [*unread, Event("ok", "read", "x", "T", 0, "late", last.offset, group="H")], but_for=["jumped"]
+    )
+    assert {problem.check for problem in found} == {"reordered"}
+    assert f"offset {last.offset + 1} was acknowledged" in found[0].detail
+    assert before.offset < last.offset
+
+
+@given(sound_histories())
+def test_messages_of_a_key_handed_out_in_another_order_are_told(events: list[Event]) -> None:
+    before, last = last_acknowledged(events)
+    swapped = [
+        Event("ok", "read", process, "T", 0, event.value, event.offset, group="H")
+        for process, event in (("x", last), ("y", before))
+    ]
+    assert [problem.check for problem in problems([*events, *swapped])] == ["out_of_order"]
+
+
+@given(sound_histories(), st.sampled_from([-1, 1]))
+def test_a_reader_that_leaves_its_line_is_told_unless_it_sought(events: list[Event], by: int) -> None:
+    _, last = last_acknowledged(events)
+    recorder = Recorder(events=events)
+    recorder.seek("x", "H", "T", 0)
+    recorder.read("x", "H", "T", 0, last.offset, last.value)
+    end = len(events)
+    recorder.send("p", "T", "next", queue=0).ok(0, last.offset + 1 + by if by > 0 else last.offset + 1)
+    offset = last.offset + 2 if by > 0 else last.offset
+    recorder.read("x", "H", "T", 0, offset, "next" if by > 0 else last.value)
+    checks = {problem.check for problem in problems(events)} - {"lost"}
+    assert checks == {"jumped"}
+    events.insert(end, Event("ok", "seek", "x", "T", 0, group="H"))
+    assert {problem.check for problem in problems(events)} <= {"lost"}
+
+
+@given(sound_histories())
+def test_a_commit_below_an_earlier_one_is_told_unless_it_is_a_reset(events: list[Event]) -> None:
+    _, last = last_acknowledged(events)
+    recorder = Recorder(events=events)
+    recorder.commit("c", "G", "T", 0, last.offset + 1)
+    recorder.commit("c", "G", "T", 0, last.offset)
+    assert [problem.check for problem in problems(events)] == ["commits_gone_back"]
+    events.insert(len(events) - 1, Event("ok", "reset", "admin", "T", 0, offset=last.offset, group="G"))
+    assert problems(events) == []
+
+
+@given(sound_histories())
+def test_a_commit_of_what_nobody_was_handed_is_told(events: list[Event]) -> None:
+    _, last = last_acknowledged(events)
+    Recorder(events=events).commit("c", "G", "T", 0, last.offset + 2)
+    assert [problem.check for problem in problems(events)] == ["commits_ahead"]
+
+
+def test_the_failure_names_check_value_and_what_was_tested(tmp_path: Path) -> None:
+    recorder = Recorder(tmp_path / "history")
+    recorder.send("p", "T", "7", queue=0).ok(0, 3)
+    events = load((tmp_path / "history").read_bytes().splitlines())
+    assert events == recorder.events
+    with pytest.raises(
+        AssertionError, match=r"(?s)a kill: 1 problem.*lost: '7' was acknowledged at .*'T', 0, 3"
+    ):
+        assert_sound(events, "a kill")
+    assert_sound(events, but_for=["lost"])
+    assert len(CHECKS) == 9
