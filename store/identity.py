@@ -14,7 +14,7 @@ import uuid
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import orjson
 
@@ -285,3 +285,23 @@ class AbortFile:
         """The writer has ended in order."""
         self._path.unlink(missing_ok=True)
         sync_directory(self._path.parent)
+
+
+class Guards(NamedTuple):
+    """What keeps other writers out."""
+
+    lock: StoreLock
+    epoch: WriterEpoch
+    abort: AbortFile
+
+    @classmethod
+    def take(cls, root: Path, wait_ms: int) -> "Guards":
+        """Lock the store at `root`, and no more yet. Raises StoreError, OSError."""
+        lock = StoreLock(root)
+        lock.acquire(wait_ms)
+        return cls(lock, WriterEpoch(root), AbortFile(root))
+
+    def release(self) -> None:
+        """Let others in."""
+        self.epoch.close()
+        self.lock.release()

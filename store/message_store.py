@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 from store.appender import Appender, AppendResult
 from store.clock import Clock
@@ -14,11 +13,9 @@ from store.files import explain, explained
 from store.flush import FlushJob
 from store.holes import Hole
 from store.identity import (
-    AbortFile,
+    Guards,
     StoreIdentity,
-    StoreLock,
     StoreName,
-    WriterEpoch,
     read_name,
     refuse_foreign_kinds,
     settle_name,
@@ -48,14 +45,6 @@ _log = get_logger(__name__)
 _DISPATCH_RETRY_NS = 1_000_000_000
 
 
-class _Guards(NamedTuple):
-    """What keeps other writers out."""
-
-    lock: StoreLock
-    epoch: WriterEpoch
-    abort: AbortFile
-
-
 class MessageStore:
     """Appends, dispatches, reads. Call `tick` once per turn of the owner's loop."""
 
@@ -65,7 +54,7 @@ class MessageStore:
         settings: StoreSettings,
         name: StoreName,
         clock: Clock,
-        guards: _Guards,
+        guards: Guards,
         parts: StoreParts,
         probe: DiskProbe,
     ) -> None:
@@ -142,9 +131,7 @@ class MessageStore:
         adopt: bool,
     ) -> "MessageStore":
         root.mkdir(parents=True, exist_ok=True)
-        lock = StoreLock(root)
-        lock.acquire(settings.lock_wait_ms)
-        guards = _Guards(lock, WriterEpoch(root), AbortFile(root))
+        guards = Guards.take(root, settings.lock_wait_ms)
         parts: StoreParts | None = None
         try:
             refuse_foreign_kinds(root)
@@ -164,8 +151,7 @@ class MessageStore:
         except BaseException:
             if parts is not None:
                 parts.close()
-            guards.epoch.close()
-            lock.release()
+            guards.release()
             raise
         return store
 
@@ -489,8 +475,7 @@ class MessageStore:
             self._maintenance.close()
             self.retention.finish()
             self._parts.close()
-            self._guards.epoch.close()
-            self._guards.lock.release()
+            self._guards.release()
 
     def _end_in_order(self) -> None:
         if self._failure is not None or not self._check_epoch():
