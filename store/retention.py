@@ -11,6 +11,7 @@ background. Queues are corrected a slice a turn, and each before it is read.
 
 from collections.abc import Callable
 from datetime import UTC, datetime
+from itertools import islice
 from typing import NamedTuple
 
 from store.background import Background
@@ -20,6 +21,7 @@ from store.disk_use import DiskLevels, DiskProbe, DiskState, Pressure
 from store.errors import StoreError
 from store.logs import get_logger
 from store.opening import StoreParts
+from store.residency import Cold, WarmJob
 from store.retired import RemoveJob, RetiredFile, SurveyJob
 from store.settings import StoreSettings
 
@@ -27,7 +29,9 @@ _log = get_logger(__name__)
 
 _NS_PER_MS = 1_000_000
 _MS_PER_H = 3_600_000
-_CORRECTION_NS = 2_000_000  # what a turn may spend on queues
+_CORRECTION_NS = 2_000_000  # what a turn may spend on queues …
+_CORRECTIONS_MAX = 256  # … and how many it looks at
+_WARMING_MAX = 64  # queues whose units are being brought in from the disk
 _MANUAL_ROUNDS = 20  # a request by hand lasts so many rounds, as in RocketMQ
 
 
@@ -88,10 +92,12 @@ class Retention:
         self._positions = parts.positions
         self._queues = parts.queues
         self._index = parts.index
+        self._residency = parts.residency
         self._probe = probe
         self._on_derived_changed = on_derived_changed
         self._background = Background()
         self._is_surveying = False
+        self._warming = 0
         self._due_ns = clock.monotonic_ns() + settings.clean_interval_ms * _NS_PER_MS
         self._asked_rounds = 0
         self._chosen: list[int] = []
@@ -170,6 +176,8 @@ class Retention:
                 if error is not None:
                     _log.warning("file_not_removed", error=str(error))
                 self._in_use += job.left
+            elif isinstance(job, WarmJob):
+                self._warming -= 1
             elif isinstance(job, SurveyJob):
                 self._is_surveying = False
                 if job.state is not None and error is None:
@@ -235,23 +243,34 @@ class Retention:
         return bool(self._stale)
 
     def settle(self, queue: ConsumeQueue) -> None:
-        """Make sure that the queue begins with a record that is there. Raises StoreError."""
+        """Make sure that the queue begins with a record that is there.
+
+        Raises StoreError, and Cold where it must not wait: then it is still to be done.
+        """
         if queue not in self._stale:
             return
-        del self._stale[queue]
         if self._queues.find(queue.topic, queue.queue_id) is not queue:
+            del self._stale[queue]
             return
         queue.correct_min_offset(self._positions.min)
+        del self._stale[queue]
         dead = queue.take_dead_files()
         if dead:
             self._background.submit(RemoveJob([RetiredFile(path) for path in dead]))
 
     def _correct_some(self, now_ns: int) -> None:
-        while self._stale and self._clock.monotonic_ns() - now_ns < _CORRECTION_NS:
-            queue = next(iter(self._stale))
+        for queue in list(islice(self._stale, _CORRECTIONS_MAX)):
+            if self._warming >= _WARMING_MAX or self._clock.monotonic_ns() - now_ns > _CORRECTION_NS:
+                return
             try:
-                self.settle(queue)
+                with self._residency:
+                    self.settle(queue)
+            except Cold as cold:
+                self._warming += 1
+                self._background.submit(WarmJob(cold.ranges))
+                self._stale[queue] = self._stale.pop(queue)  # its turn comes again after all others
             except StoreError as error:
+                self._stale.pop(queue, None)
                 _log.error(
                     "queue_not_corrected", topic=queue.topic, queue_id=queue.queue_id, error=str(error)
                 )

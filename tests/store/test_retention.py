@@ -10,9 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from store.consume_queue import ConsumeQueue
 from store.disk_use import DiskLevels, DiskUse, Pressure, survey
 from store.errors import StoreError
 from store.live_settings import change_live
+from store.residency import Cold, FileRange
 from store.retention import Round, files_to_delete, is_time_to_delete
 from store.settings import StoreSettings
 
@@ -317,3 +319,29 @@ def test_queues_whose_messages_are_all_gone_are_removed_by_hand(stores, draft, d
     store.append(draft(b"new", topic="Old"))
     store.tick()
     assert [message.body for message in read_all(store, "Old")] == [b"new"]
+
+
+def test_queues_whose_units_are_on_the_disk_only_are_corrected_without_waiting(
+    aged, clock, disk, monkeypatch
+):
+    store = aged(file_reserved_time_h=3)
+    cold = {"Topic"}
+    correct = ConsumeQueue.correct_min_offset
+
+    def correct_or_wait(queue, min_physical_offset):
+        if store.resident_only.is_required and queue.topic in cold:
+            raise Cold([FileRange(queue.file_path(0), 0, 20)])
+        correct(queue, min_physical_offset)
+
+    monkeypatch.setattr(ConsumeQueue, "correct_min_offset", correct_or_wait)
+    disk.percent = 76
+    one_round(store, clock)
+    assert store.retention.has_stale_queues  # brought in and tried again, turn for turn
+    with pytest.raises(Cold), store.resident_only:
+        store.get_message("Topic", 0, 0, 1, 1 << 20)
+    assert store.retention.has_stale_queues  # a read that could not wait leaves it to be done
+
+    cold.clear()
+    one_round(store, clock)
+    assert not store.retention.has_stale_queues
+    assert store.min_offset("Topic", 0) == 6
