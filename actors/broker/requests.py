@@ -14,6 +14,7 @@ from actors.broker.offset_admin import OffsetAdmin
 from actors.broker.offset_requests import OffsetRequests
 from actors.broker.progress_requests import ProgressRequests
 from actors.broker.pull import Puller
+from actors.broker.queue_locks import QueueLocks
 from actors.broker.queues import QueueQueries
 from actors.broker.send import Sender
 from actors.broker.send_back import SendBack
@@ -34,6 +35,7 @@ class Handlers:
     queues: QueueQueries
     offsets: OffsetRequests
     clients: ClientRequests
+    locks: QueueLocks
     admin: AdminRequests
     cleaning: Cleaning
     progress: ProgressRequests
@@ -128,6 +130,8 @@ def _groups(handlers: Handlers) -> tuple[Row, ...]:
         (RayMQRequestCode.COMMIT_OFFSETS, offsets.commit_all, None, group, sub, client),
         (RayMQRequestCode.SYNC_GROUP, clients.sync_group, None, group, sub, client),
         (code.GET_CONSUMER_LIST_BY_GROUP, clients.members, headers.ConsumerGroupHeader, group, sub, client),
+        (code.LOCK_BATCH_MQ, handlers.locks.lock_batch, None, group, sub, client),
+        (code.UNLOCK_BATCH_MQ, handlers.locks.unlock_batch, None, group, sub, client),
         (code.HEART_BEAT, clients.heartbeat, None, none, Action.NONE, Cost.HEARTBEAT),
         (
             code.UNREGISTER_CLIENT,

@@ -28,6 +28,7 @@ from actors.broker.offset_admin import OffsetAdmin
 from actors.broker.offset_requests import OffsetRequests
 from actors.broker.progress_requests import ProgressRequests
 from actors.broker.pull import Puller
+from actors.broker.queue_locks import QueueLocks
 from actors.broker.queues import QueueQueries
 from actors.broker.reads import Reads
 from actors.broker.rebalancer_link import RebalancerLink
@@ -217,6 +218,7 @@ class BrokerService:
         settings, store, clock = self.settings, self._store, self._clock
         tables = self._tables = BrokerTables(settings, store, clock, self._topics_changed)
         self._clients: Clients[Connection] = Clients(clock, settings.client_expiry_ms)
+        self._locks = QueueLocks(clock)
         stats = self._stats = BrokerStats(clock)
         is_sync = settings.store.flush == "sync"
         self._acks = Acks(store, clock, settings.sync_flush_timeout_ms, may_wait=is_sync)
@@ -297,6 +299,7 @@ class BrokerService:
                 queues,
                 OffsetRequests(settings, store, topics, groups, offsets, catch_up),
                 self._client_requests,
+                self._locks,
                 AdminRequests(store, topics, groups, offsets, stats, self._turns.wake),
                 self.cleaning,
                 *self._tool_requests(catch_up),
@@ -392,6 +395,7 @@ class BrokerService:
 
     async def _expire_clients(self) -> None:
         self._client_requests.expire()
+        self._locks.expire()
 
     async def _note_stats(self) -> None:
         self._stats.note_second()

@@ -1,0 +1,76 @@
+"""Queue locks: which member of a group may consume a queue in order (LOCK_BATCH_MQ 41, UNLOCK_BATCH_MQ 42).
+
+A member that consumes orderly locks its queues here before it pulls them, and again every 20 s. A lock that
+was not renewed for 60 s is anybody's: RocketMQ's figures, which its clients rely on. A member that dies keeps
+its queues so long, as what it has in hand may still be running.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from actors.remoting.chain import RequestContext
+from actors.remoting.command import RemotingCommand
+from actors.remoting.lock_bodies import LockRequest, encode_locked
+from store.clock import Clock
+from store.message.message_queue import MessageQueue
+
+LOCK_LIVES_NS = 60_000_000_000
+
+
+class _Lock(NamedTuple):
+    owner: str
+    until_ns: int
+
+
+class QueueLocks:
+    """The locks of one broker's queues, by group."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._groups: dict[str, dict[MessageQueue, _Lock]] = {}
+
+    def lock(self, group: str, client_id: str, queues: Iterable[MessageQueue]) -> list[MessageQueue]:
+        """Take or renew what nobody else holds; gives the queues that are now this client's."""
+        now_ns = self._clock.monotonic_ns()
+        locks = self._groups.setdefault(group, {})
+        taken = []
+        for queue in queues:
+            held = locks.get(queue)
+            if held is None or held.owner == client_id or held.until_ns <= now_ns:
+                locks[queue] = _Lock(client_id, now_ns + LOCK_LIVES_NS)
+                taken.append(queue)
+        return taken
+
+    def unlock(self, group: str, client_id: str, queues: Iterable[MessageQueue]) -> None:
+        """Let go of those of these queues that are this client's."""
+        locks = self._groups.get(group, {})
+        for queue in queues:
+            held = locks.get(queue)
+            if held is not None and held.owner == client_id:
+                del locks[queue]
+        if not locks:
+            self._groups.pop(group, None)
+
+    def expire(self) -> None:
+        """Forget the locks that nobody renewed; call now and then."""
+        now_ns = self._clock.monotonic_ns()
+        for group, locks in list(self._groups.items()):
+            alive = {queue: lock for queue, lock in locks.items() if lock.until_ns > now_ns}
+            if alive:
+                self._groups[group] = alive
+            else:
+                del self._groups[group]
+
+    def lock_batch(self, context: RequestContext) -> RemotingCommand:
+        """LOCK_BATCH_MQ: answers with the queues that the client holds now."""
+        request = LockRequest.decode(context.command.body)
+        taken = self.lock(request.group, request.client_id, request.queues)
+        return RemotingCommand.response(body=encode_locked(taken))
+
+    def unlock_batch(self, context: RequestContext) -> RemotingCommand:
+        """UNLOCK_BATCH_MQ."""
+        request = LockRequest.decode(context.command.body)
+        self.unlock(request.group, request.client_id, request.queues)
+        return RemotingCommand.response()
