@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from cluster.client import Admin
 from cluster.client.config import Nameservers
 from jobs.splits import QueueState, StorePlace
@@ -29,3 +31,13 @@ def describe_topic(nameservers: Nameservers | None, topic: str) -> list[QueueSta
                 queue = MessageQueue(topic, body.broker_name, each.queue_id)
                 states.append(QueueState(queue, each.min_offset, each.max_offset, place))
     return sorted(states, key=lambda state: state.queue)
+
+
+def find_offsets(
+    nameservers: Nameservers | None, times_ms: Mapping[MessageQueue, int]
+) -> dict[MessageQueue, int]:
+    """Give the offset of the first message that each queue stored at its time or later; its end if none."""
+    if not times_ms:
+        return {}
+    with Admin(nameservers) as admin:
+        return admin.offsets_for_times(times_ms)

@@ -11,7 +11,7 @@ A queue that it does not list has the option's default: earliest to start from, 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from jobs.errors import OffsetsInvalid
@@ -21,6 +21,9 @@ EARLIEST = -2
 LATEST = -1
 
 OffsetsOption = str | int | Mapping[str, Mapping[str, Mapping[str | int, int]]]
+
+Parse = Callable[[str, object], int]
+"""Turns what stands for one queue into a number; is told where it stands, for its complaint."""
 
 _WORDS = {"earliest": EARLIEST, "latest": LATEST}
 _SHAPE = '"earliest", "latest", an integer, or {"topic": {"broker": {"queueId": offset}}}'
@@ -56,8 +59,22 @@ def parse_offsets(option: str, value: OffsetsOption, default: int) -> Offsets:
         except json.JSONDecodeError as error:
             raise OffsetsInvalid(f"{option}={word!r} is neither a word nor JSON; give {_SHAPE}") from error
     if isinstance(value, Mapping):
-        return Offsets(default, dict(_walk(option, value)))
+        return Offsets(default, parse_listed(option, value, _offset, _SHAPE))
     return Offsets(_offset(option, value))
+
+
+def parse_listed(option: str, value: object, parse: Parse, shape: str) -> dict[MessageQueue, int]:
+    """Parse {"topic": {"broker": {"queueId": …}}}; `shape` tells in a complaint what `option` may be."""
+    listed = {}
+    for topic, brokers in _object(option, "the whole", value, shape).items():
+        for broker_name, queues in _object(option, topic, brokers, shape).items():
+            path = f"{topic}/{broker_name}"
+            for queue_id, each in _object(option, path, queues, shape).items():
+                if not str(queue_id).isdecimal():
+                    raise OffsetsInvalid(f"{option}: queue id {queue_id!r} of {path} is no number")
+                queue = MessageQueue(topic, broker_name, int(queue_id))
+                listed[queue] = parse(f"{option} of {path}/{queue_id}", each)
+    return listed
 
 
 def resolve(wanted: int, min_offset: int, max_offset: int) -> int:
@@ -67,20 +84,9 @@ def resolve(wanted: int, min_offset: int, max_offset: int) -> int:
     return max_offset if wanted == LATEST else wanted
 
 
-def _walk(option: str, topics: Mapping[str, object]) -> Iterable[tuple[MessageQueue, int]]:
-    for topic, brokers in topics.items():
-        for broker_name, queues in _object(option, topic, brokers).items():
-            path = f"{topic}/{broker_name}"
-            for queue_id, offset in _object(option, path, queues).items():
-                if not str(queue_id).isdecimal():
-                    raise OffsetsInvalid(f"{option}: queue id {queue_id!r} of {path} is no number")
-                where = f"{option} of {path}/{queue_id}"
-                yield MessageQueue(topic, broker_name, int(queue_id)), _offset(where, offset)
-
-
-def _object(option: str, path: str, value: object) -> Mapping[str, object]:
+def _object(option: str, path: str, value: object, shape: str) -> Mapping[str, object]:
     if not isinstance(value, Mapping):
-        raise OffsetsInvalid(f"{option}: {value!r} stands for {path}, an object is wanted; give {_SHAPE}")
+        raise OffsetsInvalid(f"{option}: {value!r} stands for {path}, an object is wanted; give {shape}")
     return value
 
 

@@ -7,12 +7,22 @@ from collections.abc import Sequence
 from pyspark.sql import DataFrame, SparkSession
 
 from cluster.client.config import Nameservers
-from jobs.describe import describe_topic
+from jobs.describe import describe_topic, find_offsets
 from jobs.errors import DataLoss
 from jobs.offsets import EARLIEST, LATEST, OffsetsOption, parse_offsets
 from jobs.reader import SplitsReader
 from jobs.schema import chosen_columns, spark_schema
 from jobs.splits import Split, choose_ranges, cut_splits
+from jobs.times import (
+    Strategy,
+    TimestampOption,
+    TimestampsOption,
+    check_order,
+    check_strategy,
+    ending_offsets,
+    parse_times,
+    starting_offsets,
+)
 from store.logs import get_logger
 
 _log = get_logger(__name__)
@@ -25,6 +35,11 @@ def read_queue(
     nameservers: Nameservers | None = None,
     startingOffsets: OffsetsOption = "earliest",  # noqa: N803 - the names of Spark's own sources
     endingOffsets: OffsetsOption = "latest",  # noqa: N803
+    startingTimestamp: TimestampOption | None = None,  # noqa: N803
+    endingTimestamp: TimestampOption | None = None,  # noqa: N803
+    startingOffsetsByTimestamp: TimestampsOption | None = None,  # noqa: N803
+    endingOffsetsByTimestamp: TimestampsOption | None = None,  # noqa: N803
+    startingOffsetsByTimestampStrategy: Strategy = "error",  # noqa: N803
     minPartitions: int | None = None,  # noqa: N803
     maxRecordsPerPartition: int | None = None,  # noqa: N803
     failOnDataLoss: bool = True,  # noqa: N803
@@ -37,6 +52,11 @@ def read_queue(
 
     `startingOffsets`, `endingOffsets` (exclusive): "earliest", "latest", a queue offset, or
     {"topic": {"broker": {"queueId": offset}}} as a dict or JSON, where -2 is earliest and -1 latest.
+    `startingTimestamp`, `endingTimestamp` (exclusive): the same by time, in ms since the epoch or an aware
+    datetime; `startingOffsetsByTimestamp`, `endingOffsetsByTimestamp`: by queue, in the shape of the offsets.
+    They go over offsets, as in Spark's Kafka source, and so does the default of
+    `startingOffsetsByTimestampStrategy`: a queue with no message as new as its time is an error, unless the
+    strategy is "latest"; a queue without any message is none.
     `minPartitions`: at least so many Spark partitions (default: Spark's own parallelism), cut by the queues'
     sizes; `maxRecordsPerPartition`: none with more messages.
     `failOnDataLoss`: whether offsets that were asked for and are not there (any more) fail the read with a
@@ -49,7 +69,17 @@ def read_queue(
     chosen = chosen_columns(columns)
     starting = parse_offsets("startingOffsets", startingOffsets, EARLIEST)
     ending = parse_offsets("endingOffsets", endingOffsets, LATEST)
-    ranges, missing = choose_ranges(describe_topic(nameservers, topic), starting, ending)
+    since = parse_times("starting", startingTimestamp, startingOffsetsByTimestamp)
+    until = parse_times("ending", endingTimestamp, endingOffsetsByTimestamp)
+    check_order(since, until)
+    check_strategy(startingOffsetsByTimestampStrategy)
+    states = describe_topic(nameservers, topic)
+    if since is not None:
+        found = find_offsets(nameservers, since.of(states))
+        starting = starting_offsets(since, states, found, startingOffsetsByTimestampStrategy)
+    if until is not None:
+        ending = ending_offsets(states, find_offsets(nameservers, until.of(states)))
+    ranges, missing = choose_ranges(states, starting, ending)
     if missing and failOnDataLoss:
         raise DataLoss(missing)
     for each in missing:

@@ -112,6 +112,10 @@ class Admin(GroupAdmin, BrokerAdmin):
         """
         return self._thread.run(self._admin.offsets_at(topic, timestamp_ms))
 
+    def offsets_for_times(self, times_ms: Mapping[MessageQueue, int]) -> dict[MessageQueue, int]:
+        """As `offsets_at`, with a time of its own for each queue."""
+        return self._thread.run(self._admin.offsets_for_times(times_ms))
+
     def committed_offsets(self, group: str, topic: str) -> dict[MessageQueue, int | None]:
         """How far `group` has come in each queue, None where it has committed nothing."""
         return self._thread.run(self._admin.committed_offsets(group, topic))

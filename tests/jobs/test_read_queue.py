@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -11,6 +11,7 @@ from cluster.client import Admin, ClientError, Producer
 from jobs import raydp_session, read_queue
 from jobs.errors import DataLoss, JobError, OffsetsInvalid, OptionInvalid
 from jobs.schema import ALL_COLUMNS
+from store.clock import SystemClock
 from tests.jobs.conftest import BODY_BYTES, MESSAGES, TOPIC, Orders
 
 if TYPE_CHECKING:
@@ -37,11 +38,45 @@ def test_all_columns_of_all_messages_come_with_sparks_own_types(spark: SparkSess
 
 
 def test_over_the_socket_the_rows_are_the_same(spark: SparkSession, orders: Orders) -> None:
+    # Sets of rows can be compared by all but maps; as a sorted list of entries, properties can too.
+    plain = [name for name in ALL_COLUMNS if name != "properties"]
     mapped, fetched = (
-        read_queue(spark, TOPIC, nameservers=orders.nameservers, mapFiles=map_files).drop("properties")
+        read_queue(spark, TOPIC, nameservers=orders.nameservers, mapFiles=map_files).selectExpr(
+            *plain, "array_sort(map_entries(properties)) AS properties"
+        )
         for map_files in (True, False)
     )
     assert mapped.exceptAll(fetched).count() == fetched.exceptAll(mapped).count() == 0
+    assert mapped.count() == MESSAGES + 1
+
+
+def test_times_choose_what_was_stored_between_them(spark: SparkSession, orders: Orders) -> None:
+    nameservers = orders.nameservers
+    with Admin(nameservers) as admin, Producer(nameservers) as producer:
+        admin.create_topic("by-time", queues=2)
+        times = []
+        for part in range(3):
+            sent = [producer.send("by-time", b"%d" % part) for _ in range(8)]
+            read = read_queue(spark, "by-time", nameservers=nameservers, columns=["storeTimestamp"])
+            newest = read.selectExpr("max(unix_millis(storeTimestamp))").first()[0]
+            times.append(newest + 1)
+            while SystemClock().wall_ms() <= times[-1]:
+                continue
+            assert sent
+
+    def bodies(**options: Any) -> list[bytes]:
+        frame = read_queue(spark, "by-time", nameservers=nameservers, columns=["body"], **options)
+        return sorted(bytes(row["body"]) for row in frame.collect())
+
+    assert bodies(startingTimestamp=times[0]) == [b"1"] * 8 + [b"2"] * 8
+    assert bodies(endingTimestamp=times[1]) == [b"0"] * 8 + [b"1"] * 8
+    assert bodies(startingTimestamp=times[0], endingTimestamp=times[1]) == [b"1"] * 8
+    each = {"by-time": {broker: {"0": times[1], "1": times[1]} for broker in ("broker-a", "broker-b")}}
+    assert bodies(startingOffsetsByTimestamp=each) == [b"2"] * 8
+    assert bodies(endingOffsetsByTimestamp=each, startingTimestamp=times[0]) == [b"1"] * 8
+    with pytest.raises(OffsetsInvalid, match="4 of 4 queues have no message of that time"):
+        bodies(startingTimestamp=times[2])
+    assert bodies(startingTimestamp=times[2], startingOffsetsByTimestampStrategy="latest") == []
 
 
 def test_offsets_choose_a_range_of_each_queue(spark: SparkSession, orders: Orders) -> None:

@@ -126,6 +126,11 @@ class Admin(GroupAdmin, BrokerAdmin):
         offsets = OffsetClient(self._opened(), "")
         return {queue: await offsets.at_time(queue, timestamp_ms) for queue in await self._queues(topic)}
 
+    async def offsets_for_times(self, times_ms: Mapping[MessageQueue, int]) -> dict[MessageQueue, int]:
+        """As `offsets_at`, with a time of its own for each queue."""
+        offsets = OffsetClient(self._opened(), "")
+        return {queue: await offsets.at_time(queue, time_ms) for queue, time_ms in times_ms.items()}
+
     async def committed_offsets(self, group: str, topic: str) -> dict[MessageQueue, int | None]:
         """How far `group` has come in each queue, None where it has committed nothing."""
         offsets = OffsetClient(self._opened(), group)

@@ -1,0 +1,145 @@
+"""startingTimestamp, startingOffsetsByTimestamp and their like: from times to queue offsets, without I/O.
+
+Names and meaning are those of Spark's Kafka source, with a broker in between; a time is milliseconds since
+the epoch, and stands for the first message stored at that time or later::
+
+    startingTimestamp, endingTimestamp                      one time for all queues
+    startingOffsetsByTimestamp, endingOffsetsByTimestamp    {"topic": {"broker": {"queueId": time}}}
+    startingOffsetsByTimestampStrategy                      "error" | "latest": where no message is so new
+
+A time for all goes over times by queue, and these over offsets. Where no message is as new as an ending time,
+the read ends at the latest.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Literal
+
+from jobs.errors import OffsetsInvalid, OptionInvalid
+from jobs.offsets import EARLIEST, LATEST, Offsets, parse_listed
+from jobs.splits import QueueState
+from store.message.message_queue import MessageQueue
+
+TimestampOption = str | int | datetime
+TimestampsOption = str | Mapping[str, Mapping[str, Mapping[str | int, int]]]
+Strategy = Literal["error", "latest"]
+
+STRATEGIES = ("error", "latest")
+YEAR_10000_MS = 253_402_300_800_000
+SHOWN = 5
+
+_SHAPE = 'milliseconds since the epoch, as in {"topic": {"broker": {"queueId": 1735689600000}}}'
+
+
+@dataclass(frozen=True)
+class Times:
+    """Times by queue, in ms since the epoch: `everywhere` for all of them, or `listed` for some."""
+
+    option: str
+    everywhere: int | None = None
+    listed: Mapping[MessageQueue, int] = field(default_factory=dict)
+
+    def wanted(self, queue: MessageQueue) -> int | None:
+        """The time given for `queue`, None where there is none."""
+        return self.everywhere if self.everywhere is not None else self.listed.get(queue)
+
+    def of(self, states: Iterable[QueueState]) -> dict[MessageQueue, int]:
+        """The times to be looked up at the brokers: those of queues that hold messages.
+
+        Raises `OffsetsInvalid` where a queue is listed that is not there.
+        """
+        states = list(states)
+        Offsets(LATEST, self.listed).check_known(self.option, (state.queue for state in states))
+        wanted = {s.queue: self.wanted(s.queue) for s in states if s.min_offset < s.max_offset}
+        return {queue: time_ms for queue, time_ms in wanted.items() if time_ms is not None}
+
+
+def parse_times(
+    edge: Literal["starting", "ending"], timestamp: TimestampOption | None, listed: TimestampsOption | None
+) -> Times | None:
+    """Parse `<edge>Timestamp` and `<edge>OffsetsByTimestamp`; None where neither is given."""
+    if timestamp is not None:
+        option = f"{edge}Timestamp"
+        return Times(option, everywhere=_time(option, timestamp))
+    if listed is None:
+        return None
+    option = f"{edge}OffsetsByTimestamp"
+    if isinstance(listed, str):
+        try:
+            listed = json.loads(listed)
+        except json.JSONDecodeError as error:
+            raise OffsetsInvalid(f"{option}={listed!r} is no JSON; give {_SHAPE}") from error
+    return Times(option, listed=parse_listed(option, listed, _time, _SHAPE))
+
+
+def check_strategy(strategy: str) -> None:
+    """Refuse with `OptionInvalid` what is no strategy."""
+    if strategy not in STRATEGIES:
+        raise OptionInvalid(
+            f"startingOffsetsByTimestampStrategy={strategy!r}: give 'error', or 'latest' to read nothing of"
+            " queues that hold no message of that time or later"
+        )
+
+
+def check_order(starting: Times | None, ending: Times | None) -> None:
+    """Refuse with `OptionInvalid` a time for all queues to start from that is after the one to end at."""
+    begin_ms, end_ms = (times.everywhere if times else None for times in (starting, ending))
+    if begin_ms is not None and end_ms is not None and begin_ms > end_ms:
+        raise OptionInvalid(f"startingTimestamp={begin_ms} is after endingTimestamp={end_ms}")
+
+
+def starting_offsets(
+    times: Times, states: Sequence[QueueState], found: Mapping[MessageQueue, int], strategy: str
+) -> Offsets:
+    """The offsets to start from: what was `found` for the times; other queues start at their oldest.
+
+    Raises `OffsetsInvalid` where a queue has no message of its time or later and the strategy is "error".
+    """
+    late = [state.queue for state in states if found.get(state.queue, -1) >= state.max_offset]
+    if late and strategy == "error":
+        shown = "; ".join(f"{_show(queue)} has none since {times.wanted(queue)}" for queue in late[:SHOWN])
+        more = f"; and {len(late) - SHOWN} more" if len(late) > SHOWN else ""
+        raise OffsetsInvalid(
+            f"{times.option}: {len(late)} of {len(states)} queues have no message of that time or later:"
+            f" {shown}{more}. Give an earlier time (in milliseconds), or"
+            " startingOffsetsByTimestampStrategy='latest' to read nothing of them."
+        )
+    return _within(EARLIEST, states, found)
+
+
+def ending_offsets(states: Sequence[QueueState], found: Mapping[MessageQueue, int]) -> Offsets:
+    """The offsets to end at (exclusive): what was `found` for the times; other queues end at their newest."""
+    return _within(LATEST, states, found)
+
+
+def _within(default: int, states: Sequence[QueueState], found: Mapping[MessageQueue, int]) -> Offsets:
+    """What was found, as far as the queues reached when they were described."""
+    ends = {state.queue: state.max_offset for state in states}
+    return Offsets(default, {queue: min(offset, ends[queue]) for queue, offset in found.items()})
+
+
+def _show(queue: MessageQueue) -> str:
+    return f"{queue.topic}/{queue.broker_name}/{queue.queue_id}"
+
+
+def _time(where: str, value: object) -> int:
+    if isinstance(value, datetime):
+        if value.tzinfo is None:
+            raise OffsetsInvalid(
+                f"{where}: {value!r} has no time zone; give an aware datetime or milliseconds"
+            )
+        value = round(value.timestamp() * 1000)
+    if isinstance(value, str) and value.strip().isdecimal():
+        value = int(value)
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise OffsetsInvalid(f"{where}: {value!r} is no time; give {_SHAPE}")
+    if value >= YEAR_10000_MS:
+        raise OffsetsInvalid(
+            f"{where}: {value} is beyond the year 9999; give milliseconds since the epoch, not micro- or"
+            " nanoseconds"
+        )
+    return value
