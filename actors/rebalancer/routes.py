@@ -43,6 +43,7 @@ class RouteWatch:
         self._grace_ns = grace_ms * _NS_PER_MS
         self._on_queues = on_queues
         self._seen_ns: dict[str, dict[MessageQueue, int]] = {}
+        self._last = ""
 
     def knows(self, topic: str) -> bool:
         """Whether a nameserver has answered for this topic."""
@@ -81,19 +82,41 @@ class RouteWatch:
             self._on_queues(topic, frozenset(seen))
 
     async def _ask(self, topic: str) -> TopicRouteData | None:
-        """The route that the first nameserver with one gives; an empty one where all say there is none."""
+        """What the nameservers tell: the first with all that is known here, or as many as it takes.
+
+        They may disagree: one that was started again knows only the brokers that have registered since.
+        None where none of them answers.
+        """
+        told: list[TopicRouteData] = []
+        wanted = {queue.broker_name for queue in self._seen_ns.get(topic, ())}
+        for address in sorted(self._nameservers, key=lambda address: address != self._last):
+            route = await self._ask_one(address, topic)
+            if route is None:
+                continue
+            if not told:
+                self._last = address
+            told.append(route)
+            wanted -= {data.broker_name for data in route.queue_datas}
+            if route.queue_datas and not wanted:
+                break
+        return _union(told) if told else None
+
+    async def _ask_one(self, address: str, topic: str) -> TopicRouteData | None:
+        """A nameserver's route, empty where it knows none; None where it does not answer."""
         command = RemotingCommand(
             RequestCode.GET_ROUTEINFO_BY_TOPIC, GetRouteInfoHeader(topic, True).to_ext()
         )
-        found: TopicRouteData | None = None
-        for address in self._nameservers:
-            try:
-                answer = await self._client.invoke(address, command, self._timeout_ms)
-                if answer.code == ResponseCode.SUCCESS:
-                    return TopicRouteData.decode(answer.body)
-            except (RemotingError, Refused) as error:
-                _log.warning("route_not_had", topic=topic, nameserver=address, reason=str(error))
-                continue
-            if answer.code == ResponseCode.TOPIC_NOT_EXIST:
-                found = TopicRouteData()
-        return found
+        try:
+            answer = await self._client.invoke(address, command, self._timeout_ms)
+            if answer.code == ResponseCode.SUCCESS:
+                return TopicRouteData.decode(answer.body)
+        except (RemotingError, Refused) as error:
+            _log.warning("route_not_had", topic=topic, nameserver=address, reason=str(error))
+            return None
+        return TopicRouteData() if answer.code == ResponseCode.TOPIC_NOT_EXIST else None
+
+
+def _union(routes: Sequence[TopicRouteData]) -> TopicRouteData:
+    """All brokers' queues; of each broker what the first says that has it."""
+    queues = {data.broker_name: data for route in reversed(routes) for data in route.queue_datas}
+    return TopicRouteData(list(queues.values()))

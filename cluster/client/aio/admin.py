@@ -40,6 +40,8 @@ from store.message.record import decode_records
 
 READ_WRITE = PERM_READ | PERM_WRITE
 END_OF_TIME_MS = (1 << 63) - 1
+AGREEMENT_MS = 1_000
+"""How long a new topic is waited for at nameservers that do not have it yet although another has."""
 
 
 class Admin(GroupAdmin, BrokerAdmin):
@@ -65,7 +67,7 @@ class Admin(GroupAdmin, BrokerAdmin):
     ) -> TopicRoute:
         """Create `topic`, or change it, with `queues` queues on each of `brokers` (default: on all).
 
-        Returns when the nameserver gives the new route: keyed sends from then on see all queues.
+        Returns when the nameservers give the new route: keyed sends from then on see all queues.
         Raises BrokerRefused, DeadlineExceeded.
         """
         reads = queues if read_queues is None else read_queues
@@ -88,13 +90,13 @@ class Admin(GroupAdmin, BrokerAdmin):
         header = DeleteTopicHeader(topic)
         for address in (await self._masters(None)).values():
             await self._call(address, RequestCode.DELETE_TOPIC_IN_BROKER, header)
-        for address in self._config.addresses():
-            await self._call(address, RequestCode.DELETE_TOPIC_IN_NAMESRV, header)
+        # One that is away forgets everything anyway.
+        await self._ask_nameservers(RequestCode.DELETE_TOPIC_IN_NAMESRV, header)
 
     async def topics(self) -> list[str]:
         """All topics, those of the system among them."""
-        answer = await self._ask_nameserver(RemotingCommand(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER))
-        return sorted(decode_topic_list(answer.body))
+        answers = await self._ask_nameservers(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
+        return sorted({topic for answer in answers for topic in decode_topic_list(answer.body)})
 
     async def splits(self, topic: str) -> list[SplitsBody]:
         """What each broker lets a bulk reader read of `topic`, and where its files are."""
@@ -206,18 +208,22 @@ class Admin(GroupAdmin, BrokerAdmin):
     # -----------------------------------------------------------------------------------------------
 
     async def _awaited_route(self, topic: str, is_there: Callable[[TopicRoute | None], bool]) -> TopicRoute:
-        deadline_s = time.monotonic() + self._config.request_timeout_ms / 1000
+        begin_s = time.monotonic()
         backoff = Backoff(first_ms=5, last_ms=200)
         while True:
+            waited_ms = (time.monotonic() - begin_s) * 1000
             try:
-                route = await self.route(topic)
-                if is_there(route):
+                routes = await self._opened().routes.known_everywhere(topic)
+                if all(map(is_there, routes)):
+                    return await self.route(topic)
+                # One that lags behind may do so for a register interval: the others are enough.
+                if waited_ms > AGREEMENT_MS and is_there(route := await self.route(topic)):
                     return route
             except TopicNotFound:
                 pass
-            if time.monotonic() > deadline_s:
+            if waited_ms > self._config.request_timeout_ms:
                 raise DeadlineExceeded(
-                    f"topic {topic!r} was created, but its route has not reached the nameserver within "
+                    f"topic {topic!r} was created, but its route has not reached the nameservers within "
                     f"{self._config.request_timeout_ms} ms"
                 )
             await asyncio.sleep(backoff.next_ms() / 1000)

@@ -60,9 +60,14 @@ class AdminCore:
         return await self._opened().routes.refresh(topic)
 
     async def cluster_info(self) -> ClusterInfo:
-        """All brokers and their addresses."""
-        answer = await self._ask_nameserver(RemotingCommand(RequestCode.GET_BROKER_CLUSTER_INFO))
-        return ClusterInfo.decode(answer.body)
+        """All brokers and their addresses, as the nameservers know them together."""
+        known = ClusterInfo()
+        for answer in await self._ask_nameservers(RequestCode.GET_BROKER_CLUSTER_INFO):
+            info = ClusterInfo.decode(answer.body)
+            known.brokers = info.brokers | known.brokers
+            for cluster, names in info.clusters.items():
+                known.clusters[cluster] = sorted({*known.clusters.get(cluster, ()), *names})
+        return known
 
     async def _queues(self, topic: str) -> list[MessageQueue]:
         route = await self.route(topic)
@@ -86,11 +91,14 @@ class AdminCore:
             )
         return {name: masters[name] for name in wanted}
 
-    async def _ask_nameserver(self, command: RemotingCommand) -> RemotingCommand:
-        answer = await self._opened().nameservers.ask(lambda: command)
-        if answer.code != ResponseCode.SUCCESS:
-            raise refused(answer.code, answer.remark)
-        return answer
+    async def _ask_nameservers(self, code: int, header: Header | None = None) -> list[RemotingCommand]:
+        """The answers of all nameservers that answer, at least one. Raises BrokerRefused."""
+        ext = {} if header is None else header.to_ext()
+        answers = await self._opened().nameservers.ask_all(lambda: RemotingCommand(code, dict(ext)))
+        for answer in answers:
+            if answer.code != ResponseCode.SUCCESS:
+                raise refused(answer.code, answer.remark)
+        return answers
 
     async def _master(self, broker: str) -> str:
         """The address of one broker's master. Raises ConfigInvalid."""

@@ -9,7 +9,7 @@ from actors.remoting.codes import RequestCode, ResponseCode
 from actors.remoting.command import RemotingCommand
 from actors.remoting.routes import PERM_INHERIT, TopicRouteData
 from cluster.client.core.nameservers import Nameservers
-from cluster.client.core.routes import QueueShare, TopicRoute, follow, route_of
+from cluster.client.core.routes import QueueShare, TopicRoute, follow, lacks, route_of, union
 from cluster.client.errors import ClientError, TopicNotFound, refused
 from store.clock import Clock
 from store.logs import get_logger
@@ -97,14 +97,26 @@ class RouteTable:
             self._on_change(route)
         return route
 
+    async def known_everywhere(self, topic: str) -> list[TopicRoute | None]:
+        """The route as each nameserver that answers has it, None of one that knows no such topic.
+
+        Raises NameserverUnreachable.
+        """
+        answers = await self._nameservers.ask_all(_question(topic))
+        return [_decoded(topic, each) if each.code == ResponseCode.SUCCESS else None for each in answers]
+
     async def _lookup(self, topic: str) -> TopicRoute:
-        ext = {"topic": topic, "acceptStandardJsonOnly": "true"}
-        answer = await self._nameservers.ask(
-            lambda: RemotingCommand(RequestCode.GET_ROUTEINFO_BY_TOPIC, dict(ext))
-        )
-        if answer.code != ResponseCode.SUCCESS:
+        """The route that one nameserver gives; where it lacks what was known here, with what others know."""
+        answer = await self._nameservers.ask(_question(topic))
+        answers = [answer]
+        if answer.code == ResponseCode.TOPIC_NOT_EXIST or (
+            answer.code == ResponseCode.SUCCESS and lacks(_decoded(topic, answer), self._routes.get(topic))
+        ):
+            answers += await self._nameservers.ask_others(_question(topic))
+        given = [each for each in answers if each.code == ResponseCode.SUCCESS]
+        if not given:
             raise refused(answer.code, answer.remark)
-        return route_of(topic, TopicRouteData.decode(answer.body))
+        return union([_decoded(topic, each) for each in given])
 
     async def _route_for_creation(self, topic: str) -> TopicRoute:
         """The route of a topic that does not exist yet, taken from the topic that brokers inherit from."""
@@ -127,3 +139,15 @@ class RouteTable:
             if share.perm & PERM_INHERIT
         )
         return TopicRoute(topic, shares, template.addresses)
+
+
+def _question(topic: str) -> Callable[[], RemotingCommand]:
+    return lambda: RemotingCommand(
+        RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": topic, "acceptStandardJsonOnly": "true"}
+    )
+
+
+def _decoded(topic: str, answer: RemotingCommand) -> TopicRoute:
+    if answer.code != ResponseCode.SUCCESS:
+        raise refused(answer.code, answer.remark)
+    return route_of(topic, TopicRouteData.decode(answer.body))

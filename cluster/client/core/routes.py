@@ -81,6 +81,27 @@ def route_of(topic: str, data: TopicRouteData) -> TopicRoute:
     return TopicRoute(topic, tuple(shares), addresses, data.order_topic_conf or "")
 
 
+def lacks(now: TopicRoute, before: TopicRoute | None) -> bool:
+    """Whether a broker that was in `before` is not in `now`, or cannot be dialled by it."""
+    if before is None:
+        return False
+    present = {share.broker_name for share in now.shares if now.master(share.broker_name)}
+    return any(share.broker_name not in present for share in before.shares)
+
+
+def union(routes: Sequence[TopicRoute]) -> TopicRoute:
+    """What several nameservers know of one topic together; of each broker what the first says that has it."""
+    shares: dict[str, QueueShare] = {}
+    addresses: dict[str, Mapping[int, str]] = {}
+    for route in reversed(routes):
+        shares |= {share.broker_name: share for share in route.shares}
+        addresses |= route.addresses
+    order_conf = next((route.order_conf for route in routes if route.order_conf), "")
+    return TopicRoute(
+        routes[0].topic, tuple(shares[broker_name] for broker_name in sorted(shares)), addresses, order_conf
+    )
+
+
 def follow(before: TopicRoute | None, now: TopicRoute, now_ms: int, sticky_ms: int) -> TopicRoute:
     """`now`, with the brokers that it lacks kept from `before` until they have been away for `sticky_ms`.
 

@@ -49,30 +49,56 @@ def eventually(answer: Callable[[], T | None], within_s: float = 15.0) -> T:
 
 
 class Cluster:
-    """A nameserver, a rebalancer and brokers named a, b, …"""
+    """Nameservers, a rebalancer and brokers named a, b, …"""
 
-    def __init__(self, root: Path, brokers: int = 2, **broker_settings: Any) -> None:
+    def __init__(self, root: Path, brokers: int = 2, nameservers: int = 1, **broker_settings: Any) -> None:
         self._root = root
         self._thread = LoopThread("test-cluster")
         self._broker_settings = broker_settings
         self._topics = itertools.count()
         self.brokers: dict[str, BrokerService] = {}
         self.ports: dict[str, int] = {}
-        self._nameserver = NameserverService(NameserverSettings(listen_port=0), SystemClock())
-        self._thread.run(self._nameserver.start())
-        self.address = self._nameserver.address
+        self._nameservers: dict[str, NameserverService] = {}
+        self.addresses = [self.start_nameserver() for _ in range(nameservers)]
+        self.address = ";".join(self.addresses)
         self._rebalancer_port = 0
         self.start_rebalancer()
         for number in range(brokers):
             self.start_broker("abcdefgh"[number])
 
-    def start_rebalancer(self) -> None:
+    def start_nameserver(self, address: str = "127.0.0.1:0") -> str:
+        """Start a nameserver; gives its address."""
+        port = int(address.rpartition(":")[2])
+        nameserver = NameserverService(NameserverSettings(listen_port=port), SystemClock())
+        self._thread.run(nameserver.start())
+        self._nameservers[nameserver.address] = nameserver
+        return nameserver.address
+
+    def stop_nameserver(self, address: str) -> None:
+        self._thread.run(self._nameservers.pop(address).stop())
+
+    def make_forget(self, address: str, broker: str) -> None:
+        """Let a nameserver know nothing of a broker, until that registers the next time."""
+
+        async def forget() -> None:
+            self._nameservers[address].routes.unregister(broker, 0, self.brokers[broker].address)
+
+        self._thread.run(forget())
+
+    def start_rebalancer(self, **more: Any) -> None:
         settings = RebalancerSettings(
-            listen_port=self._rebalancer_port, nameservers=[self.address], data_dir=self._root / "rebalancer"
+            listen_port=self._rebalancer_port,
+            nameservers=self.addresses,
+            data_dir=self._root / "rebalancer",
+            **more,
         )
         self._rebalancer = RebalancerService(settings, SystemClock())
         self._thread.run(self._rebalancer.start())
         self._rebalancer_port = int(self._rebalancer.address.rpartition(":")[2])
+
+    def refresh_routes(self) -> None:
+        """Let the rebalancer look at the routes now."""
+        self._thread.run(self._rebalancer.refresh_routes())
 
     def stop_rebalancer(self) -> None:
         self._thread.run(self._rebalancer.stop())
@@ -82,7 +108,7 @@ class Cluster:
         settings = {
             "broker_name": name,
             "listen_port": self.ports.get(name, 0),
-            "nameservers": [self.address],
+            "nameservers": self.addresses,
             "rebalancers": [self._rebalancer.address],
             "store_root": self._root / name,
             "store": SMALL_STORE,
@@ -113,7 +139,8 @@ class Cluster:
         for name in list(self.brokers):
             self.stop_broker(name)
         self.stop_rebalancer()
-        self._thread.run(self._nameserver.stop())
+        for address in list(self._nameservers):
+            self.stop_nameserver(address)
         self._thread.stop()
 
 
