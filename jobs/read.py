@@ -9,12 +9,13 @@ from pyspark.sql import DataFrame, SparkSession
 from cluster.client.config import Nameservers
 from jobs.describe import describe_topic, find_offsets
 from jobs.errors import DataLoss
-from jobs.offsets import EARLIEST, LATEST, OffsetsOption, parse_offsets
+from jobs.offsets import EARLIEST, LATEST, Offsets, OffsetsOption, parse_offsets
 from jobs.reader import SplitsReader
 from jobs.schema import chosen_columns, spark_schema
-from jobs.splits import Split, choose_ranges, cut_splits
+from jobs.splits import QueueState, Split, choose_ranges, cut_splits
 from jobs.times import (
     Strategy,
+    Times,
     TimestampOption,
     TimestampsOption,
     check_order,
@@ -75,8 +76,7 @@ def read_queue(
     check_strategy(startingOffsetsByTimestampStrategy)
     states = describe_topic(nameservers, topic)
     if since is not None:
-        found = find_offsets(nameservers, since.of(states))
-        starting = starting_offsets(since, states, found, startingOffsetsByTimestampStrategy)
+        starting = _since(nameservers, since, states, startingOffsetsByTimestampStrategy)
     if until is not None:
         ending = ending_offsets(states, find_offsets(nameservers, until.of(states)))
     ranges, missing = choose_ranges(states, starting, ending)
@@ -89,6 +89,12 @@ def read_queue(
         ranges, parallelism if minPartitions is None else minPartitions, maxRecordsPerPartition
     )
     return frame_of_splits(spark, SplitsReader(splits, chosen, failOnDataLoss, mapFiles), splits)
+
+
+def _since(
+    nameservers: Nameservers | None, times: Times, states: Sequence[QueueState], strategy: str
+) -> Offsets:
+    return starting_offsets(times, states, find_offsets(nameservers, times.of(states)), strategy)
 
 
 def frame_of_splits(spark: SparkSession, reader: SplitsReader, splits: Sequence[Split]) -> DataFrame:
