@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, TypeVar
 
 Method = TypeVar("Method", bound=Callable[..., Any])
@@ -154,6 +155,20 @@ def own_node_ip() -> str:
     import ray
 
     return str(ray.util.get_node_ip_address())
+
+
+def own_namespace() -> str:
+    """The namespace of the actor, task or driver that this process runs."""
+    import ray
+
+    return str(ray.get_runtime_context().namespace)
+
+
+def logs_folder() -> Path:
+    """Where Ray keeps the logs of its session on this machine; its dashboard and `ray logs` look there."""
+    import ray
+
+    return Path(ray._private.worker._global_node.get_logs_dir_path())  # noqa: SLF001 - as Ray Serve finds it
 
 
 def nodes() -> list[Node]:

@@ -1,0 +1,132 @@
+"""`raymq logs`."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Annotated, Any
+
+import typer
+
+EPILOG = (
+    "Examples:  raymq logs broker-a --follow  |  raymq logs --level warning --since 2h  |  raymq logs -n 0"
+)
+HEAD = ("time", "level", "logger", "event", "exception")
+STYLES = {"debug": "dim", "warning": "yellow", "error": "red", "critical": "bold red"}
+
+
+Actors = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[ACTOR]", help="Whose: broker-a, nameserver-0 … (default: all)", show_default=False
+    ),
+]
+Follow = Annotated[bool, typer.Option("--follow", "-f", help="Go on with what comes; Ctrl-C ends it.")]
+Level = Annotated[str, typer.Option("--level", help="From this level on: debug, info, warning, error.")]
+Since = Annotated[
+    str,
+    typer.Option("--since", help="From then on: 90s, 10m, 2h, 1d or 2026-01-31T12:00.", show_default=False),
+]
+Last = Annotated[int, typer.Option("--lines", "-n", min=0, help="At most the last so many; 0: all.")]
+AsJson = Annotated[bool, typer.Option("--json", help="JSON lines, also where a terminal reads.")]
+TopologyFile = Annotated[
+    str | None,
+    typer.Option(
+        "--topology", "-t", help="A topology file; without it configs/local.yaml.", show_default=False
+    ),
+]
+Overrides = Annotated[
+    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Put a value over the file's.")
+]
+
+
+def command(
+    actors: Actors = None,
+    follow: Follow = False,
+    level: Level = "info",
+    since: Since = "",
+    last: Last = 100,
+    as_json: AsJson = False,
+    topology: TopologyFile = None,
+    overrides: Overrides = None,
+) -> None:
+    """Show what the actors of a cluster have logged, on all nodes, in the order of time.
+
+    The files stand where Ray keeps its logs: <session>/logs/<namespace>/<actor>.log. In a pipe each line is a
+    JSON object.
+    """
+    from rich.console import Console
+
+    from cluster.launch import reported
+    from cluster.log_files import Query
+    from cluster.logs import checked_level, parse_since, read
+    from cluster.report import ConsoleReport
+    from cluster.topology_file import load_topology
+
+    console, errors = Console(), Console(stderr=True)
+
+    def work() -> int:
+        given = load_topology(topology, overrides or [])
+        begin = parse_since(since, datetime.now(UTC))
+        query = Query(given.namespace, tuple(actors or ()), checked_level(level), begin, last or None)
+        for actor, line in read(given, query, follow=follow, report=ConsoleReport(errors)):
+            show(console, actor, line, as_json=as_json or not console.is_terminal)
+        return 0
+
+    def quietly() -> int:
+        try:
+            return work()
+        except KeyboardInterrupt:
+            if follow:
+                return 0
+            raise
+        except BrokenPipeError:  # the reader has seen enough
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return 0
+
+    raise typer.Exit(reported(quietly, errors))
+
+
+def show(console: Any, actor: str, line: bytes, *, as_json: bool) -> None:
+    """Print one event."""
+    from cluster.log_files import event_of
+
+    event = event_of(line)
+    if as_json:
+        sys.stdout.write(json.dumps({"actor": actor, **event}, ensure_ascii=False) + "\n")
+        sys.stdout.flush()
+        return
+    text = (
+        f"{clock_time(event)} {event.get('level', ''):<8} {actor:<14} {event.get('event', '')} {told(event)}"
+    )
+    console.print(
+        text.rstrip(),
+        style=STYLES.get(str(event.get("level"))),
+        highlight=False,
+        markup=False,
+        soft_wrap=True,
+    )
+    if exception := event.get("exception"):
+        console.print(str(exception), style="red", highlight=False, markup=False, soft_wrap=True)
+
+
+def clock_time(event: Mapping[str, Any]) -> str:
+    """The event's time on this machine's clock."""
+    try:
+        moment = datetime.fromisoformat(str(event.get("time", "")))
+    except ValueError:
+        return " " * len("2026-01-31 12:00:00.000")
+    return moment.astimezone().strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
+
+
+def told(event: Mapping[str, Any]) -> str:
+    """What the event tells, as key=value."""
+    return " ".join(f"{key}={plain(value)}" for key, value in event.items() if key not in HEAD)
+
+
+def plain(value: object) -> str:
+    """A value as a person writes it: without quotes where none are needed."""
+    return value if isinstance(value, str) and " " not in value else json.dumps(value, ensure_ascii=False)

@@ -1,0 +1,88 @@
+"""Events in a file: a JSON object a line, rotated, without secrets; a full disk ends nothing."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import structlog
+
+from store import logs
+from store.logs import get_logger, write_events
+
+
+@pytest.fixture(autouse=True)
+def _as_before() -> Iterator[None]:
+    names = [logs.LOGGER_NAME, "asyncio", "py.warnings"]
+    before = [(list(logging.getLogger(name).handlers), logging.getLogger(name).propagate) for name in names]
+    yield
+    structlog.reset_defaults()
+    for name, (handlers, propagate) in zip(names, before, strict=True):
+        logger = logging.getLogger(name)
+        for handler in set(logger.handlers) - set(handlers):
+            logger.removeHandler(handler)
+            with contextlib.suppress(OSError):
+                handler.close()
+        logger.propagate = propagate
+
+
+def lines(file: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in file.read_text().splitlines()]
+
+
+def test_an_event_is_one_line_with_its_time_level_and_place(tmp_path: Path, capfd: Any) -> None:
+    file = tmp_path / "raymq" / "broker-a-0.log"
+    write_events(file)
+    log = get_logger("actors.broker.service")
+    log.info("broker_serving", broker="broker-a", path=tmp_path, port=1)
+    log.debug("too_small_to_tell")
+    try:
+        int("two\nlines")
+    except ValueError:
+        log.exception("it_failed")
+    first, second = lines(file)
+    assert list(first) == ["time", "level", "logger", "event", "broker", "path", "port"]
+    assert (first["level"], first["logger"]) == ("info", "raymq.actors.broker.service")
+    assert (first["path"], first["port"]) == (str(tmp_path), 1)
+    assert first["time"].endswith("Z")
+    assert second["level"] == "error"
+    assert second["exception"].endswith("base 10: 'two\\nlines'")
+    assert capfd.readouterr() == ("", "")
+
+
+def test_what_the_event_loop_complains_of_is_there_too(tmp_path: Path) -> None:
+    write_events(tmp_path / "a.log")
+    logging.getLogger("asyncio").error("Task was %s", "destroyed")
+    (line,) = lines(tmp_path / "a.log")
+    assert (line["level"], line["logger"], line["event"]) == ("error", "asyncio", "Task was destroyed")
+
+
+def test_secrets_are_hidden_and_keys_of_messages_are_not(tmp_path: Path) -> None:
+    write_events(tmp_path / "a.log")
+    ext = {"AccessKey": "ak", "Signature": "si", "topic": "T"}
+    get_logger("x").warning("refused", auth_token="t", secretKey="s", keys="order-1", ext=ext)
+    (line,) = lines(tmp_path / "a.log")
+    assert (line["auth_token"], line["secretKey"], line["keys"]) == ("***", "***", "order-1")
+    assert line["ext"] == {"AccessKey": "***", "Signature": "***", "topic": "T"}
+
+
+def test_a_file_is_rotated_at_its_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logs, "FILE_BYTES", 1000)
+    write_events(tmp_path / "a.log")
+    for number in range(100):
+        get_logger("x").info("event", number=number)
+    kept = sorted(file.name for file in tmp_path.iterdir())
+    assert kept == ["a.log", *(f"a.log.{number}" for number in range(1, logs.OLD_FILES + 1))]
+    assert all(file.stat().st_size <= 1000 for file in tmp_path.iterdir())
+    assert lines(tmp_path / "a.log")[-1]["number"] == 99
+
+
+def test_a_disk_that_takes_no_line_ends_nothing(tmp_path: Path, capfd: Any) -> None:
+    write_events(Path("/dev/full"))
+    get_logger("x").error("nobody_will_read_this")
+    assert capfd.readouterr() == ("", "")
