@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,12 +12,13 @@ from typing import Any, TypeVar
 
 from actors import ray_port
 from actors.code_version import code_version
+from actors.service_host import State
 from cluster import fleet
 from cluster.environment import AUTH_MODE_ENV
 from cluster.health import wait_until_healthy
 from cluster.paths import home_of, only_one_driver
 from cluster.placement import place
-from cluster.plan import Action, ActorSpec, Kind, Plan, Running, Verb, make_plan
+from cluster.plan import Action, ActorSpec, Kind, Plan, Running, Verb, make_plan, restarting
 from cluster.preflight import Demand, check_all, free_ports
 from cluster.ray_head import read_record, stop_head
 from cluster.ray_session import Mode, Way, choose_way, is_connected, session
@@ -74,6 +75,7 @@ class Driver:
     prune: bool = False
     timeout_s: float = SERVE_TIMEOUT_S
     home: Path = field(init=False)
+    _serving: Sequence[ActorSpec] = field(init=False, default=())
 
     def __post_init__(self) -> None:
         """Find the cluster's home."""
@@ -96,6 +98,22 @@ class Driver:
                 if not self.dry_run:
                     self._apply(plan)
                     self._see_that_all_serve(specs)
+                return UpResult(plan, specs, way.mode)
+
+    def restart(self, names: Collection[str] | None) -> UpResult:
+        """Restart the actors with these names, or all, one after the other: each serves before the next goes.
+
+        Raises as `up` does; LaunchRefused also where nothing runs, or not what is named.
+        """
+        with only_one_driver(self.home):
+            way = choose_way(self.topology, self.home, os.environ, embedded=self.embedded)
+            if way.mode is Mode.STARTED and not is_connected():
+                refuse([f"nothing of cluster {self.topology.cluster} runs; `raymq up` starts it"])
+            with self._ray(way, starts=False):
+                plan, specs = self._plan(lambda plan: restarting(plan, names))
+                self.report.plan(plan)
+                if not self.dry_run:
+                    self._apply(plan)
                 return UpResult(plan, specs, way.mode)
 
     @contextmanager
@@ -136,7 +154,8 @@ class Driver:
         refuse(check_all([demand_of(spec) for spec in specs]))
         return plan, specs
 
-    def _plan(self) -> tuple[Plan, list[ActorSpec]]:
+    def _plan(self, narrow: Callable[[Plan], Plan] = lambda plan: plan) -> tuple[Plan, list[ActorSpec]]:
+        """The plan, `narrow`ed to what is wanted of it, and all actors' specs."""
         with self.report.working("looking at what runs"):
             running = fleet.observe(self.topology.namespace)
         resources = self._place()
@@ -150,6 +169,8 @@ class Driver:
             prune=self.prune,
             is_live=is_live_setting,
         )
+        plan = narrow(plan)
+        self._serving = [actor.spec for actor in running if actor.state == State.SERVING and actor.spec]
         refuse([*plan.refusals, *self._check_what_is_new(plan, running, specs)])
         return plan, specs
 
@@ -218,10 +239,17 @@ class Driver:
             if action.spec is not None:
                 fleet.create(self.topology.namespace, action.spec)
                 self._wait([action.spec])
+                # The next one goes only when clients can find this one again.
+                self._see_that_all_serve([action.spec, *self._introduced_to(action.spec)])
         if any(action.spec is not None and action.spec.kind is Kind.NAMESERVER for action in plan.changes):
             for action in plan.having(Verb.ADOPT):
                 if action.spec is not None and action.spec.kind is Kind.BROKER:
                     fleet.announce(self.topology.namespace, action.name)
+
+    def _introduced_to(self, spec: ActorSpec) -> list[ActorSpec]:
+        """Who must know of an actor that was restarted, or be known by it, before the next one goes."""
+        other = {Kind.NAMESERVER: Kind.BROKER, Kind.BROKER: Kind.NAMESERVER}.get(spec.kind)
+        return [actor for actor in self._serving if actor.kind is other and actor.cluster == spec.cluster]
 
     def _stop(self, action: Action) -> None:
         with self.report.working(f"stopping {action.name}"):

@@ -25,6 +25,8 @@ ANNOUNCE = "raymq_announce"
 CHANGE = "raymq_change"
 ASK_TIMEOUT_S = 3.0
 CHANGE_TIMEOUT_S = 10.0
+DEPARTURE = "raymq_departure"
+DEPARTURE_TIMEOUT_S = 30.0
 RESTART_PATIENCE_S = 12.0
 """How long an actor of our namespace may be silent: Ray has a killed one back within 6 s."""
 
@@ -112,6 +114,17 @@ def change(namespace: str, spec: ActorSpec) -> str:
     except (ActorGone, ActorSilent, ActorFailed) as error:
         return str(error)
     return ""
+
+
+def departure(namespace: str, name: str, step: str) -> dict[str, Any]:
+    """Tell a broker to leave the routes, close to senders or stay; gives who still needs it.
+
+    Raises ActorGone, ActorSilent, ActorFailed.
+    """
+    progress: dict[str, Any] = ray_port.ask(
+        ActorName(namespace, name), DEPARTURE, step, timeout_s=DEPARTURE_TIMEOUT_S
+    )
+    return progress
 
 
 def announce(namespace: str, name: str) -> None:

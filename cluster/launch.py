@@ -19,6 +19,7 @@ from rich.console import Console
 from actors.ray_port import ActorFailed, ActorGone, ActorSilent
 from actors.service_host import State
 from cluster import fleet
+from cluster.draining import Draining, find_broker
 from cluster.driver import Driver, LaunchFailed, LaunchRefused, UpResult
 from cluster.environment import EnvironmentUnfit
 from cluster.health import probe
@@ -30,7 +31,9 @@ from cluster.report import ConsoleReport, Report
 from cluster.topology import DEFAULT_NAMESPACE, Topology
 from cluster.topology_file import TopologyError, load_with_source
 
+STAYS = "stays"
 EXIT_FAILED, EXIT_REFUSED, EXIT_INTERRUPTED = 1, 2, 130
+DRAIN_TIMEOUT_S = 300.0
 Refusals = (TopologyError, LaunchRefused, EnvironmentUnfit)
 Failures = (LaunchFailed, SessionFailed, HeadFailed, ActorFailed, ActorGone, ActorSilent)
 
@@ -92,6 +95,55 @@ def down(topology: Topology, report: Report | None = None) -> int:
         return len(mine)
 
 
+def restart(
+    file: str | Path | None = None,
+    overrides: Sequence[str] = (),
+    names: Sequence[str] = (),
+    *,
+    rolling: bool = False,
+    report: Report | None = None,
+    dry_run: bool = False,
+) -> UpResult:
+    """Restart the named actors, or with `rolling` all; each goes only when the one before serves again.
+
+    Raises as `up` does; LaunchRefused also where nothing is named or nothing runs.
+    """
+    if not names and not rolling:
+        raise LaunchRefused("name what to restart, or give --rolling for all of it, one after the other")
+    topology, source = load_with_source(file, overrides)
+    return Driver(topology, source, report or Report(), dry_run=dry_run).restart(names or None)
+
+
+def drain(
+    topology: Topology,
+    broker: str,
+    *,
+    timeout_s: float = DRAIN_TIMEOUT_S,
+    report: Report | None = None,
+    dry_run: bool = False,
+) -> None:
+    """Let producers leave a broker and groups read to its end, then take it down; its store stays.
+
+    Raises LaunchRefused where no such broker runs, LaunchFailed where that takes longer than `timeout_s`: it
+    is then written again.
+    """
+    if timeout_s <= 0:
+        raise LaunchRefused(f"--timeout {timeout_s:g} is no time: give seconds, such as {DRAIN_TIMEOUT_S:g}")
+    report = report or Report()
+    home = home_of(topology.cluster)
+    with only_one_driver(home):
+        way = choose_way(topology, home, os.environ)
+        if way.mode is Mode.STARTED and not is_connected():
+            raise LaunchRefused(f"nothing of cluster {topology.cluster} runs")
+        with session(topology, home, way):
+            mine, _ = split_by_cluster(fleet.observe(topology.namespace), topology)
+            draining = Draining(topology.namespace, find_broker(mine, broker), report, timeout_s)
+            if dry_run:
+                draining.show()
+            else:
+                draining.run()
+
+
 def split_by_cluster(running: Sequence[Running], topology: Topology) -> tuple[list[Running], list[Running]]:
     """This cluster's actors, in the order in which to stop them, and all others."""
 
@@ -135,6 +187,8 @@ def why_failing(actor: Running, brokers: Sequence[ActorSpec]) -> str:
         return actor.reason or actor.state
     if refusal := actor.details.get("write_refusal"):
         return f"refuses writes: {refusal}"
+    if (departure := actor.details.get("departure", STAYS)) != STAYS:
+        return f"is being drained ({departure})"
     return probe(actor.spec, brokers)
 
 

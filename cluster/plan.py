@@ -10,8 +10,8 @@ no       yes                            keep, or remove with --prune
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
@@ -137,6 +137,39 @@ def make_plan(
         [action for action in removals if action.reason] + actions, key=lambda a: order.index(a.verb)
     )
     return Plan(listed, refusals)
+
+
+def restarting(plan: Plan, names: Collection[str] | None) -> Plan:
+    """Of a plan only this: the actors with these names (None: all that run) are rolled, all others left.
+
+    A name may be a broker's without its replica: `broker-a` is `broker-a-0`.
+    """
+    by_name = {action.name: action for action in plan.actions if action.spec is not None}
+    meant = list(by_name) if names is None else [full_name(name, by_name) for name in names]
+    refusals = list(plan.refusals)
+    for name in meant:
+        action = by_name.get(name)
+        if action is None:
+            refusals.append(f"there is no actor {name!r}; there are {', '.join(sorted(by_name))}")
+        elif action.verb is Verb.CREATE and names is not None:
+            refusals.append(f"{name} does not run; `raymq up` starts it")
+        elif action.verb is Verb.KEEP:
+            refusals.append(f"{name} is not in the topology: nobody would start it again")
+    rolled = [
+        replace(action, verb=Verb.ROLL, reason="a restart is asked for")
+        if action.verb is Verb.ADOPT
+        else action
+        for action in by_name.values()
+        if action.name in meant and action.verb in (Verb.ADOPT, Verb.ROLL)
+    ]
+    order = list(Kind)
+    rolled.sort(key=lambda action: order.index(action.spec.kind) if action.spec else len(order))
+    return Plan(rolled, refusals)
+
+
+def full_name(name: str, known: Collection[str]) -> str:
+    """The actor's name that is meant: a broker may be named without its replica."""
+    return f"{name}-0" if name not in known and f"{name}-0" in known else name
 
 
 def _leftover(actor: Running, prune: bool) -> Action:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from rich.console import Console
@@ -24,9 +24,9 @@ class Report:
     """Hears what is done and says nothing; the console's report says it."""
 
     @contextmanager
-    def working(self, text: str) -> Iterator[None]:
-        """Something that takes a while is under way."""
-        yield
+    def working(self, text: str) -> Iterator[Callable[[str], None]]:
+        """Something that takes a while is under way; gives what to call with how far it has come."""
+        yield lambda progress: None
 
     def line(self, text: str, style: str = "") -> None:
         """Something worth a line happened."""
@@ -42,13 +42,13 @@ class ConsoleReport(Report):
         self._console = console
 
     @contextmanager
-    def working(self, text: str) -> Iterator[None]:
+    def working(self, text: str) -> Iterator[Callable[[str], None]]:
         """Show a spinner with the text until it is done."""
         if not self._console.is_terminal:
-            yield
+            yield lambda progress: None
             return
-        with self._console.status(escape(text)):
-            yield
+        with self._console.status(escape(text)) as status:
+            yield lambda progress: status.update(escape(f"{text}: {progress}"))
 
     def line(self, text: str, style: str = "") -> None:
         """Print a line."""

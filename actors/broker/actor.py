@@ -56,6 +56,18 @@ class Broker(ActorShell):
         """Register with all nameservers: the driver has made a new one."""
         self._host.call(self._broker.announce)
 
+    @control
+    def raymq_departure(self, step: str) -> dict[str, Any]:
+        """Leave the routes, close to senders, or stay ("leave", "close", "stay"; "look" does nothing).
+
+        Gives who still needs this broker (`actors.broker.departure`).
+        """
+        departure = cast("BrokerService", self._host.service).departure
+        steps = {"leave": departure.leave, "close": departure.close, "stay": departure.stay}
+        if step in steps:
+            self._host.call(steps[step])
+        return self._host.call_async(departure.progress, timeout_s=CALL_TIMEOUT_S)
+
     @append
     def append(self, request: bytes) -> bytes:
         """Store a batch of messages of one topic."""

@@ -19,6 +19,7 @@ from actors.broker.client_admin import ClientAdmin
 from actors.broker.client_requests import ClientRequests
 from actors.broker.clients import Clients
 from actors.broker.config_requests import ConfigRequests
+from actors.broker.departure import Departure
 from actors.broker.flusher import Flusher
 from actors.broker.handle_api import HandleApi
 from actors.broker.hold import HeldPulls
@@ -66,6 +67,8 @@ NOTE_STATS_MS = 1000
 COUNTERS_A_SLICE = 500
 SAVE_TABLES_MS = 200
 START_RETRY_MS = 200
+ANSWER_TIMEOUT_MS = 2000
+ANSWER_PAUSE_MS = 2
 warm_up_once = cache(warm_up)
 
 
@@ -73,6 +76,7 @@ class BrokerService:
     """A broker. Make it, `await start()`, and later `await stop()`, on one and the same loop."""
 
     handle: HandleApi
+    departure: Departure
 
     def __init__(
         self,
@@ -140,6 +144,7 @@ class BrokerService:
             "confirmed": positions.confirmed,
             "dispatched": positions.dispatched,
             "write_refusal": store.write_refusal or "",
+            "departure": str(self.departure.state),
             "topics": len(self._tables.topics.table.topics),
             "groups": len(self._tables.groups.table.groups),
             "connections": len(self._server.connections),
@@ -159,8 +164,10 @@ class BrokerService:
         self._registration.changed()
 
     async def stop(self) -> None:
-        """Leave the routes, answer what can be answered, and close the store in order."""
+        """Leave the routes, answer what has been taken, and close the store in order."""
         await self._registration.stop(leave_routes=not self._store.is_superseded)
+        self._server.hush()
+        await self._answer_senders()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -182,6 +189,13 @@ class BrokerService:
             longest_flush_us=self._flusher.longest_flush_ns // 1000,
             longest_lag_us=self.lag.longest_ns // 1000,
         )
+
+    async def _answer_senders(self) -> None:
+        """Let those be answered whose messages are stored: they would send them again, elsewhere."""
+        deadline_ns = self._clock.monotonic_ns() + ANSWER_TIMEOUT_MS * 1_000_000
+        while len(self._acks) and self._clock.monotonic_ns() < deadline_ns:
+            self._request_tick()
+            await asyncio.sleep(ANSWER_PAUSE_MS / 1000)
 
     async def _reserve_port(self) -> ReservedPort:
         """The port to listen on; one that is taken is tried again until the start's time is up."""
@@ -251,6 +265,9 @@ class BrokerService:
             settings, store, reads, topics, groups, offsets, self._clients, self._held, clock, catch_up, stats
         )
         self.cleaning = Cleaning(store, tables)
+        self.departure = Departure(
+            store, topics, offsets, self._clients, lambda: stats.put_total.messages, clock
+        )
         queues = QueueQueries(settings, store, reads, topics, self.address, catch_up)
         self._connect(tables)
         table = self._requests(queues, stats, catch_up)
@@ -386,6 +403,7 @@ class BrokerService:
             await asyncio.sleep(HOUSEKEEPING_MS / 1000)
             self._acks.sweep()
             self._off_loop.sweep()
+            self.departure.sweep()
             if self._store.is_superseded:
                 await self._registration.stop(leave_routes=False)
             self._tables.delays.deliver()

@@ -81,7 +81,7 @@ class BrokerTables:
 
     def register_body(self) -> bytes:
         """All topics, as a nameserver wants them."""
-        content = self.topics.table.to_json()
+        content = self.topics.to_register()
         version = DataVersion.from_json(content["dataVersion"])
         return RegisterBrokerBody(version, content["topicConfigTable"]).encode()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 from actors.broker.settings import BrokerSettings
 from actors.remoting.codes import ResponseCode
@@ -19,6 +20,7 @@ PERM_PRIORITY = 8
 PERM_READ = 4
 PERM_WRITE = 2
 PERM_INHERIT = 1
+PERM_READ_WRITE = PERM_READ | PERM_WRITE
 
 DEFAULT_TOPIC = "TBW102"
 SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
@@ -78,6 +80,8 @@ class Topics:
         self._settings = settings
         self.table = table
         self._on_change = on_change
+        self.is_closed_to_senders = False
+        self._hidden_permission = PERM_READ_WRITE & ~settings.permission
         self._system = {topic.topic_name for topic in system_topics(settings)}
         for topic in system_topics(settings):
             if topic.topic_name not in table.topics:
@@ -107,6 +111,11 @@ class Topics:
         if topic is None:
             self._check_name(name)
             topic = self._create_for_sender(name, default_topic, default_queues) or self.get(name)
+        if self.is_closed_to_senders:
+            raise Refused(
+                ResponseCode.NO_PERMISSION,
+                f"broker {self._settings.broker_name} is being drained: send to another",
+            )
         if not topic.perm & PERM_WRITE & self._settings.permission:
             raise Refused(
                 ResponseCode.NO_PERMISSION,
@@ -127,6 +136,22 @@ class Topics:
                 f"{self._settings.permission} (4 read, 2 write)",
             )
         return topic
+
+    def advertise(self, *, is_writable: bool) -> None:
+        """Let the routes say that this broker can be written, as its settings have it, or that it cannot."""
+        hidden = PERM_READ_WRITE & ~self._settings.permission
+        self._hidden_permission = hidden if is_writable else hidden | PERM_WRITE
+        # Nameservers take topics over only with a version that they do not know yet.
+        self.table.touch()
+        self._on_change("")
+
+    def to_register(self) -> dict[str, Any]:
+        """`topics.json` as nameservers are told it: with the permissions that the broker lets stand."""
+        content = self.table.to_json()
+        if self._hidden_permission:
+            for topic in content["topicConfigTable"].values():
+                topic["perm"] &= ~self._hidden_permission
+        return content
 
     def update(self, topic: TopicConfig) -> None:
         """Create the topic or change its settings. Raises `Refused` where that is not allowed."""

@@ -66,6 +66,7 @@ class Connection(asyncio.BufferedProtocol):
         self._unread_since_ns = 0
         self._drain_callbacks: list[CloseCallback] = []
         self._is_held = False
+        self._is_hushed = False
         self._was_active = True
         self._quiet_since_ns = 0
         self._partial_since_ns = 0
@@ -116,6 +117,11 @@ class Connection(asyncio.BufferedProtocol):
             if self._transport is not None:
                 self._transport.close()
             self._end()
+
+    def hush(self) -> None:
+        """Read nothing more from the peer: what it sends from now on was never taken."""
+        self._is_hushed = True
+        self._hold()
 
     def on_close(self, callback: CloseCallback) -> None:
         """Run this once when the connection has ended, whoever ended it."""
@@ -220,7 +226,7 @@ class Connection(asyncio.BufferedProtocol):
             callbacks, self._drain_callbacks = self._drain_callbacks, []
             for on_drained in callbacks:
                 on_drained(self)
-        if not self._is_held:
+        if not self._is_held or self._is_hushed:
             return
         self._is_held = False
         self._reader.resume()

@@ -51,6 +51,13 @@ class RemotingServer:
         self._sweep()
         return self.port
 
+    def hush(self) -> None:
+        """Take no connection and no request any more; what has been taken can still be answered."""
+        if self._server is not None:
+            self._server.close()
+        for connection in tuple(self.hub.connections):
+            connection.hush()
+
     async def stop(self) -> None:
         """Stop listening, write what is waiting, close all connections."""
         if self._sweeper is not None:

@@ -13,7 +13,10 @@ import typer
 COMMANDS = {
     "up": ("cluster.cli.up", "Start a cluster, or make the running one be as its topology says."),
     "down": ("cluster.cli.down", "Stop a cluster's actors in order; their stores stay."),
+    "restart": ("cluster.cli.restart", "Restart actors one after the other; clients go on."),
+    "drain": ("cluster.cli.drain", "Take a broker down when nobody needs it any more; its store stays."),
     "status": ("cluster.cli.status", "Show what runs and whether it serves."),
+    "logs": ("cluster.cli.logs", "Show what the actors have logged, on all nodes; follow it."),
     "topic": ("cluster.cli.topic", "Topics: list, create, describe, change, delete."),
     "group": ("cluster.cli.group", "Consumer groups: list, describe with lag, create, delete."),
     "message": ("cluster.cli.message", "Messages: send, get, query, tail."),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -69,10 +69,10 @@ class StageReport(Report):
         self._text = text
 
     @contextmanager
-    def working(self, text: str) -> Iterator[None]:
+    def working(self, text: str) -> Iterator[Callable[[str], None]]:
         """Show what is under way."""
         self._stage.show(self._part, text=f"{self._text}: {text}")
-        yield
+        yield lambda progress: self._stage.show(self._part, text=f"{self._text}: {text}: {progress}")
 
     def line(self, text: str, style: str = "") -> None:
         """Show what has been done, until the next."""

@@ -80,11 +80,15 @@ class TopicConfigTable:
     def put(self, topic: TopicConfig) -> None:
         """Create the topic or replace its settings."""
         self.topics[topic.topic_name] = topic
+        self.touch()
+
+    def touch(self) -> None:
+        """Move the version: what is told of the topics has changed."""
         self.data_version = self.data_version.next(self.clock.wall_ms())
 
     def remove(self, topic_name: str) -> bool:
         """Forget the topic; returns whether it existed."""
         if self.topics.pop(topic_name, None) is None:
             return False
-        self.data_version = self.data_version.next(self.clock.wall_ms())
+        self.touch()
         return True

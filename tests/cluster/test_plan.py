@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from cluster.plan import Action, ActorSpec, Kind, Plan, Running, Verb, make_plan
+from cluster.plan import Action, ActorSpec, Kind, Plan, Running, Verb, make_plan, restarting
 
 
 def spec(name: str, port: int = 1, **settings: Any) -> ActorSpec:
@@ -126,3 +126,29 @@ def test_a_port_of_what_is_pruned_may_be_taken_over() -> None:
 
 def test_a_spec_survives_its_way_through_json() -> None:
     assert ActorSpec.from_json(spec("a").to_json()) == replace(spec("a"), place="")
+
+
+def test_a_restart_rolls_what_is_named_and_leaves_all_else() -> None:
+    whole = plan(
+        [spec("a-0", 1), spec("b-0", 2), spec("c-0", 3)], [running(spec("a-0", 1)), running(spec("b-0", 2))]
+    )
+    action = only(restarting(whole, ["b"]))
+    assert (action.verb, action.name, action.reason) == (Verb.ROLL, "b-0", "a restart is asked for")
+    assert [action.name for action in restarting(whole, None).actions] == ["a-0", "b-0"]
+
+
+def test_a_restart_of_what_does_not_run_or_is_not_there_is_refused() -> None:
+    whole = plan([spec("a-0", 1), spec("b-0", 2)], [running(spec("a-0", 1)), running(spec("z-0", 9))])
+    assert restarting(whole, ["b"]).refusals == ["b-0 does not run; `raymq up` starts it"]
+    assert restarting(whole, ["z"]).refusals == ["z-0 is not in the topology: nobody would start it again"]
+    assert restarting(whole, ["x"]).refusals == ["there is no actor 'x'; there are a-0, b-0, z-0"]
+
+
+def test_a_rolling_restart_goes_from_nameservers_to_brokers() -> None:
+    wanted = [
+        spec("a-0", 1),
+        replace(spec("n-0", 2), kind=Kind.NAMESERVER),
+        replace(spec("r-0", 3), kind=Kind.REBALANCER),
+    ]
+    whole = plan(wanted, [running(each) for each in wanted])
+    assert [action.name for action in restarting(whole, None).actions] == ["n-0", "r-0", "a-0"]

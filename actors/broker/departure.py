@@ -1,0 +1,162 @@
+"""Departure: how a broker that is to be taken down lets its clients leave first.
+
+    STAYS ──leave()──> LEAVES ──close()──> CLOSED
+      ^──────────── stay(), or the lease runs out ─────┘
+
+LEAVES   the routes say that it cannot be written; what producers still send is taken, for they look at the
+         routes only every 30 s
+CLOSED   sends are refused, with a code that makes producers go to another broker; consumers read on
+
+Who drains a broker asks for its `progress` all the while. If nobody does for `LEASE_MS` – the command was
+killed – the broker stays, and is written again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from actors.broker.clients import Clients, ConsumerGroup
+from actors.broker.offsets import ConsumerOffsets
+from actors.broker.topics import PERM_READ, SCHEDULE_TOPIC, Topics
+from actors.remoting.connection import Connection
+from store.clock import Clock
+from store.logs import get_logger
+from store.message.validate import RETRY_TOPIC_PREFIX
+from store.message_store import MessageStore
+
+_log = get_logger(__name__)
+
+LEASE_MS = 30_000
+QUEUES_A_TURN = 256
+"""After so many queues others get their turn on the loop."""
+
+BROADCASTING = "BROADCASTING"
+
+
+class DepartureState(StrEnum):
+    """How far a broker has left."""
+
+    STAYS = "stays"
+    LEAVES = "leaves"
+    CLOSED = "closed"
+
+
+@dataclass(slots=True)
+class GroupProgress:
+    """What one group has yet to read on this broker; `members` 0: nobody is there to read it."""
+
+    group: str
+    members: int
+    unread: int = 0
+    topics: dict[str, int] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain values."""
+        return {"group": self.group, "members": self.members, "unread": self.unread, "topics": self.topics}
+
+
+class Departure:
+    """How far one broker has left, and who still needs it."""
+
+    def __init__(
+        self,
+        store: MessageStore,
+        topics: Topics,
+        offsets: ConsumerOffsets,
+        clients: Clients[Connection],
+        messages_in: Callable[[], int],
+        clock: Clock,
+    ) -> None:
+        """`messages_in` tells how many messages producers have sent so far."""
+        self.state = DepartureState.STAYS
+        self._store = store
+        self._topics = topics
+        self._offsets = offsets
+        self._clients = clients
+        self._messages_in = messages_in
+        self._clock = clock
+        self._heard_ns = 0
+
+    def leave(self) -> None:
+        """Take the broker out of the routes for producers."""
+        self._heard_ns = self._clock.monotonic_ns()
+        if self.state is DepartureState.STAYS:
+            self._become(DepartureState.LEAVES)
+            self._topics.advertise(is_writable=False)
+
+    def close(self) -> None:
+        """Take no more sends."""
+        self.leave()
+        self._become(DepartureState.CLOSED)
+        self._topics.is_closed_to_senders = True
+
+    def stay(self) -> None:
+        """Be written as before."""
+        if self.state is not DepartureState.STAYS:
+            self._become(DepartureState.STAYS)
+            self._topics.is_closed_to_senders = False
+            self._topics.advertise(is_writable=True)
+
+    def sweep(self) -> None:
+        """Stay, where nobody asks for the progress any more; call now and then."""
+        is_left = self.state is not DepartureState.STAYS
+        if is_left and self._clock.monotonic_ns() - self._heard_ns > LEASE_MS * 1_000_000:
+            _log.warning("departure_forsaken", after_ms=LEASE_MS)
+            self.stay()
+
+    async def progress(self) -> dict[str, Any]:
+        """What each group has yet to read here, those without members among them, as plain values."""
+        self._heard_ns = self._clock.monotonic_ns()
+        groups = [await self._of_online(group) for group in list(self._clients.groups())]
+        online = {group.group for group in groups}
+        groups += [each for each in await self._of_offline(online) if each.unread]
+        producers = sum(len(list(self._clients.producers(name))) for name in self._clients.producer_groups())
+        return {
+            "state": str(self.state),
+            "messages_in": self._messages_in(),
+            "producers": producers,
+            "groups": [each.to_json() for each in sorted(groups, key=lambda each: each.group)],
+        }
+
+    def _become(self, state: DepartureState) -> None:
+        _log.info("departure", state=str(state), before=str(self.state))
+        self.state = state
+
+    async def _of_online(self, group: ConsumerGroup[Connection]) -> GroupProgress:
+        progress = GroupProgress(group.name, len(group.members))
+        if group.message_model == BROADCASTING:  # each member keeps its own offsets, at home
+            return progress
+        for topic in {*group.subscriptions, f"{RETRY_TOPIC_PREFIX}{group.name}"}:
+            await self._count(progress, topic)
+        return progress
+
+    async def _of_offline(self, online: Iterable[str]) -> list[GroupProgress]:
+        found: dict[str, GroupProgress] = {}
+        for key in list(self._offsets.table.offsets):
+            topic, _, group = key.partition("@")
+            if group not in online and topic != SCHEDULE_TOPIC:
+                await self._count(found.setdefault(group, GroupProgress(group, 0)), topic)
+        return list(found.values())
+
+    async def _count(self, progress: GroupProgress, topic: str) -> None:
+        known = self._topics.find(topic)
+        if known is None or not known.perm & PERM_READ:
+            return
+        unread = 0
+        for queue_id in range(known.read_queue_nums):
+            end = self._store.max_offset(topic, queue_id)
+            committed = self._offsets.query(progress.group, topic, queue_id)
+            # Who has committed nothing in a queue that holds messages may be about to read all of them.
+            begin = self._store.min_offset(topic, queue_id) if committed is None else committed
+            if committed is not None or progress.members:
+                unread += max(end - begin, 0)
+            if queue_id % QUEUES_A_TURN == QUEUES_A_TURN - 1:
+                await asyncio.sleep(0)
+        if unread:
+            progress.topics[topic] = unread
+            progress.unread += unread
+        await asyncio.sleep(0)

@@ -1,0 +1,115 @@
+"""Draining a broker of a running cluster: what `cluster.drain` decides is done, or undone, here."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from actors.ray_port import ActorFailed, ActorGone, ActorSilent
+from cluster import fleet
+from cluster.drain import Drain, Seen, Step
+from cluster.driver import LaunchFailed, LaunchRefused
+from cluster.plan import Kind, Running, full_name
+from cluster.report import Report
+
+PAUSE_S = 0.3
+
+
+@dataclass
+class Draining:
+    """One broker's way out."""
+
+    namespace: str
+    actor: Running
+    report: Report
+    timeout_s: float
+
+    def show(self) -> None:
+        """Say what a drain would wait for."""
+        name, seen = self.actor.name, self._tell("look")
+        self.report.line(f"would take {name} out of the routes, and wait for {seen.producers} producers")
+        for group in seen.reading:
+            self.report.line(f"would wait until group {group.group} has read {group.unread:,} messages")
+        self._say_who_is_absent(seen)
+        self.report.line(f"would stop {name}; its store stays")
+
+    def run(self) -> None:
+        """Drain the broker and take it down; raises LaunchFailed, and lets it be written again, if that takes
+        longer than the time given.
+        """
+        with self._undone_on_failure():
+            seen = self._wait()
+        with self.report.working(f"stopping {self.actor.name}"):
+            hindrance = fleet.stop(self.namespace, self.actor.name)
+        self._say_who_is_absent(seen)
+        not_in_order = f" (not in order: {hindrance})" if hindrance else ""
+        self.report.line(
+            f"stopped {self.actor.name}{not_in_order}; its store stays, `raymq up` starts it again"
+        )
+
+    def _wait(self) -> Seen:
+        name = self.actor.name
+        drain = Drain(time.monotonic(), self.timeout_s)
+        with self.report.working(f"draining {name}") as tell:
+            seen = self._tell("leave")
+            self.report.line(f"{name} is out of the routes for producers")
+            while (step := drain.step(seen, time.monotonic())) is not Step.DOWN:
+                if step is Step.GIVE_UP:
+                    raise LaunchFailed(
+                        f"{name} is not drained after {self.timeout_s:g} s: {drain.what_is_left(seen)}; it is"
+                        " written again. Give it a longer --timeout, or stop those who need it"
+                    )
+                if step is Step.CLOSE:
+                    self.report.line(f"{name} takes no more sends")
+                else:
+                    tell(drain.what_is_left(seen))
+                    time.sleep(PAUSE_S)
+                # Said each time: a broker that Ray has started again meanwhile knows nothing of it.
+                seen = self._tell("close" if drain.is_closed else "leave", seen)
+        self.report.line(f"the groups have read everything of {name}")
+        return seen
+
+    def _tell(self, step: str, before: Seen | None = None) -> Seen:
+        """Have the broker take a step, and see what it tells; `before` where it does not answer now."""
+        try:
+            return Seen.of(fleet.departure(self.namespace, self.actor.name, step))
+        except ActorSilent as error:
+            if before is None:
+                raise LaunchFailed(f"{self.actor.name} cannot be drained: {error}") from error
+            return before
+        except (ActorGone, ActorFailed) as error:
+            raise LaunchFailed(f"{self.actor.name} cannot be drained: {error}") from error
+
+    @contextlib.contextmanager
+    def _undone_on_failure(self) -> Iterator[None]:
+        try:
+            yield
+        except BaseException as error:
+            # Where even this fails, the broker does it by itself when nobody asks any more.
+            with contextlib.suppress(ActorGone, ActorSilent, ActorFailed):
+                fleet.departure(self.namespace, self.actor.name, "stay")
+            if isinstance(error, KeyboardInterrupt):
+                raise KeyboardInterrupt(
+                    f"interrupted; {self.actor.name} is written again, nothing was taken down"
+                ) from None
+            raise
+
+    def _say_who_is_absent(self, seen: Seen) -> None:
+        for group in seen.absent:
+            self.report.line(
+                f"group {group.group} has no members and {group.unread:,} unread messages here: they wait for"
+                " the broker to come back",
+                "yellow",
+            )
+
+
+def find_broker(running: Sequence[Running], name: str) -> Running:
+    """The broker that is meant; raises LaunchRefused with those that there are."""
+    brokers = {actor.name: actor for actor in running if actor.spec and actor.spec.kind is Kind.BROKER}
+    found = brokers.get(full_name(name, brokers))
+    if found is None:
+        shown = ", ".join(sorted(brokers)) or "none"
+        raise LaunchRefused(f"no broker {name!r} runs; there are: {shown}")
+    return found

@@ -1,0 +1,161 @@
+"""A broker that is to be taken down lets its clients leave first, and answers all whose messages it has."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from actors.broker.departure import LEASE_MS
+from actors.broker.service import BrokerService
+from actors.broker.settings import BrokerSettings
+from actors.nameserver.service import NameserverService
+from actors.nameserver.settings import NameserverSettings
+from actors.remoting.bodies import TopicRouteData
+from actors.remoting.codes import RequestCode, ResponseCode
+from actors.remoting.command import RemotingCommand
+from actors.remoting.errors import RemotingError
+from store.clock import SystemClock
+from tests.actors.broker.brokers import Peer, Story, run, settings_of, with_broker
+from tests.compat.processes import free_port
+from tests.conftest import ClockAtRest
+
+READ_WRITE, READ = 6, 4
+
+
+async def permission(peer: Peer, nameserver: str, wanted: int) -> None:
+    """Wait until the nameserver's route of topic T has the permission."""
+    asked = {"topic": "T", "acceptStandardJsonOnly": "true"}
+    async with asyncio.timeout(5):
+        while True:
+            command = RemotingCommand(RequestCode.GET_ROUTEINFO_BY_TOPIC, dict(asked))
+            answer = await peer.client.invoke(nameserver, command, 5000)
+            if answer.code == 0 and TopicRouteData.decode(answer.body).queue_datas[0].perm == wanted:
+                return
+            await asyncio.sleep(0.005)
+
+
+def test_writes_are_off_in_the_routes_before_sends_are_refused_and_come_back(tmp_path: Path) -> None:
+    async def story(peer: Peer) -> None:
+        nameserver = NameserverService(NameserverSettings.model_validate({"listen_port": 0}), SystemClock())
+        await nameserver.serve("127.0.0.1", port)
+        await peer.send("T")
+        await permission(peer, nameserver.address, READ_WRITE)
+        departure = peer.broker.departure
+
+        departure.leave()
+        await permission(peer, nameserver.address, READ)
+        assert (await peer.send("T", b"late")).code == 0
+
+        departure.close()
+        refused = await peer.send("T")
+        assert refused.code == ResponseCode.NO_PERMISSION
+        assert "broker-a is being drained" in (refused.remark or "")
+        assert len(await peer.messages("T")) == 2
+        assert peer.broker.describe()["departure"] == "closed"
+
+        departure.stay()
+        await permission(peer, nameserver.address, READ_WRITE)
+        assert (await peer.send("T")).code == 0
+        await nameserver.stop()
+
+    port = free_port()
+    with_broker(story, settings_of(tmp_path, nameservers=f"127.0.0.1:{port}"))
+
+
+def test_topics_keep_their_permission_in_the_file(tmp_path: Path) -> None:
+    async def first(peer: Peer) -> None:
+        await peer.send("T")
+        peer.broker.departure.close()
+
+    async def second(peer: Peer) -> None:
+        assert (await peer.send("T")).code == 0
+
+    with_broker(first, settings_of(tmp_path))
+    with_broker(second, settings_of(tmp_path))
+
+
+def test_a_departure_that_nobody_asks_for_any_more_is_called_off(tmp_path: Path, clock: ClockAtRest) -> None:
+    async def story(peer: Peer) -> None:
+        departure = peer.broker.departure
+        departure.close()
+        clock.advance(LEASE_MS)
+        departure.sweep()
+        assert departure.state == "closed"
+        await departure.progress()
+        clock.advance(LEASE_MS)
+        departure.sweep()
+        assert departure.state == "closed"
+        clock.advance(1)
+        departure.sweep()
+        assert departure.state == "stays"
+        assert (await peer.send("T")).code == 0
+
+    with_broker(story, settings_of(tmp_path), clock)
+
+
+def test_who_has_yet_to_read_is_told_with_and_without_members(tmp_path: Path) -> None:
+    async def story(peer: Peer) -> None:
+        for queue_id in (0, 0, 0, 1):
+            await peer.send("T", queue_id=queue_id)
+        await peer.heartbeat("c1", "reads", T="*")
+        await peer.commit("reads", "T", 1)
+        await peer.commit("left", "T", 2)
+        await peer.commit("done", "T", 3)
+        progress = await peer.broker.departure.progress()
+        assert progress["messages_in"] == 4
+        assert progress["producers"] == 1
+        assert progress["groups"] == [
+            {"group": "left", "members": 0, "unread": 1, "topics": {"T": 1}},
+            {"group": "reads", "members": 1, "unread": 3, "topics": {"T": 3}},
+        ]
+        await peer.commit("reads", "T", 3)
+        await peer.commit("reads", "T", 1, queue_id=1)
+        progress = await peer.broker.departure.progress()
+        assert [(group["group"], group["unread"]) for group in progress["groups"]] == [
+            ("left", 1),
+            ("reads", 0),
+        ]
+
+    with_broker(story, settings_of(tmp_path))
+
+
+@pytest.mark.parametrize("flush", ["sync", "async"])
+def test_what_was_stored_before_a_stop_was_acknowledged(tmp_path: Path, flush: str) -> None:
+    acknowledged: list[bytes] = []
+    settings = settings_of(tmp_path, {"flush": flush})
+
+    async def first(peer: Peer) -> None:
+        async def send(body: bytes) -> None:
+            try:
+                if (await peer.send("T", body)).code == 0:
+                    acknowledged.append(body)
+            except RemotingError:
+                return
+
+        sends = [asyncio.create_task(send(b"%d" % number)) for number in range(400)]
+        while len(acknowledged) < 20:  # noqa: ASYNC110 - the sends are under way
+            await asyncio.sleep(0)
+        await peer.broker.stop()
+        await asyncio.gather(*sends)
+
+    async def second(peer: Peer) -> None:
+        stored: list[bytes] = []
+        while found := await peer.messages("T", len(stored)):
+            stored += [message.body for message in found]
+        assert sorted(stored) == sorted(acknowledged)
+
+    with_broker_that_stops(first, settings)
+    with_broker(second, settings)
+
+
+def with_broker_that_stops(story: Story, settings: BrokerSettings) -> None:
+    async def told() -> None:
+        broker = BrokerService(settings, SystemClock())
+        await broker.start()
+        peer = Peer(broker)
+        await story(peer)
+        await peer.client.close()
+
+    run(told)
