@@ -14,13 +14,14 @@ killed – the broker stays, and is written again.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
 from actors.broker.clients import Clients, ConsumerGroup
 from actors.broker.offsets import ConsumerOffsets
+from actors.broker.stats import BrokerStats
 from actors.broker.topics import PERM_READ, SCHEDULE_TOPIC, Topics
 from actors.remoting.connection import Connection
 from store.clock import Clock
@@ -68,16 +69,15 @@ class Departure:
         topics: Topics,
         offsets: ConsumerOffsets,
         clients: Clients[Connection],
-        messages_in: Callable[[], int],
+        stats: BrokerStats,
         clock: Clock,
     ) -> None:
-        """`messages_in` tells how many messages producers have sent so far."""
         self.state = DepartureState.STAYS
         self._store = store
         self._topics = topics
         self._offsets = offsets
         self._clients = clients
-        self._messages_in = messages_in
+        self._stats = stats
         self._clock = clock
         self._heard_ns = 0
 
@@ -117,7 +117,7 @@ class Departure:
         producers = sum(len(list(self._clients.producers(name))) for name in self._clients.producer_groups())
         return {
             "state": str(self.state),
-            "messages_in": self._messages_in(),
+            "messages_in": self._stats.put_total.messages,
             "producers": producers,
             "groups": [each.to_json() for each in sorted(groups, key=lambda each: each.group)],
         }

@@ -265,9 +265,7 @@ class BrokerService:
             settings, store, reads, topics, groups, offsets, self._clients, self._held, clock, catch_up, stats
         )
         self.cleaning = Cleaning(store, tables)
-        self.departure = Departure(
-            store, topics, offsets, self._clients, lambda: stats.put_total.messages, clock
-        )
+        self.departure = Departure(store, topics, offsets, self._clients, stats, clock)
         queues = QueueQueries(settings, store, reads, topics, self.address, catch_up)
         self._connect(tables)
         table = self._requests(queues, stats, catch_up)

@@ -6,7 +6,12 @@ from typing import Annotated
 
 import typer
 
-EPILOG = "Examples:  raymq drain broker-a --dry-run  |  raymq drain broker-a --timeout 600"
+from cluster.cli.help import examples
+
+EPILOG = examples(
+    "raymq drain broker-a --dry-run",
+    "raymq drain broker-a --timeout 600",
+)
 
 
 def command(

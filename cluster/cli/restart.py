@@ -6,7 +6,13 @@ from typing import Annotated
 
 import typer
 
-EPILOG = "Examples:  raymq restart --rolling  |  raymq restart broker-a  |  raymq restart --rolling --dry-run"
+from cluster.cli.help import examples
+
+EPILOG = examples(
+    "raymq restart broker-a",
+    "raymq restart --rolling",
+    "raymq restart --rolling --dry-run",
+)
 
 
 def command(
