@@ -248,8 +248,9 @@ class Driver:
 
     def _introduced_to(self, spec: ActorSpec) -> list[ActorSpec]:
         """Who must know of an actor that was restarted, or be known by it, before the next one goes."""
-        other = {Kind.NAMESERVER: Kind.BROKER, Kind.BROKER: Kind.NAMESERVER}.get(spec.kind)
-        return [actor for actor in self._serving if actor.kind is other and actor.cluster == spec.cluster]
+        if spec.kind is Kind.NAMESERVER:
+            return [broker for broker in self._serving if registers_with(broker, spec)]
+        return [nameserver for nameserver in self._serving if registers_with(spec, nameserver)]
 
     def _stop(self, action: Action) -> None:
         with self.report.working(f"stopping {action.name}"):
@@ -310,6 +311,13 @@ def demand_of(
     store = "" if held is not None and held.store == spec.store else spec.store or ""
     identity = StoreIdentity(spec.cluster, str(spec.settings.get("broker_name", "")))
     return Demand(spec.place, spec.listen[0], port, store, identity)
+
+
+def registers_with(broker: ActorSpec, nameserver: ActorSpec) -> bool:
+    """Whether the one is a broker that registers with the other."""
+    address = f"{nameserver.advertised[0]}:{nameserver.advertised[1]}"
+    kinds = (broker.kind, nameserver.kind)
+    return kinds == (Kind.BROKER, Kind.NAMESERVER) and address in broker.settings.get("nameservers", ())
 
 
 def on_node(resource: str, function: Callable[[Any], Result], argument: object) -> Result:

@@ -155,12 +155,12 @@ def restarting(plan: Plan, names: Collection[str] | None) -> Plan:
             refusals.append(f"{name} does not run; `raymq up` starts it")
         elif action.verb is Verb.KEEP:
             refusals.append(f"{name} is not in the topology: nobody would start it again")
+    asked = "a restart is asked for"
+    reasons = {Verb.ADOPT: asked, Verb.ADJUST: "{}; " + asked, Verb.ROLL: "{}"}
     rolled = [
-        replace(action, verb=Verb.ROLL, reason="a restart is asked for")
-        if action.verb is Verb.ADOPT
-        else action
+        replace(action, verb=Verb.ROLL, reason=reasons[action.verb].format(action.reason))
         for action in by_name.values()
-        if action.name in meant and action.verb in (Verb.ADOPT, Verb.ROLL)
+        if action.name in meant and action.verb in reasons
     ]
     order = list(Kind)
     rolled.sort(key=lambda action: order.index(action.spec.kind) if action.spec else len(order))

@@ -11,12 +11,15 @@ from typing import Annotated, Any
 
 import typer
 
-EPILOG = (
-    "Examples:  raymq logs broker-a --follow  |  raymq logs --level warning --since 2h  |  raymq logs -n 0"
+from cluster.cli.help import examples
+
+EPILOG = examples(
+    "raymq logs broker-a --follow",
+    "raymq logs --level warning --since 2h",
+    "raymq logs --lines 0 --json > all.jsonl",
 )
 HEAD = ("time", "level", "logger", "event", "exception")
 STYLES = {"debug": "dim", "warning": "yellow", "error": "red", "critical": "bold red"}
-
 
 Actors = Annotated[
     list[str] | None,
