@@ -46,14 +46,19 @@ def up(
     embedded: bool = False,
     dry_run: bool = False,
     prune: bool = False,
+    broker_confs: Sequence[str | Path] = (),
 ) -> UpResult:
     """Make the cluster of a topology file be so, and give what serves.
 
     `embedded`: start Ray in this process, if it has none; it ends with the process or `leave_embedded`.
+    `broker_confs`: RocketMQ's files, each a broker in the place of the topology's own.
     Raises TopologyError or LaunchRefused (nothing was started), LaunchFailed, SessionFailed, HeadFailed.
     """
-    topology, source = load_with_source(file, overrides)
-    driver = Driver(topology, source, report or Report(), embedded=embedded, dry_run=dry_run, prune=prune)
+    report = report or Report()
+    topology, source = load_with_source(file, overrides, broker_confs)
+    for warning in source.warnings:
+        report.line(warning, "yellow")
+    driver = Driver(topology, source, report, embedded=embedded, dry_run=dry_run, prune=prune)
     return driver.up()
 
 
@@ -228,9 +233,11 @@ def run_up(
     *,
     dry_run: bool = False,
     prune: bool = False,
+    broker_confs: Sequence[str] = (),
 ) -> int:
     """`up` on a console; its last line is `READY` with the nameservers' addresses."""
-    result = up(file, overrides, report=ConsoleReport(console), dry_run=dry_run, prune=prune)
+    report = ConsoleReport(console)
+    result = up(file, overrides, report=report, dry_run=dry_run, prune=prune, broker_confs=broker_confs)
     if not dry_run:
         console.print(f"READY {';'.join(result.nameservers)}", highlight=False, soft_wrap=True)
     return 0
@@ -241,12 +248,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m cluster.launch", description=main.__doc__)
     parser.add_argument("topology", nargs="?", help="a topology file; default configs/local.yaml")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", dest="overrides")
+    parser.add_argument("--broker-conf", action="append", default=[], metavar="FILE", dest="broker_confs")
     parser.add_argument("--dry-run", action="store_true", help="print the plan and change nothing")
     parser.add_argument("--prune", action="store_true", help="remove actors that the topology no longer has")
     given = parser.parse_args(arguments)
     console = Console()
     return reported(
-        lambda: run_up(given.topology, given.overrides, console, dry_run=given.dry_run, prune=given.prune),
+        lambda: run_up(
+            given.topology,
+            given.overrides,
+            console,
+            dry_run=given.dry_run,
+            prune=given.prune,
+            broker_confs=given.broker_confs,
+        ),
         Console(stderr=True),
     )
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import yaml
 from pydantic import BaseModel, ValidationError
 
+from cluster.broker_conf import CLUSTER_KEY, ENTRY_KEYS, BrokerConf, carry_over, read_broker_conf
 from cluster.paths import home_of
 from cluster.topology import KeyPath, Problem, Topology, find_problems, show
 
@@ -26,17 +27,23 @@ class TopologyError(Exception):
 
 @dataclass(frozen=True)
 class Source:
-    """Where a topology's values come from: the file, the line of each key, and what `--set` put over it."""
+    """Where a topology's values come from: the file, the line of each key, what a broker.conf put in their
+    place and `--set` over them; and what is to be told about that.
+    """
 
     file: str
     lines: dict[KeyPath, int]
     overrides: dict[KeyPath, str]
+    carried: dict[KeyPath, str] = field(default_factory=dict)
+    warnings: list[str] = field(default_factory=list)
 
     def place(self, path: KeyPath) -> str:
         """File and line, or the `--set`, that gave the value at a key path, or the nearest key above it."""
         for length in range(len(path), -1, -1):
             if path[:length] in self.overrides:
                 return f"--set {self.overrides[path[:length]]}"
+            if path[:length] in self.carried:
+                return self.carried[path[:length]]
             if path[:length] in self.lines:
                 return f"{self.file}:{self.lines[path[:length]]}"
         return self.file
@@ -50,18 +57,25 @@ class Source:
         )
 
 
-def load_topology(file: str | Path | None = None, overrides: Sequence[str] = ()) -> Topology:
-    """Read, override and check a topology; raises TopologyError, and starts nothing."""
-    return load_with_source(file, overrides)[0]
+def load_topology(
+    file: str | Path | None = None, overrides: Sequence[str] = (), broker_confs: Sequence[str | Path] = ()
+) -> Topology:
+    """Read, override and check a topology; raises TopologyError, and starts nothing.
+
+    `broker_confs` are RocketMQ's files, each a broker in the place of the topology's own.
+    """
+    return load_with_source(file, overrides, broker_confs)[0]
 
 
 def load_with_source(
-    file: str | Path | None = None, overrides: Sequence[str] = ()
+    file: str | Path | None = None, overrides: Sequence[str] = (), broker_confs: Sequence[str | Path] = ()
 ) -> tuple[Topology, Source]:
     """As `load_topology`, with what is needed to name the place of a later problem."""
     path = find_file(file)
     data, lines = _read_yaml(path)
     source = Source(str(file or DEFAULT_TOPOLOGY), lines, {})
+    if broker_confs:
+        _carry_over(data, [read_broker_conf(Path(each)) for each in broker_confs], source)
     for override in overrides:
         _apply(data, override, source)
     try:
@@ -71,6 +85,21 @@ def load_with_source(
     if problems := find_problems(topology, home_of(topology.cluster)):
         raise source.error(problems)
     return topology, source
+
+
+def _carry_over(data: dict[str, Any], confs: Sequence[BrokerConf], source: Source) -> None:
+    try:
+        carry_over(data, confs)
+    except ValueError as error:
+        raise TopologyError(str(error)) from None
+    for index, conf in enumerate(confs):
+        source.carried[("brokers", index)] = conf.file
+        source.warnings.extend(conf.warnings)
+        for key in conf.lines:
+            source.carried[("brokers", index, ENTRY_KEYS.get(key, key))] = conf.place(key)
+            source.carried[("brokers", index, "settings", key)] = conf.place(key)
+            if key == CLUSTER_KEY:
+                source.carried[("cluster",)] = conf.place(key)
 
 
 def find_file(file: str | Path | None) -> Path:

@@ -12,6 +12,8 @@ EPILOG = examples(
     "raymq up",
     "raymq up configs/local.yaml --dry-run",
     "raymq up --set flush=async --set store_root=DIR",
+    "raymq up --broker-conf broker-a.conf --broker-conf broker-b.conf --dry-run",
+    "raymq up --broker-conf broker.conf --set brokers.broker-a.settings.adopt_store=true",
 )
 
 
@@ -25,6 +27,14 @@ def command(
             "--set",
             metavar="KEY=VALUE",
             help="Put a value over the file's: flush=async, brokers.broker-a.listen_port=0, store_root=DIR.",
+        ),
+    ] = None,
+    broker_confs: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--broker-conf",
+            metavar="FILE",
+            help="A broker.conf of RocketMQ: a broker in the place of the topology's own. May be given again.",
         ),
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and change nothing.")] = False,
@@ -44,7 +54,14 @@ def command(
     console = Console()
     raise typer.Exit(
         reported(
-            lambda: run_up(topology, overrides or [], console, dry_run=dry_run, prune=prune),
+            lambda: run_up(
+                topology,
+                overrides or [],
+                console,
+                dry_run=dry_run,
+                prune=prune,
+                broker_confs=broker_confs or [],
+            ),
             Console(stderr=True),
         )
     )

@@ -1,0 +1,169 @@
+"""RocketMQ's `broker.conf` carried over: each file is one broker of the topology.
+
+brokerName, listenPort, brokerIP1, bindAddress, storePathRootDir   →  the broker's entry
+brokerClusterName                                                  →  the topology's cluster
+keys of settings that RayMQ has                                    →  the entry's settings, as they are
+keys that would make another store or promise, or open a door      →  an error
+all others                                                         →  a warning with their name
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from actors.broker.settings import BrokerSettings
+from actors.broker.settings_text import names_by_key
+from actors.remoting.properties_text import located_properties
+from cluster.topology import ADDRESS_KEYS
+from store.settings import StoreSettings
+
+ENTRY_KEYS = {
+    "brokerName": "name",
+    "listenPort": "listen_port",
+    "brokerIP1": "advertised_host",
+    "bindAddress": "listen_host",
+    "storePathRootDir": "store",
+}
+CLUSTER_KEY = "brokerClusterName"
+NAMESERVERS_KEY = "namesrvAddr"
+FLUSH_KEY = "flushDiskType"
+DEFAULT_NAME = "broker-a"
+
+_Accepts = Callable[[str], bool]
+
+
+def _off(value: str) -> bool:
+    return value.lower() in ("", "false")
+
+
+def _is(*accepted: str) -> _Accepts:
+    return lambda value: value.lower() in {each.lower() for each in accepted}
+
+
+_OTHER_STORE = "the store would be of another format, which RayMQ neither reads nor writes"
+_NO_REPLICAS = "RayMQ has no replicas yet: a broker is its group's only master"
+_NO_ACCESS_CONTROL = "RayMQ has no access control yet: whoever reaches the port could do everything"
+
+REFUSED: Mapping[str, tuple[_Accepts, str]] = {
+    "storeType": (_is("default", ""), _OTHER_STORE),
+    "enableConsumeQueueExt": (_off, _OTHER_STORE),
+    "enableLmq": (_off, _OTHER_STORE),
+    "enableMultiDispatch": (_off, _OTHER_STORE),
+    "duplicationEnable": (_off, _OTHER_STORE),
+    "rocksdbCQDoubleWriteEnable": (_off, _OTHER_STORE),
+    "messageStorePlugIn": (_is(""), _OTHER_STORE),
+    "enableDLegerCommitLog": (_off, _OTHER_STORE),
+    "enableControllerMode": (_off, _NO_REPLICAS),
+    "brokerRole": (_is("ASYNC_MASTER", ""), _NO_REPLICAS),
+    "brokerId": (_is("0"), _NO_REPLICAS),
+    "aclEnable": (_off, _NO_ACCESS_CONTROL),
+    "authenticationEnabled": (_off, _NO_ACCESS_CONTROL),
+    "authorizationEnabled": (_off, _NO_ACCESS_CONTROL),
+}
+"""Keys that may not be passed over: which of their values change nothing, and why no other is taken."""
+
+STORE_PLACES = {
+    "storePathConsumeQueue": "consumequeue",
+    "storePathIndex": "index",
+    "storeCheckpoint": "checkpoint",
+    "abortFile": "abort",
+}
+"""Where RocketMQ keeps these below the root; RayMQ keeps them nowhere else."""
+
+
+@dataclass
+class BrokerConf:
+    """What one file says; `lines` are those of the entry's and of its settings' keys."""
+
+    file: str
+    cluster: str | None = None
+    entry: dict[str, Any] = field(default_factory=dict)
+    settings: dict[str, str] = field(default_factory=dict)
+    lines: dict[str, int] = field(default_factory=dict)
+    warnings: list[str] = field(default_factory=list)
+    errors: list[str] = field(default_factory=list)
+
+    def place(self, key: str) -> str:
+        """File and line of a key."""
+        return f"{self.file}:{self.lines[key]}" if key in self.lines else self.file
+
+
+def read_broker_conf(path: Path) -> BrokerConf:
+    """Read one file. What cannot be is in `errors`, each with its place; raises nothing."""
+    conf = BrokerConf(str(path))
+    try:
+        located = list(located_properties(path.read_text("utf-8")))
+    except (OSError, UnicodeDecodeError, ValueError) as error:
+        conf.errors.append(f"{path}: cannot be read: {error}")
+        return conf
+    values = {key: value.strip() for _, key, value in located}
+    conf.lines = {key: line for line, key, _ in located}
+    for key, value in values.items():
+        _take(conf, key, value)
+    _check_places(conf, values)
+    conf.entry.setdefault("name", DEFAULT_NAME)
+    if conf.settings:
+        conf.entry["settings"] = conf.settings
+    if FLUSH_KEY not in values:
+        conf.warnings.append(
+            f"{conf.file}: {FLUSH_KEY} is not set: RocketMQ would acknowledge before the disk has it "
+            "(ASYNC_FLUSH), RayMQ does as the topology's `flush` says"
+        )
+    return conf
+
+
+def _take(conf: BrokerConf, key: str, value: str) -> None:
+    if key in REFUSED:
+        accepts, reason = REFUSED[key]
+        if not accepts(value):
+            conf.errors.append(f"{conf.place(key)}: {key}={value} cannot be carried over: {reason}")
+    elif key == CLUSTER_KEY:
+        conf.cluster = value
+    elif key in ENTRY_KEYS:
+        conf.entry[ENTRY_KEYS[key]] = int(value) if key == "listenPort" and value.isdecimal() else value
+    elif key == NAMESERVERS_KEY:
+        conf.warnings.append(
+            f"{conf.place(key)}: {key}={value} is passed over: the broker registers with the topology's own "
+            "nameservers; point clients there"
+        )
+    elif key in ADDRESS_KEYS:
+        conf.errors.append(
+            f"{conf.place(key)}: {key}: give it by the topology's own key: {ADDRESS_KEYS[key]}"
+        )
+    elif key in _setting_keys():
+        conf.settings[key] = value
+    elif key not in STORE_PLACES:
+        near = difflib.get_close_matches(key, sorted({*_setting_keys(), *ENTRY_KEYS, CLUSTER_KEY}), 1, 0.85)
+        hint = f"; did you mean {near[0]}?" if near else ""
+        conf.warnings.append(f"{conf.place(key)}: {key} is passed over: RayMQ has no such setting{hint}")
+
+
+def _setting_keys() -> set[str]:
+    return names_by_key(BrokerSettings).keys() | names_by_key(StoreSettings).keys()
+
+
+def _check_places(conf: BrokerConf, values: Mapping[str, str]) -> None:
+    root = PurePosixPath(values.get("storePathRootDir", ""))
+    for key, name in STORE_PLACES.items():
+        if key in values and PurePosixPath(values[key]) != root / name:
+            conf.errors.append(
+                f"{conf.place(key)}: {key}={values[key]} cannot be carried over: RayMQ keeps it at "
+                f"{root / name}; move it there and take the key out"
+            )
+
+
+def carry_over(data: dict[str, Any], confs: Sequence[BrokerConf]) -> None:
+    """Put the brokers of these files in the place of a topology's. Raises ValueError, a line a problem."""
+    problems = [problem for conf in confs for problem in conf.errors]
+    clusters = {conf.cluster: conf for conf in confs if conf.cluster is not None}
+    if len(clusters) > 1:
+        said = ", ".join(f"{name} ({conf.place(CLUSTER_KEY)})" for name, conf in clusters.items())
+        problems.append(f"the brokers are of one cluster, but {CLUSTER_KEY} is {said}")
+    if problems:
+        raise ValueError("\n".join(problems))
+    data["brokers"] = [conf.entry for conf in confs]
+    data.update({"cluster": name for name in clusters})

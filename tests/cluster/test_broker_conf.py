@@ -1,0 +1,177 @@
+"""RocketMQ's broker.conf carried over: what it says is done, and what is not done is told."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from actors.broker.settings import BrokerSettings
+from cluster import launch
+from cluster.plan import Kind, Plan
+from cluster.specs import make_specs
+from cluster.topology_file import TopologyError, load_with_source
+
+# As it stands in production: comments, a namesrv list, thread pools, and what RocketMQ's own pages suggest.
+PRODUCTION = """\
+# Licensed to the Apache Software Foundation (ASF) under one or more
+brokerClusterName = orders-prod
+brokerName = broker-a
+brokerId = 0
+namesrvAddr = 10.1.0.11:9876;10.1.0.12:9876
+brokerIP1 = 10.1.0.21
+listenPort = 10911
+
+deleteWhen = 04;16
+fileReservedTime = 120
+diskMaxUsedSpaceRatio = 88
+brokerRole = ASYNC_MASTER
+flushDiskType = ASYNC_FLUSH
+storePathRootDir = /data/rocketmq/store
+storePathCommitLog = /data/rocketmq/store/commitlog
+storePathConsumeQueue = /data/rocketmq/store/consumequeue
+storePathIndex = /data/rocketmq/store/index
+mapedFileSizeCommitLog = 1073741824
+mappedFileSizeConsumeQueue = 6000000
+maxMessageSize = 65536
+autoCreateTopicEnable = false
+messageDelayLevel = 1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h
+sendMessageThreadPoolNums = 128
+useEpollNativeSelector = true
+aclEnable = false
+"""
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("RAYMQ_HOME", str(tmp_path / "home"))
+    return tmp_path / "home"
+
+
+@pytest.fixture
+def conf(tmp_path: Path):
+    def write(text: str, name: str = "broker.conf") -> Path:
+        path = tmp_path / name
+        path.write_text(text)
+        return path
+
+    return write
+
+
+def specs_of(home: Path, *confs: Path, overrides: tuple[str, ...] = ()) -> tuple[list[Any], list[str]]:
+    topology, source = load_with_source(None, overrides, confs)
+    specs = make_specs(topology, home, {}, source)
+    return [spec for spec in specs if spec.kind is Kind.BROKER], source.warnings
+
+
+def refusal(*confs: Path, overrides: tuple[str, ...] = ()) -> str:
+    with pytest.raises(TopologyError) as caught:
+        specs_of(Path("home"), *confs, overrides=overrides)
+    return str(caught.value)
+
+
+def test_a_production_file_becomes_a_broker_with_its_settings(home: Path, conf) -> None:
+    path = conf(PRODUCTION)
+    (spec,), warnings = specs_of(home, path)
+    assert (spec.name, spec.cluster) == ("broker-a-0", "orders-prod")
+    assert (spec.listen, spec.advertised) == (("127.0.0.1", 10911), ("10.1.0.21", 10911))
+    settings = BrokerSettings.model_validate(spec.settings)
+    assert settings.store_root == Path("/data/rocketmq/store")
+    assert settings.auto_create_topics is False
+    store = settings.store
+    assert (store.flush, store.delete_when_h, store.file_reserved_time_h) == ("async", "04;16", 120)
+    assert (store.disk_max_used_percent, store.max_message_bytes) == (88, 65536)
+    assert len(store.delay_levels_ms()) == 19
+    assert warnings == [
+        f"{path}:5: namesrvAddr=10.1.0.11:9876;10.1.0.12:9876 is passed over: the broker registers with the "
+        "topology's own nameservers; point clients there",
+        f"{path}:18: mapedFileSizeCommitLog is passed over: RayMQ has no such setting; did you mean "
+        "mappedFileSizeCommitLog?",
+        f"{path}:23: sendMessageThreadPoolNums is passed over: RayMQ has no such setting",
+        f"{path}:24: useEpollNativeSelector is passed over: RayMQ has no such setting",
+    ]
+
+
+def test_the_file_that_rocketmqs_store_was_written_with(home: Path, clean_store) -> None:
+    (spec,), warnings = specs_of(home, clean_store().broker_conf)
+    settings = BrokerSettings.model_validate(spec.settings)
+    assert spec.listen == ("127.0.0.1", 30921)
+    assert settings.store.commit_log_file_bytes == 1 << 20  # given twice: the last one stands
+    assert (settings.store.index_slots, settings.store.file_reserved_time_h) == (5000, 720)
+    assert any("timerWheelEnable is passed over" in warning for warning in warnings)
+
+
+def test_several_files_are_several_brokers_and_set_goes_over_them(home: Path, conf) -> None:
+    first = conf("brokerName=broker-a\nlistenPort=10911\nflushDiskType=SYNC_FLUSH", "a.conf")
+    second = conf("brokerName=broker-b\nlistenPort=10921\nflushDiskType=SYNC_FLUSH", "b.conf")
+    overrides = ("brokers.broker-b.settings.fileReservedTime=24", "brokers.broker-a.listen_port=0")
+    specs, warnings = specs_of(home, first, second, overrides=overrides)
+    assert [(spec.name, spec.listen[1]) for spec in specs] == [("broker-a-0", 0), ("broker-b-0", 10921)]
+    assert specs[1].settings["store"]["file_reserved_time_h"] == 24
+    assert warnings == []
+
+
+def test_where_the_disk_is_not_waited_for_in_rocketmq_it_is_told(home: Path, conf) -> None:
+    (spec,), warnings = specs_of(home, conf("brokerName=broker-a"))
+    assert spec.settings["store"]["flush"] == "sync"
+    assert "flushDiskType is not set: RocketMQ would acknowledge before the disk has it" in warnings[0]
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("storeType=defaultRocksDB", "the store would be of another format"),
+        ("enableConsumeQueueExt=true", "the store would be of another format"),
+        ("enableDLegerCommitLog=true", "the store would be of another format"),
+        ("brokerRole=SLAVE", "RayMQ has no replicas yet"),
+        ("brokerId=1", "RayMQ has no replicas yet"),
+        ("aclEnable=true", "RayMQ has no access control yet"),
+        ("storePathIndex=/fast/index", "RayMQ keeps it at /s/index; move it there"),
+    ],
+)
+def test_what_may_not_be_passed_over_is_refused_with_its_line(conf, line: str, message: str) -> None:
+    path = conf(f"# a comment\nstorePathRootDir=/s\n{line}\n")
+    text = refusal(path)
+    assert text.startswith(f"{path}:3: {line} cannot be carried over: ")
+    assert message in text
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("a=1\nfileReservedTime=soon", ":2: brokers[0].settings.fileReservedTime: 'soon'"),
+        ("deleteWhen=25", ":1: brokers[0].settings.deleteWhen: '25' is no list of hours"),
+        ("listenPort=99999", ":1: brokers[0].listen_port: 99999 is over the greatest value, 65535"),
+        ("listenPort=9876", ":1: brokers[0].listen_port: 127.0.0.1:9876 is the address of nameservers[0]"),
+        ("brokerName=a/b", ":1: brokers[0].name: 'a/b' cannot be a name"),
+        ("\nrebalancers=x:1", ":2: rebalancers: give it by the topology's own key: rebalancers"),
+        ("a=\\u1", "cannot be read: line 1: a backslash and u"),
+    ],
+)
+def test_a_wrong_value_is_told_with_the_line_of_the_file(conf, text: str, message: str) -> None:
+    path = conf(text)
+    assert f"{path}{message}" in refusal(path).replace(f"{path}: cannot", f"{path}cannot")
+
+
+def test_files_of_two_clusters_and_missing_ones_are_refused(conf, tmp_path: Path) -> None:
+    first = conf("brokerClusterName=one", "a.conf")
+    second = conf("brokerClusterName=two\nbrokerName=b", "b.conf")
+    assert f"brokerClusterName is one ({first}:1), two ({second}:1)" in refusal(first, second)
+    assert "absent.conf: cannot be read" in refusal(tmp_path / "absent.conf")
+
+
+def test_up_tells_what_is_passed_over_before_anything_else(
+    conf, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked: list[Any] = []
+    monkeypatch.setattr(launch.Driver, "up", lambda self: asked.append(self.topology) or _nothing())
+    path = conf("brokerName=b\nflushDiskType=SYNC_FLUSH\nnoSuchKey=1")
+    launch.run_up(None, [], Console(width=200), dry_run=True, broker_confs=[str(path)])
+    assert capsys.readouterr().out.startswith(f"{path}:3: noSuchKey is passed over")
+    assert [broker.name for broker in asked[0].brokers] == ["b"]
+
+
+def _nothing() -> launch.UpResult:
+    return launch.UpResult(Plan([], []), [], launch.Mode.STARTED)
