@@ -1,0 +1,60 @@
+"""The C++ client, through the PyPI package `rocketmq` 0.4.4, on both sides.
+
+Without its batches: RocketMQ 5.3.3 stores what they carry as empty messages.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.compat.conftest import Names
+from tests.compat.peers import Peer
+
+pytestmark = pytest.mark.java
+
+PACKAGE = "rocketmq==0.4.4"
+PROGRAM = Path(__file__).with_name("librocketmq_program.py")
+TIMEOUT_S = 180
+
+
+def run_program(nameserver: str, topic: str, group: str, home: Path) -> Any:
+    """Run the program in an environment of its own, without this folder: other modules have the same name."""
+    uv = shutil.which("uv")
+    if uv is None:
+        pytest.skip("uv is not on the PATH: it makes the environment that this client needs")
+    command = [uv, "run", "--no-project", "--python", "3.11", "--with", PACKAGE, "python", "-P", str(PROGRAM)]
+    done = subprocess.run(
+        [*command, nameserver, topic, group],
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        check=False,
+        cwd=home,
+        env={**os.environ, "UV_CACHE_DIR": uv_cache(uv), "HOME": str(home)},
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def uv_cache(uv: str) -> str:
+    """Where uv keeps packages: the program's home is elsewhere, as the library writes its logs there."""
+    return subprocess.run([uv, "cache", "dir"], capture_output=True, text=True, check=True).stdout.strip()
+
+
+def test_a_cpp_client_sends_and_receives(peer: Peer, topic: str, names: Names, tmp_path: Path) -> None:
+    report = run_program(peer.nameserver_address, topic, names.group(), tmp_path)
+
+    assert report["sent"] == {"sync": ["OK"] * 10, "orderly": "OK", "async": ["OK"]}
+    expected = sorted(
+        [f"k{number}", "odd" if number % 2 else "even", f"body {number}", str(number)] for number in range(13)
+    )
+    assert report["pushed"] == expected
+    assert report["in_order"] == [fields for fields in expected if fields[1] == "odd"]
+    assert report["pulled"] == sorted(f"body {number}" for number in range(13))
