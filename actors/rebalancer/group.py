@@ -32,6 +32,7 @@ from actors.remoting.codes import ResponseCode
 from actors.remoting.errors import Refused
 from actors.remoting.groups import GrantedQueue, GroupMembers, SyncGroupReply, SyncGroupRequest
 from store.message.message_queue import MessageQueue
+from store.message.validate import RETRY_TOPIC_PREFIX
 
 NS_PER_MS: Final = 1_000_000
 
@@ -215,7 +216,7 @@ class Group:
         for client_id, member in self._members.items():
             if client_id == request.client_id or member.is_leaving:
                 continue
-            if member.subscriptions != request.subscriptions:
+            if _own(member.subscriptions) != _own(request.subscriptions):
                 raise Refused(
                     ResponseCode.SUBSCRIPTION_DIFFERS,
                     f"group {self.name!r}: {request.client_id} subscribes to "
@@ -379,6 +380,11 @@ class Group:
             self._recovering_until_ns = max(self._recovering_until_ns, now_ns + lease_ms * NS_PER_MS)
             self._self_subscriptions = {}
         self._change()
+
+
+def _own(subscriptions: Mapping[str, str]) -> dict[str, str]:
+    """Without the group's retry topic: members that only pull have no use for it."""
+    return {topic: text for topic, text in subscriptions.items() if not topic.startswith(RETRY_TOPIC_PREFIX)}
 
 
 def _has_lost_its_lease(request: SyncGroupRequest) -> bool:

@@ -192,7 +192,7 @@ def make_strategy(text: str) -> AllocateMessageQueueStrategy:
     """The strategy of this name, ours or RocketMQ's; raises ValueError where there is none.
 
     `averagely`, `averagely_by_circle`, `consistent_hash`, `machine_room:ROOM,ROOM`,
-    `machine_room_nearby[:INNER]`.
+    `machine_room_nearby[:INNER]`, `config:TOPIC/BROKER/ID,TOPIC/BROKER/ID`.
     """
     name, _, argument = text.partition(":")
     name = name.lower()
@@ -202,10 +202,19 @@ def make_strategy(text: str) -> AllocateMessageQueueStrategy:
         return AllocateMessageQueueByMachineRoom([room.strip() for room in argument.split(",")])
     if name == "machine_room_nearby":
         return AllocateMachineRoomNearby(make_strategy(argument or "averagely"))
+    if name == "config" and argument:
+        return AllocateMessageQueueByConfig([_queue(part) for part in argument.split(",")])
     raise ValueError(
         f"no strategy is named {text!r}: averagely, averagely_by_circle, consistent_hash, "
-        f"machine_room:ROOM,… and machine_room_nearby[:INNER] are"
+        f"machine_room:ROOM,…, machine_room_nearby[:INNER] and config:TOPIC/BROKER/ID,… are"
     )
+
+
+def _queue(text: str) -> MessageQueue:
+    parts = text.strip().split("/")
+    if len(parts) != 3 or not all(parts) or not parts[2].isdecimal():
+        raise ValueError(f"{text.strip()!r} is no queue: TOPIC/BROKER/ID, such as orders/broker-a/0")
+    return MessageQueue(parts[0], parts[1], int(parts[2]))
 
 
 _PLAIN: Final[Mapping[str, AllocateMessageQueueStrategy]] = {

@@ -5,9 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
+from actors.rebalancer.strategies import make_strategy
 from cluster.client.errors import ConfigInvalid
+
+if TYPE_CHECKING:
+    from cluster.client.hooks import CallHook, ConsumeHook, SendHook
 
 Nameservers = str | Sequence[str] | Callable[[], Sequence[str]]
 """`"host:port;host:port"`, a list of such, or a function that gives the list (asked again at each
@@ -19,6 +23,9 @@ NAMESERVERS_ENV = "RAYMQ_NAMESERVERS"
 
 KIB = 1024
 MIB = 1024 * 1024
+
+Compression = Literal["zlib", "lz4", "zstd"]
+COMPRESSION_LEVELS = {"zlib": range(10), "lz4": range(17), "zstd": range(1, 23)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +41,7 @@ class ClientConfig:
     route_refresh_ms: int = 30_000
     heartbeat_ms: int = 30_000
     sticky_broker_ms: int = 120_000
+    call_hooks: Sequence[CallHook] = ()
 
     def addresses(self) -> list[str]:
         """The nameservers' addresses now; raises ConfigInvalid when there is none."""
@@ -51,6 +59,10 @@ class ProducerConfig(ClientConfig):
 
     `send_timeout_ms` bounds a send to any queue, retries included; `delivery_timeout_ms` one that has its
     own queue (sharding key, selector, table), long enough for a broker to be restarted.
+
+    A body of `compress_over_bytes` or more is compressed (`compression` None: never); the limit of
+    `max_message_bytes` is for what is left of it. Batches and tables go as they are.
+    `send_latency_fault_enable`: sends to any queue pass over brokers that were slow or failed.
     """
 
     group: str = "DEFAULT_PRODUCER"
@@ -59,30 +71,61 @@ class ProducerConfig(ClientConfig):
     retry_times_when_send_failed: int = 2
     default_topic_queue_nums: int = 4
     max_message_bytes: int = 4 * MIB
+    compress_over_bytes: int = 4 * KIB
+    compression: Compression | None = "zlib"
+    compression_level: int = 5
+    send_latency_fault_enable: bool = False
     table_batch_bytes: int = 1 * MIB
     table_buffer_bytes: int = 48 * MIB
+    send_hooks: Sequence[SendHook] = ()
 
     def __post_init__(self) -> None:
         """Refuse what cannot work."""
         require_positive(
-            self, "send_timeout_ms", "delivery_timeout_ms", "table_batch_bytes", "table_buffer_bytes"
+            self,
+            "send_timeout_ms",
+            "delivery_timeout_ms",
+            "max_message_bytes",
+            "compress_over_bytes",
+            "table_batch_bytes",
+            "table_buffer_bytes",
         )
+        self._check_compression()
+
+    def _check_compression(self) -> None:
+        if self.compression is None:
+            return
+        levels = COMPRESSION_LEVELS.get(self.compression)
+        if levels is None:
+            known = ", ".join(COMPRESSION_LEVELS)
+            raise ConfigInvalid(f"compression is {self.compression!r}: give one of {known}, or None")
+        if self.compression_level not in levels:
+            raise ConfigInvalid(
+                f"compression_level is {self.compression_level}: "
+                f"{self.compression} has {levels[0]} to {levels[-1]}"
+            )
 
 
-AutoOffset = Literal["earliest", "latest"]
+AutoOffset = Literal["earliest", "latest", "timestamp"]
+AUTO_OFFSETS: tuple[AutoOffset, ...] = ("earliest", "latest", "timestamp")
 
 
 @dataclass(frozen=True, slots=True)
 class ConsumerConfig(ClientConfig):
     """Settings of both consumers.
 
-    `consume_from`: where a group without a committed offset begins. `lease_ms`: after how long without a word
+    `consume_from`: where a group without a committed offset begins; with "timestamp" at the first message
+    stored at `consume_timestamp_ms` (since the epoch; None: half an hour before it begins, as RocketMQ does)
+    or later. `strategy` names how the group shares its queues out: `averagely`, `averagely_by_circle`,
+    `consistent_hash`, `machine_room:ROOM,…`, `machine_room_nearby[:INNER]`, `config:TOPIC/BROKER/ID,…`; the
+    group's first member decides. `lease_ms`: after how long without a word
     from this member its queues may be given to another. `max_poll_interval_ms`: how long a polled batch may
     be worked on before its queue is given away.
     """
 
     group: str = "DEFAULT_CONSUMER"
     consume_from: AutoOffset = "earliest"
+    consume_timestamp_ms: int | None = None
     auto_commit: bool = True
     commit_interval_ms: int = 5_000
     lease_ms: int = 15_000
@@ -101,8 +144,19 @@ class ConsumerConfig(ClientConfig):
         require_positive(
             self, "commit_interval_ms", "lease_ms", "sync_interval_ms", "fetch_bytes", "prefetch_bytes"
         )
-        if self.consume_from not in ("earliest", "latest"):
-            raise ConfigInvalid(f"consume_from is {self.consume_from!r}: give 'earliest' or 'latest'")
+        if self.consume_from not in AUTO_OFFSETS:
+            raise ConfigInvalid(
+                f"consume_from is {self.consume_from!r}: give 'earliest', 'latest' or 'timestamp'"
+            )
+        if self.consume_timestamp_ms is not None and self.consume_from != "timestamp":
+            raise ConfigInvalid(
+                f"consume_timestamp_ms is given with consume_from={self.consume_from!r}: make it 'timestamp'"
+            )
+        if self.strategy is not None:
+            try:
+                make_strategy(self.strategy)
+            except ValueError as error:
+                raise ConfigInvalid(f"strategy: {error}") from error
         if self.sync_interval_ms * 2 > self.lease_ms:
             raise ConfigInvalid(
                 f"sync_interval_ms {self.sync_interval_ms} is over half of lease_ms {self.lease_ms}: "
@@ -114,20 +168,43 @@ class ConsumerConfig(ClientConfig):
 class PushConfig(ConsumerConfig):
     """Settings of a push consumer; `consume_threads` listeners run at once, each with ≤ `consume_batch`
     messages.
+
+    A queue is fetched no further while it has `max_cached_messages`, `max_cached_bytes`, or a span of
+    `max_offset_span` offsets from the first unfinished message to the last (RocketMQ pullThresholdForQueue,
+    pullThresholdSizeForQueue, consumeConcurrentlyMaxSpan); what `max_cached_…_for_topic` allows, the topic's
+    queues here share (RocketMQ pullThresholdForTopic, pullThresholdSizeForTopic). Messages on which a
+    listener has worked for `consume_timeout_ms` are sent back to the broker, to come again later (RocketMQ
+    consumeTimeout).
     """
 
     consume_threads: int = 20
     consume_batch: int = 1
     max_cached_messages: int = 1_000
     max_cached_bytes: int = 100 * MIB
+    max_cached_messages_for_topic: int | None = None
+    max_cached_bytes_for_topic: int | None = None
+    max_offset_span: int = 2_000
     max_reconsume_times: int = 16
     retry_backoff_ms: Sequence[int] = field(default=(100, 500, 1_000, 5_000, 10_000, 30_000))
-    fetch_bytes: int = 256 * KIB
+    consume_timeout_ms: int = 15 * 60_000
+    fetch_bytes: int = 1 * MIB
+    consume_hooks: Sequence[ConsumeHook] = ()
 
     def __post_init__(self) -> None:
         """Refuse what cannot work."""
         ConsumerConfig.__post_init__(self)
-        require_positive(self, "consume_threads", "consume_batch", "max_cached_messages", "max_cached_bytes")
+        require_positive(
+            self,
+            "consume_threads",
+            "consume_batch",
+            "max_cached_messages",
+            "max_cached_bytes",
+            "max_offset_span",
+            "consume_timeout_ms",
+        )
+        for name in ("max_cached_messages_for_topic", "max_cached_bytes_for_topic"):
+            if getattr(self, name) is not None:
+                require_positive(self, name)
         if not self.retry_backoff_ms:
             raise ConfigInvalid("retry_backoff_ms is empty: give at least one delay")
 

@@ -17,6 +17,7 @@ from cluster.client.core.producer_core import ProducerCore, as_message, chooser,
 from cluster.client.core.sender import Choose
 from cluster.client.core.table_send import TableSender
 from cluster.client.errors import ClientClosed
+from cluster.client.hooks import SendContext
 from cluster.client.results import SendResult, TableReceipt
 from cluster.client.selectors import MessageQueueSelector
 from store.clock import Clock
@@ -69,7 +70,9 @@ class Producer:
         clock: Clock | None = None,
     ) -> None:
         self._core = ProducerCore(producer_config(nameservers, group, config), clock)
-        self._connections = DirectConnections(self._core.config.request_timeout_ms)
+        self._connections = DirectConnections(
+            self._core.config.request_timeout_ms, self._core.config.call_hooks
+        )
         self._opening = threading.Lock()
         self._thread: LoopThread | None = None
         self._tables: TableSender
@@ -125,8 +128,27 @@ class Producer:
         thread = self._thread or self._opened()
         ready = as_message(message, body, tags, keys, properties)
         choose = chooser(ready, sharding_key, queue, selector, argument)
-        outbound = self._core.factory.message(ready)
-        return self._send(thread, outbound, choose, self._core.timeout_ms(choose, timeout_ms))
+        timeout_ms = self._core.timeout_ms(choose, timeout_ms)
+        outbound, context = self._core.ready(ready)
+        if context is None:
+            return self._send(thread, outbound, choose, timeout_ms)
+        return self._send_watched(thread, outbound, choose, timeout_ms, context)
+
+    def _send_watched(
+        self,
+        thread: LoopThread,
+        outbound: Outbound,
+        choose: Choose | None,
+        timeout_ms: int,
+        context: SendContext,
+    ) -> SendResult:
+        try:
+            result = self._send(thread, outbound, choose, timeout_ms)
+        except Exception as error:
+            self._core.hooks.after(context, None, error)
+            raise
+        self._core.hooks.after(context, result)
+        return result
 
     def _send(
         self, thread: LoopThread, outbound: Outbound, choose: Choose | None, timeout_ms: int
@@ -164,7 +186,9 @@ class Producer:
         choose = chooser(ready, sharding_key, queue, selector, argument)
         promise = _Promise()
         timeout_ms = self._core.timeout_ms(choose, timeout_ms)
-        thread.post(self._core.sender.start, self._core.factory.message(ready), choose, timeout_ms, promise)
+        outbound, context = self._core.ready(ready)
+        outcome = self._core.watched(promise, context)
+        thread.post(self._core.sender.start, outbound, choose, timeout_ms, outcome)
         return promise.future
 
     def send_batch(
@@ -180,9 +204,12 @@ class Producer:
         `msg_id` and `offset_msg_id` of the result are comma-joined, `queue_offset` is the first message's.
         """
         thread = self._opened()
-        outbound = self._core.factory.batch(messages)
+        outbound, context = self._core.ready_batch(messages)
         choose = chooser(messages[0], sharding_key, queue, None, None)
-        return self._send(thread, outbound, choose, self._core.timeout_ms(choose, timeout_ms))
+        timeout_ms = self._core.timeout_ms(choose, timeout_ms)
+        if context is None:
+            return self._send(thread, outbound, choose, timeout_ms)
+        return self._send_watched(thread, outbound, choose, timeout_ms, context)
 
     def send_oneway(
         self,
@@ -194,12 +221,15 @@ class Producer:
         properties: dict[str, str] | None = None,
         sharding_key: str | None = None,
         queue: MessageQueue | None = None,
+        selector: MessageQueueSelector | None = None,
+        argument: object = None,
     ) -> None:
         """Send without wanting an answer: fast, and lost without a word when the broker is away."""
         thread = self._opened()
         ready = as_message(message, body, tags, keys, properties)
-        choose = chooser(ready, sharding_key, queue, None, None)
-        thread.run(self._core.oneway(self._core.factory.message(ready), choose))
+        choose = chooser(ready, sharding_key, queue, selector, argument)
+        outbound, context = self._core.ready(ready, is_oneway=True)
+        thread.run(self._core.oneway(outbound, choose, context))
 
     def send_many(
         self,

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Protocol
 
+from cluster.client.errors import ConfigInvalid
 from store.message.message import Message
 from store.message.message_queue import MessageQueue
 from store.message.tags import java_hash
@@ -29,12 +30,17 @@ def queue_index(key: str, count: int) -> int:
     return abs(java_hash(key)) % count  # Java truncates towards zero, so |h % n| = |h| % n
 
 
-def select_by_hash(queues: Sequence[MessageQueue], message: Message, argument: object) -> MessageQueue:
-    """Equal arguments (as text) go to one queue, in the order in which they are sent."""
-    return queues[queue_index(str(argument), len(queues))]
+class SelectMessageQueueByHash:
+    """Equal arguments (as text) go to one queue, in the order in which they are sent. RocketMQ
+    SelectMessageQueueByHash.
+    """
+
+    def __call__(self, queues: Sequence[MessageQueue], message: Message, argument: object) -> MessageQueue:
+        """Give the queue of `argument`."""
+        return queues[queue_index(str(argument), len(queues))]
 
 
-class SelectByRandom:
+class SelectMessageQueueByRandom:
     """Any queue, by a seeded generator. RocketMQ SelectMessageQueueByRandom."""
 
     def __init__(self, seed: int | None = None) -> None:
@@ -43,6 +49,36 @@ class SelectByRandom:
     def __call__(self, queues: Sequence[MessageQueue], message: Message, argument: object) -> MessageQueue:
         """Give a random one of `queues`."""
         return self._random.choice(queues)
+
+
+class SelectMessageQueueByMachineRoom:
+    """Queues of brokers in the given rooms, in turn; with an argument (as text) the one of its hash.
+
+    A broker `room@name` stands in `room` (as for AllocateMessageQueueByMachineRoom). RocketMQ has a class of
+    this name that selects nothing.
+    """
+
+    def __init__(self, rooms: Collection[str]) -> None:
+        self._rooms = frozenset(rooms)
+        self._turns = RoundRobin()
+
+    def __call__(self, queues: Sequence[MessageQueue], message: Message, argument: object) -> MessageQueue:
+        """Give one of the rooms' queues. Raises ConfigInvalid where they have none."""
+        near = [queue for queue in queues if self._is_near(queue.broker_name)]
+        if not near:
+            rooms = ", ".join(sorted(self._rooms))
+            brokers = ", ".join(sorted({queue.broker_name for queue in queues}))
+            raise ConfigInvalid(
+                f"no queue of topic {message.topic!r} is in the rooms {rooms}; its brokers are {brokers} "
+                "(a broker in a room is named room@name)"
+            )
+        if argument is None:
+            return self._turns.choose(near)
+        return near[queue_index(str(argument), len(near))]
+
+    def _is_near(self, broker_name: str) -> bool:
+        room, at, _ = broker_name.partition("@")
+        return bool(at) and room in self._rooms
 
 
 class RoundRobin:

@@ -37,15 +37,24 @@ def encode_batch(messages: Iterable[Message]) -> bytes:
     """The body of a batch request. Raises MessageIllegal when a message's properties are over the limit."""
     parts: list[bytes] = []
     for message in messages:
-        properties = encode_properties(message.properties)
-        if len(properties) > MAX_PROPERTIES_BYTES:
-            raise MessageIllegal(
-                f"properties of {len(properties):,} bytes are over the limit of {MAX_PROPERTIES_BYTES:,}"
-            )
-        size_bytes = MIN_ELEMENT_BYTES + len(message.body) + len(properties)
-        parts.append(_HEADER.pack(size_bytes, 0, 0, message.flag, len(message.body)))
-        parts += (message.body, _SHORT.pack(len(properties)), properties)
+        append_element(parts, message.flag, message.body, encode_properties(message.properties))
     return b"".join(parts)
+
+
+def append_element(parts: list[bytes], flag: int, body: bytes, properties: bytes) -> None:
+    """One message of a batch, behind what `parts` has. Raises MessageIllegal as `encode_batch` does."""
+    properties_bytes, body_bytes = len(properties), len(body)
+    if properties_bytes > MAX_PROPERTIES_BYTES:
+        raise MessageIllegal(
+            f"properties of {properties_bytes:,} bytes are over the limit of {MAX_PROPERTIES_BYTES:,}"
+        )
+    size_bytes = MIN_ELEMENT_BYTES + body_bytes + properties_bytes
+    parts += (
+        _HEADER.pack(size_bytes, 0, 0, flag, body_bytes),
+        body,
+        _SHORT.pack(properties_bytes),
+        properties,
+    )
 
 
 def decode_batch(body: Buffer) -> list[BatchElement]:

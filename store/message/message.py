@@ -35,9 +35,9 @@ class Message:
         self.properties = dict(properties) if properties else {}
         self.flag = flag
         if tags is not None:
-            self.tags = tags
+            self.properties[MessageConst.TAGS] = tags
         if keys is not None:
-            self.keys = keys if isinstance(keys, str) else KEY_SEPARATOR.join(keys)
+            self.properties[MessageConst.KEYS] = keys if isinstance(keys, str) else KEY_SEPARATOR.join(keys)
         if delay_level:
             self.delay_level = delay_level
 

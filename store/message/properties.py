@@ -12,6 +12,8 @@ from store.errors import MessageIllegal
 
 NAME_VALUE_SEPARATOR = "\x01"
 PROPERTY_SEPARATOR = "\x02"
+_NO_VALUE = NAME_VALUE_SEPARATOR + PROPERTY_SEPARATOR
+_NO_NAME = PROPERTY_SEPARATOR + NAME_VALUE_SEPARATOR
 
 
 class MessageConst:
@@ -65,6 +67,23 @@ def encode_properties(properties: Mapping[str, str]) -> bytes:
     Raises MessageIllegal when a name holds either separator or a value holds 0x02: it would be read back as
     another property.
     """
+    text = "".join(
+        [f"{name}{NAME_VALUE_SEPARATOR}{value}{PROPERTY_SEPARATOR}" for name, value in properties.items()]
+    )
+    pairs = len(properties)
+    if (
+        text.count(NAME_VALUE_SEPARATOR) != pairs
+        or text.count(PROPERTY_SEPARATOR) != pairs
+        or _NO_VALUE in text
+        or _NO_NAME in text
+        or text.startswith(NAME_VALUE_SEPARATOR)
+    ):
+        text = _with_care(properties)
+    return text.encode("utf-8", "replace")  # a lone surrogate becomes "?", as in Java
+
+
+def _with_care(properties: Mapping[str, str]) -> str:
+    """The same where a name or a value is empty or holds a separator, which nearly none does."""
     parts: list[str] = []
     for name, value in properties.items():
         if not name or not value:
@@ -74,7 +93,7 @@ def encode_properties(properties: Mapping[str, str]) -> bytes:
                 f"property {name!r} holds a separator character (0x01 or 0x02): leave it out"
             )
         parts.append(f"{name}{NAME_VALUE_SEPARATOR}{value}{PROPERTY_SEPARATOR}")
-    return "".join(parts).encode("utf-8", "replace")  # a lone surrogate becomes "?", as in Java
+    return "".join(parts)
 
 
 def decode_properties(encoded: bytes) -> dict[str, str]:

@@ -8,10 +8,13 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Generic, Self, TypeVar
 
-from cluster.client.config import Nameservers, ProducerConfig
+from cluster.client.config import KIB, Nameservers, ProducerConfig
+from cluster.client.core.outbound import Outbound
 from cluster.client.core.producer_core import ProducerCore, as_message, chooser, producer_config
+from cluster.client.core.sender import Choose
 from cluster.client.core.table_send import TableSender
 from cluster.client.errors import ClientClosed
+from cluster.client.hooks import SendContext
 from cluster.client.results import SendResult, TableReceipt
 from cluster.client.selectors import MessageQueueSelector
 from store.clock import Clock
@@ -24,6 +27,10 @@ if TYPE_CHECKING:
     from cluster.client.core.table_columns import TableColumns
 
 T = TypeVar("T")
+Ready = tuple[Outbound, SendContext | None]
+
+# From here on a body is compressed in a thread: the loop would stand still for milliseconds.
+COMPRESS_APART_BYTES = 64 * KIB
 
 
 class Promise(Generic[T]):
@@ -114,10 +121,22 @@ class Producer:
         """
         ready = as_message(message, body, tags, keys, properties)
         choose = chooser(ready, sharding_key, queue, selector, argument)
-        outbound = self._opened().factory.message(ready)
-        future: asyncio.Future[SendResult] = asyncio.get_running_loop().create_future()
         timeout_ms = self._core.timeout_ms(choose, timeout_ms)
-        self._core.sender.start(outbound, choose, timeout_ms, Promise(future))
+        return await self._send(*await self._ready(ready), choose, timeout_ms)
+
+    async def _ready(self, message: Message, *, is_oneway: bool = False) -> Ready:
+        core = self._opened()
+        config = core.config
+        if config.compression is not None and len(message.body) >= COMPRESS_APART_BYTES:
+            return await asyncio.to_thread(core.ready, message, is_oneway=is_oneway)
+        return core.ready(message, is_oneway=is_oneway)
+
+    async def _send(
+        self, outbound: Outbound, context: SendContext | None, choose: Choose | None, timeout_ms: int
+    ) -> SendResult:
+        future: asyncio.Future[SendResult] = asyncio.get_running_loop().create_future()
+        outcome = self._core.watched(Promise(future), context)
+        self._core.sender.start(outbound, choose, timeout_ms, outcome)
         return await future
 
     async def send_batch(
@@ -132,12 +151,9 @@ class Producer:
 
         `msg_id` and `offset_msg_id` of the result are comma-joined, `queue_offset` is the first message's.
         """
-        outbound = self._opened().factory.batch(messages)
+        ready = self._opened().ready_batch(messages)
         choose = chooser(messages[0], sharding_key, queue, None, None)
-        future: asyncio.Future[SendResult] = asyncio.get_running_loop().create_future()
-        timeout_ms = self._core.timeout_ms(choose, timeout_ms)
-        self._core.sender.start(outbound, choose, timeout_ms, Promise(future))
-        return await future
+        return await self._send(*ready, choose, self._core.timeout_ms(choose, timeout_ms))
 
     async def send_oneway(
         self,
@@ -149,11 +165,14 @@ class Producer:
         properties: dict[str, str] | None = None,
         sharding_key: str | None = None,
         queue: MessageQueue | None = None,
+        selector: MessageQueueSelector | None = None,
+        argument: object = None,
     ) -> None:
         """Send without wanting an answer: fast, and lost without a word when the broker is away."""
         ready = as_message(message, body, tags, keys, properties)
-        choose = chooser(ready, sharding_key, queue, None, None)
-        await self._opened().oneway(self._core.factory.message(ready), choose)
+        choose = chooser(ready, sharding_key, queue, selector, argument)
+        outbound, context = await self._ready(ready, is_oneway=True)
+        await self._core.oneway(outbound, choose, context)
 
     async def send_many(
         self,

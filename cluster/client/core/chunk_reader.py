@@ -8,10 +8,9 @@ from cluster.client.core.fetcher import Chunk
 from cluster.client.errors import DataDamaged
 from store.errors import MessageIllegal, RecordDamaged
 from store.message.buffers import Buffer
-from store.message.compression import plain_body
+from store.message.fetched import decode_messages
 from store.message.message import MessageExt
-from store.message.record import QUEUE_OFFSET, TOTAL_SIZE, decode_record
-from store.message.sys_flag import COMPRESSED
+from store.message.record import QUEUE_OFFSET, TOTAL_SIZE
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -30,6 +29,7 @@ class ChunkReader:
         self._wanted_tags = wanted_tags
         self._position = 0
         self._rows: pa.RecordBatch | None = None
+        self._data: bytes | None = None
 
     @property
     def is_exhausted(self) -> bool:
@@ -39,25 +39,24 @@ class ChunkReader:
     def take_messages(self, count: int) -> list[MessageExt]:
         """The next messages, at most `count`, bodies as their producer gave them. Raises DataDamaged."""
         self._skip_rows_taken()
+        data = self._data
+        if data is None:
+            # Out of bytes each part of a record is cut in one step; out of the frame's memory it takes three.
+            data = self._data = bytes(self.chunk.records)
+        wanted, queue = self._wanted_tags, self.chunk.queue
         messages: list[MessageExt] = []
-        records, position = self.chunk.records, self._position
-        end = len(records)
-        wanted = self._wanted_tags
-        broker_name = self.chunk.queue.broker_name
         try:
-            while position < end and len(messages) < count:
-                message = decode_record(records, position, broker_name=broker_name)
-                position += message.store_size
-                self.next_offset = message.queue_offset + 1
-                if wanted is None or message.tags in wanted:
-                    if message.sys_flag & COMPRESSED:
-                        message.body = plain_body(message)
-                    messages.append(message)
+            while len(messages) < count and self._position < len(data):
+                run, position = decode_messages(
+                    data, self._position, count - len(messages), queue.topic, queue.broker_name
+                )
+                self.next_offset = run[-1].queue_offset + 1
+                self._moved_to(position)
+                messages += run if wanted is None else [each for each in run if each.tags in wanted]
         except (RecordDamaged, MessageIllegal) as error:
             if not messages:
                 raise self._damaged(error) from error
             # What came before it is handed out first; the next call meets it again.
-        self._moved_to(position)
         return messages
 
     def take_rows(self, count: int, columns: list[str] | None) -> pa.RecordBatch:

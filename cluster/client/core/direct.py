@@ -13,6 +13,7 @@ import socket
 import struct
 import threading
 import time
+from collections.abc import Sequence
 
 from actors.remoting.client import parse_address
 from actors.remoting.codes import FLAG_RESPONSE
@@ -24,7 +25,9 @@ from actors.remoting.command import (
     append_command,
     decode_command,
 )
-from actors.remoting.errors import Closed, ConnectFailed, ProtocolError, TimedOut
+from actors.remoting.errors import Closed, ConnectFailed, ProtocolError, RemotingError, TimedOut
+from cluster.client.core.hooked_calls import after_call, before_call
+from cluster.client.hooks import CallHook
 
 RECEIVE_BYTES = 64 * 1024
 # After so long unused, a connection is looked at before it is trusted: the broker closes idle ones.
@@ -110,14 +113,27 @@ class DirectConnection:
 class DirectConnections:
     """Connections by address, as many as threads send at once; the one used last is taken first."""
 
-    def __init__(self, connect_timeout_ms: int) -> None:
+    def __init__(self, connect_timeout_ms: int, hooks: Sequence[CallHook] = ()) -> None:
         self._connect_timeout_ms = connect_timeout_ms
+        self._hooks = hooks
         self._idle: dict[str, list[DirectConnection]] = {}
         self._lock = threading.Lock()
         self._is_closed = False
 
     def exchange(self, address: str, command: RemotingCommand, timeout_ms: int) -> RemotingCommand:
-        """The answer. Raises ConnectFailed, TimedOut, Closed."""
+        """The answer. Raises ConnectFailed, TimedOut, Closed, and what a hook raises before the call."""
+        if not self._hooks:
+            return self._exchange(address, command, timeout_ms)
+        before_call(self._hooks, address, command)
+        try:
+            answer = self._exchange(address, command, timeout_ms)
+        except RemotingError as error:
+            after_call(self._hooks, address, command, error)
+            raise
+        after_call(self._hooks, address, command, answer)
+        return answer
+
+    def _exchange(self, address: str, command: RemotingCommand, timeout_ms: int) -> RemotingCommand:
         connection = self._taken(address)
         if connection is None:
             connection = DirectConnection(address, min(self._connect_timeout_ms, timeout_ms))

@@ -17,6 +17,7 @@ from actors.remoting.groups import HeartbeatData
 from actors.remoting.hub import RemotingLimits
 from actors.remoting.table import RequestTable
 from cluster.client.config import MIB, ClientConfig
+from cluster.client.core.hooked_calls import HookedRemotingClient
 from cluster.client.core.nameservers import Nameservers
 from cluster.client.core.route_table import RouteTable
 from cluster.client.core.routes import TopicRoute
@@ -75,7 +76,11 @@ class ClientInstance:
         self.config = config
         self.clock: Clock = clock or SystemClock()
         self.client_id = unique_client_id(self.clock, config.instance_name)
-        self.remoting = RemotingClient(self.clock, table, LIMITS)
+        self.remoting = (
+            HookedRemotingClient(self.clock, table, LIMITS, config.call_hooks)
+            if config.call_hooks
+            else RemotingClient(self.clock, table, LIMITS)
+        )
         self.nameservers = Nameservers(self.remoting, config.addresses, config.request_timeout_ms)
         self.routes = RouteTable(
             self.nameservers,

@@ -22,15 +22,19 @@ from cluster.client.core.route_table import AUTO_CREATE_TOPIC
 from cluster.client.errors import ConfigInvalid, MessageRejected
 from store.clock import Clock
 from store.errors import MessageIllegal
-from store.message.batch import encode_batch
+from store.message.batch import append_element
+from store.message.compression import MAX_PLAIN_BYTES, compress
 from store.message.message import Message
-from store.message.message_id import UniqKeyGenerator
+from store.message.message_id import SEQUENCE_HEX, UniqKeyGenerator
 from store.message.properties import MessageConst, encode_properties
+from store.message.sys_flag import COMPRESSION_LZ4, COMPRESSION_ZLIB, COMPRESSION_ZSTD
 from store.message.validate import check_body, check_group, check_properties, check_topic
 
 # As plain numbers: an enum's attribute costs more on the hot path.
 _ONE = int(RequestCode.SEND_MESSAGE_V2)
 _BATCH = int(RequestCode.SEND_BATCH_MESSAGE)
+
+_COMPRESSIONS = {"zlib": COMPRESSION_ZLIB, "lz4": COMPRESSION_LZ4, "zstd": COMPRESSION_ZSTD}
 
 # The broker adds MSG_REGION, TRACE_ON and CLUSTER to what a client sends.
 BROKER_PROPERTIES_BYTES = 128
@@ -48,6 +52,7 @@ class Outbound(NamedTuple):
     properties: str
     body: bytes
     msg_id: str
+    sys_flag: int = 0
 
     def command(self, queue_id: int) -> RemotingCommand:
         """The request that puts it into the queue with this id. A new one for each attempt."""
@@ -57,7 +62,7 @@ class Outbound(NamedTuple):
             "c": AUTO_CREATE_TOPIC,
             "d": self.queue_nums,
             "e": str(queue_id),
-            "f": "0",
+            "f": str(self.sys_flag),
             "g": str(self.born_timestamp),
             "h": str(self.flag),
             "i": self.properties,
@@ -86,11 +91,27 @@ class OutboundFactory:
         """The request that sends one message. Raises MessageRejected when the broker would refuse it."""
         try:
             self.check_topic(message.topic)
-            check_body(message.body, self._config.max_message_bytes)
+            body, sys_flag = self._compressed(message.body)
+            check_body(body, self._config.max_message_bytes)
             properties, msg_id = self._properties(message)
         except MessageIllegal as error:
             raise rejected(error) from error
-        return self._outbound(message.topic, _ONE, message.flag, properties, message.body, msg_id)
+        return self._outbound(message.topic, _ONE, message.flag, properties, body, msg_id, sys_flag)
+
+    def _compressed(self, body: bytes) -> tuple[bytes, int]:
+        """The body as it is sent, and the sysFlag that says how. Raises MessageIllegal for one that no
+        consumer would inflate.
+        """
+        config = self._config
+        if len(body) < config.compress_over_bytes or config.compression is None:
+            return body, 0
+        if len(body) > MAX_PLAIN_BYTES:
+            raise MessageIllegal(
+                f"body of {len(body):,} bytes is over {MAX_PLAIN_BYTES:,}, to which consumers inflate one: "
+                "send it in pieces"
+            )
+        packed, sys_flag = compress(body, _COMPRESSIONS[config.compression], config.compression_level)
+        return (packed, sys_flag) if len(packed) < len(body) else (body, 0)
 
     def batch(self, messages: Sequence[Message]) -> Outbound:
         """The request that stores `messages` in one queue, all or nothing. Raises MessageRejected,
@@ -99,27 +120,40 @@ class OutboundFactory:
         if not messages:
             raise ConfigInvalid("the batch is empty: give at least one message")
         topic = messages[0].topic
-        ids = []
         try:
             self.check_topic(topic)
-            ready = []
-            for message in messages:
-                self._check_member(message, topic)
-                _, msg_id = self._properties(message)
-                ids.append(msg_id)
-                ready.append(self._with_id(message, msg_id))
-            body = encode_batch(ready)
+            body, ids = self._batch_body(messages, topic)
             check_body(body, self._config.max_message_bytes)
         except MessageIllegal as error:
             raise rejected(error) from error
         return self._outbound(topic, _BATCH, 0, "", body, ",".join(ids))
 
-    def _check_member(self, message: Message, topic: str) -> None:
-        if message.topic != topic:
-            raise MessageIllegal(f"the batch holds topics {topic!r} and {message.topic!r}: send them apart")
-        if message.delay_level:
-            raise MessageIllegal("a delayed message cannot be part of a batch: send it alone")
-        check_body(message.body, self._config.max_message_bytes)
+    def _batch_body(self, messages: Sequence[Message], topic: str) -> tuple[bytes, list[str]]:
+        max_bytes = self._config.max_message_bytes
+        new_ids = self.uniq_keys.next_block(len(messages))
+        prefix, number = new_ids.prefix, new_ids.first
+        parts: list[bytes] = []
+        ids: list[str] = []
+        for message in messages:
+            body, properties = message.body, message.properties
+            if message.topic != topic:
+                raise MessageIllegal(
+                    f"the batch holds topics {topic!r} and {message.topic!r}: send them apart"
+                )
+            if MessageConst.DELAY in properties and message.delay_level:
+                raise MessageIllegal("a delayed message cannot be part of a batch: send it alone")
+            if not 0 < len(body) <= max_bytes:
+                check_body(body, max_bytes)
+            encoded = encode_properties(properties)
+            msg_id = properties.get(MessageConst.UNIQ_KEY)
+            if msg_id is None:
+                msg_id = f"{prefix}{number:0{SEQUENCE_HEX}X}"
+                encoded += f"{MessageConst.UNIQ_KEY}\x01{msg_id}\x02".encode()
+            number += 1
+            ids.append(msg_id)
+            check_properties(encoded, BROKER_PROPERTIES_BYTES)
+            append_element(parts, message.flag, body, encoded)
+        return b"".join(parts), ids
 
     def check_topic(self, topic: str) -> None:
         """Raise MessageIllegal unless `topic` is a possible name; remembers those that are."""
@@ -128,12 +162,18 @@ class OutboundFactory:
             self._checked_topics.add(topic)
 
     def _outbound(
-        self, topic: str, code: int, flag: int, properties: str, body: bytes, msg_id: str
+        self,
+        topic: str,
+        code: int,
+        flag: int,
+        properties: str,
+        body: bytes,
+        msg_id: str,
+        sys_flag: int = 0,
     ) -> Outbound:
         now_ms = self._clock.wall_ms()
-        return Outbound(
-            topic, code, self._config.group, self._queue_nums, now_ms, flag, properties, body, msg_id
-        )
+        group, queue_nums = self._config.group, self._queue_nums
+        return Outbound(topic, code, group, queue_nums, now_ms, flag, properties, body, msg_id, sys_flag)
 
     def _properties(self, message: Message) -> tuple[str, str]:
         """The property text with its UNIQ_KEY. The caller's message stays as it is: it may be sent again."""
@@ -149,13 +189,6 @@ class OutboundFactory:
         encoded = encode_properties(properties)
         check_properties(encoded, BROKER_PROPERTIES_BYTES + len(added))
         return encoded.decode() + added, msg_id
-
-    @staticmethod
-    def _with_id(message: Message, msg_id: str) -> Message:
-        if MessageConst.UNIQ_KEY in message.properties:
-            return message
-        properties = {**message.properties, MessageConst.UNIQ_KEY: msg_id}
-        return Message(message.topic, message.body, properties=properties, flag=message.flag)
 
 
 def rejected(error: MessageIllegal) -> MessageRejected:

@@ -8,12 +8,15 @@ from dataclasses import replace
 
 from actors.remoting.groups import HeartbeatData
 from cluster.client.config import Nameservers, ProducerConfig
+from cluster.client.core.faults import MQFaultStrategy
+from cluster.client.core.hooked_sends import HookedOutcome, SendHooks
 from cluster.client.core.instance import ClientInstance
 from cluster.client.core.lanes import Lanes
 from cluster.client.core.outbound import Outbound, OutboundFactory
 from cluster.client.core.routes import TopicRoute
-from cluster.client.core.sender import Choose, Sender
+from cluster.client.core.sender import Choose, Outcome, Sender
 from cluster.client.errors import ClientError, ConfigInvalid
+from cluster.client.hooks import SendContext
 from cluster.client.selectors import MessageQueueSelector, RoundRobin, queue_index
 from store.clock import Clock, SystemClock
 from store.logs import get_logger
@@ -45,6 +48,7 @@ class ProducerCore:
         self.config = config
         self.clock: Clock = clock or SystemClock()
         self.factory = OutboundFactory(config, self.clock)
+        self.hooks = SendHooks(config)
         self.instance: ClientInstance
         self.sender: Sender
         self.lanes: Lanes
@@ -60,8 +64,9 @@ class ProducerCore:
             on_route=self._on_route,
         )
         # At random, as RocketMQ's do: many short-lived producers must not all fill the first queue.
-        start = random.randrange(1 << 16)
-        self.sender = Sender(self.instance, config, RoundRobin(start))
+        turns = RoundRobin(random.randrange(1 << 16))
+        strategy = MQFaultStrategy(turns, self.clock, is_enabled=config.send_latency_fault_enable)
+        self.sender = Sender(self.instance, config, strategy)
         self.lanes = Lanes(self.instance, config)
         self.instance.start_route_refresh()
         self.instance.start_heartbeats(self._heartbeat, lambda: list(self._topics))
@@ -70,6 +75,32 @@ class ProducerCore:
         """Wait for what is under way – every send has its deadline –, then end the connections."""
         await self.sender.flush()
         await self.instance.close()
+
+    def ready(self, message: Message, *, is_oneway: bool = False) -> tuple[Outbound, SendContext | None]:
+        """The request that sends `message`, after the hooks have seen it. Raises MessageRejected."""
+        if not self.hooks:
+            return self.factory.message(message), None
+        context = self.hooks.before([message], is_oneway=is_oneway)
+        try:
+            return self.factory.message(context.messages[0]), context
+        except ClientError as error:
+            self.hooks.after(context, None, error)
+            raise
+
+    def ready_batch(self, messages: Sequence[Message]) -> tuple[Outbound, SendContext | None]:
+        """As `ready`, for a batch. Raises ConfigInvalid for an empty one."""
+        if not self.hooks or not messages:
+            return self.factory.batch(messages), None
+        context = self.hooks.before(messages)
+        try:
+            return self.factory.batch(context.messages), context
+        except ClientError as error:
+            self.hooks.after(context, None, error)
+            raise
+
+    def watched(self, outcome: Outcome, context: SendContext | None) -> Outcome:
+        """`outcome`, of which the hooks hear first."""
+        return outcome if context is None else HookedOutcome(outcome, self.hooks, context)
 
     def _on_route(self, route: TopicRoute) -> None:
         self._topics.add(route.topic)
@@ -85,9 +116,21 @@ class ProducerCore:
             return given_ms
         return self.config.send_timeout_ms if choose is None else self.config.delivery_timeout_ms
 
-    async def oneway(self, outbound: Outbound, choose: Choose | None) -> None:
+    async def oneway(
+        self, outbound: Outbound, choose: Choose | None, context: SendContext | None = None
+    ) -> None:
         """Send without wanting an answer."""
         instance = self.instance
+        try:
+            await self._oneway(instance, outbound, choose)
+        except Exception as error:
+            if context is not None:
+                self.hooks.after(context, None, error)
+            raise
+        if context is not None:
+            self.hooks.after(context)
+
+    async def _oneway(self, instance: ClientInstance, outbound: Outbound, choose: Choose | None) -> None:
         route = await instance.routes.get(outbound.topic)
         queue = choose(route) if choose is not None else self.sender.in_turn(route)
         address = instance.master_of(queue.topic, queue.broker_name)
@@ -147,6 +190,12 @@ def _selected(
     selector: MessageQueueSelector, message: Message, argument: object
 ) -> Callable[[TopicRoute], MessageQueue]:
     def choose(route: TopicRoute) -> MessageQueue:
-        return selector(_keyed(route), message, argument)
+        queue = selector(_keyed(route), message, argument)
+        if not isinstance(queue, MessageQueue) or queue.topic != message.topic:
+            raise ConfigInvalid(
+                f"the selector gave {queue!r} for a message of topic {message.topic!r}: "
+                "it must give one of the queues that it gets"
+            )
+        return queue
 
     return choose

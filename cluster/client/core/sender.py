@@ -1,7 +1,7 @@
 """Sending one request to one queue, and what is tried when that fails.
 
     unkeyed    any writable queue in turn; after a failure at most `retry_times_when_send_failed` others,
-               on another broker where there is one
+               on another broker where there is one; which brokers are passed over, `faults` says
     pinned     its own queue only (sharding key, selector, given queue), until the deadline: a broker that
     restarts is
                waited for, because another queue would break the order of the key
@@ -21,6 +21,7 @@ from actors.remoting.errors import RemotingError
 from cluster.client.config import ProducerConfig
 from cluster.client.core.backoff import Backoff
 from cluster.client.core.direct import DirectConnections
+from cluster.client.core.faults import MQFaultStrategy
 from cluster.client.core.instance import ClientInstance
 from cluster.client.core.outbound import Outbound
 from cluster.client.core.routes import TopicRoute
@@ -36,7 +37,6 @@ from cluster.client.errors import (
     refused,
 )
 from cluster.client.results import STATUS_OF_CODE, SendResult
-from cluster.client.selectors import RoundRobin
 from store.message.message_queue import MessageQueue
 
 Choose = Callable[[TopicRoute], MessageQueue]
@@ -71,10 +71,10 @@ def is_curable(error: ClientError) -> bool:
 class Sender:
     """Sends requests of one producer. Lives on its instance's loop."""
 
-    def __init__(self, instance: ClientInstance, config: ProducerConfig, turns: RoundRobin) -> None:
+    def __init__(self, instance: ClientInstance, config: ProducerConfig, strategy: MQFaultStrategy) -> None:
         self._instance = instance
         self._config = config
-        self._turns = turns
+        self._strategy = strategy
         self._pending = 0
         self._idle: asyncio.Future[None] | None = None
 
@@ -99,22 +99,21 @@ class Sender:
         """Send `outbound` to a queue in turn, or to the one that `choose` gives (pinned)."""
         instance = self._instance
         self._pending += 1
+        if instance.is_closed:
+            self._settle(outcome, None, ClientClosed("the producer is closed"))
+            return
         try:
-            if instance.is_closed:
-                raise ClientClosed("the producer is closed")
             route = instance.routes.peek(outbound.topic)
             if route is None:
                 self._go_slow(outbound, choose, timeout_ms, outcome, None, None)
                 return
             queue = self.in_turn(route) if choose is None else choose(route)
             address = instance.master_of(queue.topic, queue.broker_name)
+            self._attempt(outbound, choose, timeout_ms, outcome, queue, address)
         except BrokerUnreachable as error:
             self._go_slow(outbound, choose, timeout_ms, outcome, None, error)
-            return
-        except ClientError as error:
+        except Exception as error:  # noqa: BLE001 -- a selector or hook of the user's: told where it is awaited
             self._settle(outcome, None, error)
-            return
-        self._attempt(outbound, choose, timeout_ms, outcome, queue, address)
 
     def send_directly(
         self,
@@ -134,14 +133,32 @@ class Sender:
         try:
             queue = self.in_turn(route) if choose is None else choose(route)
             address = instance.master_of(queue.topic, queue.broker_name)
+            started_ms = self._started_ms()
             answer = connections.exchange(address, outbound.command(queue.queue_id), timeout_ms)
-            return self._result(answer, outbound, queue, address)
+            result = self._result(answer, outbound, queue, address)
+            self._note(queue, started_ms, None)
         except RemotingError as error:
-            return Unsent(queue, instance.translated(error))
+            translated = instance.translated(error)
+            self._note(queue, 0, translated)
+            return Unsent(queue, translated)
         except ClientError as error:
+            self._note(queue, 0, error)
             if not is_curable(error):
                 raise
             return Unsent(queue, error)
+        return result
+
+    def _started_ms(self) -> int:
+        return self._strategy.now_ms() if self._strategy.is_enabled else 0
+
+    def _note(self, queue: MessageQueue | None, started_ms: int, error: ClientError | None) -> None:
+        """Have the next choices take account of an attempt."""
+        if not self._strategy.is_enabled or queue is None:
+            return
+        if error is None:
+            self._strategy.took(queue.broker_name, started_ms)
+        else:
+            self._strategy.failed(queue.broker_name, error)
 
     def start_after(
         self, outbound: Outbound, choose: Choose | None, left_ms: int, unsent: Unsent, outcome: Outcome
@@ -168,9 +185,11 @@ class Sender:
             try:
                 result = self._result(answer, outbound, queue, address)
             except ClientError as error:
+                self._note(queue, started_ms, error)
                 left_ms = timeout_ms - (self._instance.now_ms() - started_ms)
                 self._go_slow(outbound, choose, left_ms, outcome, queue, error)
             else:
+                self._note(queue, started_ms, None)
                 self._settle(outcome, result, None)
 
         self._instance.remoting.invoke_callback(
@@ -220,10 +239,10 @@ class Sender:
                 raise _failed(outbound, attempts) from attempts[-1]
             try:
                 route = await self._instance.routes.get(outbound.topic)
-                queue = self._turns.choose(self._writable(route), queue.broker_name if queue else None)
+                queue = self._strategy.choose(self._writable(route), queue.broker_name if queue else None)
                 return await self._send(outbound, queue, left_ms)
             except ClientError as error:
-                await self._note(error, outbound.topic, attempts)
+                await self._keep(error, outbound.topic, attempts)
 
     async def _send_pinned(
         self, outbound: Outbound, choose: Choose, left_ms: int, attempts: list[ClientError]
@@ -241,14 +260,21 @@ class Sender:
                 queue = choose(await self._instance.routes.get(outbound.topic))
                 return await self._send(outbound, queue, max(left_ms, 1))
             except ClientError as error:
-                await self._note(error, outbound.topic, attempts)
+                await self._keep(error, outbound.topic, attempts)
 
     async def _send(self, outbound: Outbound, queue: MessageQueue, timeout_ms: int) -> SendResult:
-        address = self._instance.master_of(queue.topic, queue.broker_name)
-        answer = await self._instance.ask(address, outbound.command(queue.queue_id), timeout_ms)
-        return self._result(answer, outbound, queue, address)
+        started_ms = self._started_ms()
+        try:
+            address = self._instance.master_of(queue.topic, queue.broker_name)
+            answer = await self._instance.ask(address, outbound.command(queue.queue_id), timeout_ms)
+            result = self._result(answer, outbound, queue, address)
+        except ClientError as error:
+            self._note(queue, started_ms, error)
+            raise
+        self._note(queue, started_ms, None)
+        return result
 
-    async def _note(self, error: ClientError, topic: str, attempts: list[ClientError]) -> None:
+    async def _keep(self, error: ClientError, topic: str, attempts: list[ClientError]) -> None:
         """Keep a failure that another attempt may cure; raise any other."""
         if not is_curable(error):
             raise error
@@ -283,7 +309,7 @@ class Sender:
 
     def in_turn(self, route: TopicRoute) -> MessageQueue:
         """The next writable queue. Raises PermissionDenied when there is none."""
-        return self._turns.choose(self._writable(route))
+        return self._strategy.choose(self._writable(route))
 
     @staticmethod
     def _writable(route: TopicRoute) -> tuple[MessageQueue, ...]:

@@ -153,6 +153,25 @@ class TableSender:
         Raises MessageRejected for a row that no broker would take, TableSendFailed, and what finding a route
         raises.
         """
+        hooks = self._core.hooks
+        if not hooks:
+            return self._send(topic, columns, queue, stop)
+        context = hooks.before_table(topic, columns.rows)
+        try:
+            receipt = self._send(topic, columns, queue, stop)
+        except ClientError as error:
+            hooks.after(context, None, error)
+            raise
+        hooks.after(context, receipt)
+        return receipt
+
+    def _send(
+        self,
+        topic: str,
+        columns: TableColumns,
+        queue: MessageQueue | None,
+        stop: threading.Event | None,
+    ) -> TableReceipt:
         self._check_topic(topic)
         job = TableJob(topic, self._budget)
         try:

@@ -150,7 +150,7 @@ def test_the_async_face_sends_concurrently(cluster: Cluster) -> None:
 
 
 def test_a_message_that_no_broker_takes_is_refused_before_it_is_sent(cluster: Cluster) -> None:
-    with Producer(cluster.address, "sends") as producer:
+    with Producer(cluster.address, "sends", config=ProducerConfig(compression=None)) as producer:
         with pytest.raises(MessageRejected, match="4,194,305 bytes is over max_message_bytes 4,194,304"):
             producer.send("any", bytes(4 * 1024 * 1024 + 1))
         with pytest.raises(MessageRejected, match="empty"):

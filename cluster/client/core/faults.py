@@ -1,0 +1,97 @@
+"""Which broker to send to next: in turn, and with `send_latency_fault_enable` round those that are slow or
+failed (RocketMQ MQFaultStrategy and LatencyFaultTolerance, with the tables of 5.3.3).
+
+    a send took at least   50   100    550   1,800   3,000    5,000   15,000 ms
+    avoid the broker for    0     0  2,000   5,000   6,000   10,000   30,000 ms
+
+A send that failed counts as one of 10,000 ms. While every broker is to be avoided, one that can be reached is
+taken; while none can, any.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from cluster.client.errors import BrokerUnreachable, ClientError
+from cluster.client.selectors import RoundRobin
+from store.clock import Clock
+from store.message.message_queue import MessageQueue
+
+LATENCY_MAX_MS = (50, 100, 550, 1_800, 3_000, 5_000, 15_000)
+NOT_AVAILABLE_MS = (0, 0, 2_000, 5_000, 6_000, 10_000, 30_000)
+FAILED_COUNTS_AS_MS = 10_000
+
+
+def not_available_ms(latency_ms: float) -> int:
+    """For how long a broker that took so long is avoided."""
+    for least_ms, avoided_ms in zip(reversed(LATENCY_MAX_MS), reversed(NOT_AVAILABLE_MS), strict=True):
+        if latency_ms >= least_ms:
+            return avoided_ms
+    return 0
+
+
+@dataclass(slots=True)
+class FaultItem:
+    """What is held against one broker."""
+
+    latency_ms: float
+    available_from_ms: int
+    is_reachable: bool
+
+
+class LatencyFaultTolerance:
+    """The fault table. Times are monotonic milliseconds, given by the caller."""
+
+    def __init__(self) -> None:
+        self._items: dict[str, FaultItem] = {}
+
+    def update(self, broker_name: str, latency_ms: float, now_ms: int, *, is_reachable: bool) -> None:
+        """A send to this broker took so long, or counts as if it had."""
+        available_from_ms = now_ms + not_available_ms(latency_ms)
+        self._items[broker_name] = FaultItem(latency_ms, available_from_ms, is_reachable)
+
+    def is_available(self, broker_name: str, now_ms: int) -> bool:
+        """Whether there is no reason to avoid it now."""
+        item = self._items.get(broker_name)
+        return item is None or now_ms >= item.available_from_ms
+
+    def is_reachable(self, broker_name: str) -> bool:
+        """Whether the last connection to it worked."""
+        item = self._items.get(broker_name)
+        return item is None or item.is_reachable
+
+
+class MQFaultStrategy:
+    """Chooses queues for sends that may go anywhere. Safe for any thread."""
+
+    def __init__(self, turns: RoundRobin, clock: Clock, *, is_enabled: bool) -> None:
+        self.is_enabled = is_enabled
+        self.faults = LatencyFaultTolerance()
+        self._turns = turns
+        self._clock = clock
+
+    def now_ms(self) -> int:
+        """Monotonic milliseconds."""
+        return self._clock.monotonic_ns() // 1_000_000
+
+    def choose(self, queues: Sequence[MessageQueue], avoid_broker: str | None = None) -> MessageQueue:
+        """The next of `queues` (never empty), on another broker than `avoid_broker` where there is one."""
+        if not self.is_enabled:
+            return self._turns.choose(queues, avoid_broker)
+        now_ms, faults = self.now_ms(), self.faults
+        others = [queue for queue in queues if queue.broker_name != avoid_broker]
+        good = [queue for queue in others if faults.is_available(queue.broker_name, now_ms)]
+        reachable = good or [queue for queue in others if faults.is_reachable(queue.broker_name)]
+        return self._turns.choose(reachable or queues)
+
+    def took(self, broker_name: str, started_ms: int) -> None:
+        """A send that began then has succeeded."""
+        now_ms = self.now_ms()
+        self.faults.update(broker_name, now_ms - started_ms, now_ms, is_reachable=True)
+
+    def failed(self, broker_name: str, error: ClientError) -> None:
+        """A send has failed; only what another broker may cure is held against this one."""
+        if error.retriable:
+            is_reachable = not isinstance(error, BrokerUnreachable)
+            self.faults.update(broker_name, FAILED_COUNTS_AS_MS, self.now_ms(), is_reachable=is_reachable)

@@ -1,0 +1,138 @@
+"""Who looks on sees every send, every call of the listener and every request, and can break none of them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+
+from actors.remoting.codes import RequestCode
+from actors.remoting.command import RemotingCommand
+from actors.remoting.errors import RemotingError
+from cluster.client import Admin, Message, Producer, ProducerConfig, aio
+from cluster.client.errors import MessageRejected, SendFailed
+from cluster.client.hooks import SendContext
+
+from .conftest import Cluster
+
+
+class Traces:
+    """A send hook that adds a property and notes what comes of each send."""
+
+    def __init__(self) -> None:
+        self.ended: list[SendContext] = []
+
+    def before_send(self, context: SendContext) -> None:
+        for message in context.messages:
+            message.properties["trace"] = "t-1"
+        context.notes["seen"] = True
+
+    def after_send(self, context: SendContext) -> None:
+        assert context.notes["seen"]
+        self.ended.append(context)
+
+
+class Breaks:
+    """A hook that fails whenever it is called."""
+
+    def before_send(self, context: SendContext) -> None:
+        raise ZeroDivisionError
+
+    def after_send(self, context: SendContext) -> None:
+        raise ZeroDivisionError
+
+
+class Calls:
+    """A call hook that signs requests and keeps their codes."""
+
+    def __init__(self) -> None:
+        self.asked: list[int] = []
+        self.answered: list[int | None] = []
+
+    def before_call(self, address: str, command: RemotingCommand) -> None:
+        command.ext["Signature"] = "mine"
+        self.asked.append(command.code)
+
+    def after_call(
+        self, address: str, command: RemotingCommand, answer: RemotingCommand | RemotingError | None
+    ) -> None:
+        self.answered.append(answer.code if isinstance(answer, RemotingCommand) else None)
+
+
+def test_hooks_see_every_kind_of_send_and_may_add_properties(cluster: Cluster) -> None:
+    topic, traces = cluster.topic(queues=1), Traces()
+    config = ProducerConfig(send_hooks=[Breaks(), traces, Breaks()])
+    message = Message(topic, b"1", "tag")
+    with Producer(cluster.address, "hooked", config=config) as producer:
+        sent = producer.send(message)
+        later = producer.send_async(topic, b"2").result()
+        batch = producer.send_batch([message, message])
+        producer.send_oneway(message)
+        receipt = producer.send_many(topic, [b"5", b"6"])
+        with pytest.raises(MessageRejected):
+            producer.send(topic, b"")
+    assert message.properties == {"TAGS": "tag"}, "the caller's own message stays as it is"
+    assert [context.result for context in traces.ended[:3]] == [sent, later, batch]
+    oneway, table, failed = traces.ended[3:]
+    assert (oneway.is_oneway, oneway.result, oneway.error) == (True, None, None)
+    assert (table.rows, table.result) == (2, receipt)
+    assert isinstance(failed.error, MessageRejected)
+    with Admin(cluster.address) as admin:
+        assert admin.message_by_id(sent.offset_msg_id).properties["trace"] == "t-1"
+
+
+def test_the_async_face_has_the_same_hooks(cluster: Cluster) -> None:
+    topic, traces = cluster.topic(queues=1), Traces()
+
+    async def send() -> None:
+        config = ProducerConfig(send_hooks=[traces])
+        async with aio.Producer(cluster.address, "hooked", config=config) as producer:
+            results = [await producer.send(topic, b"1"), await producer.send_batch([Message(topic, b"2")])]
+            results.append(await producer.send(topic, b"long " * 100_000))
+            assert [context.result for context in traces.ended] == results
+
+    asyncio.run(send())
+
+
+def test_call_hooks_see_what_a_client_asks_and_may_sign_it(cluster: Cluster) -> None:
+    topic, calls = cluster.topic(queues=1), Calls()
+    with Producer(cluster.address, "hooked", config=ProducerConfig(call_hooks=[calls])) as producer:
+        producer.send(topic, b"over the loop")
+        producer.send(topic, b"over a connection of the caller's")
+        producer.send_oneway(topic, b"without an answer")
+        producer.flush()
+    wanted = [RequestCode.GET_ROUTEINFO_BY_TOPIC, *[RequestCode.SEND_MESSAGE_V2] * 3]
+    assert calls.asked == wanted
+    assert calls.answered == [0, 0, 0, None]
+
+
+def test_a_call_hook_that_fails_fails_its_request(cluster: Cluster) -> None:
+    class NoKey:
+        def before_call(self, address: str, command: RemotingCommand) -> None:
+            raise PermissionError("no key to sign with")
+
+        def after_call(self, address: str, command: RemotingCommand, answer: object) -> None:
+            raise AssertionError("nothing was sent")
+
+    config = ProducerConfig(call_hooks=[NoKey()])
+    with Producer(cluster.address, "hooked", config=config) as producer:
+        with pytest.raises(PermissionError, match="no key"):
+            producer.send(cluster.topic(), b"x")
+        producer.flush()
+
+
+def test_a_selector_that_fails_is_told_to_its_sender(cluster: Cluster) -> None:
+    topic = cluster.topic(queues=1)
+    selectors: list[tuple[Callable[..., object], str]] = [
+        (lambda queues, message, argument: queues[99], "out of range"),
+        (lambda queues, message, argument: "queue 1", "must give one of the queues"),
+    ]
+    with Producer(cluster.address, "hooked") as producer:
+        for selector, words in selectors * 2:  # without a route, and with one
+            for attempt in (producer.send, lambda *a, **k: producer.send_async(*a, **k).result(10)):
+                with pytest.raises(Exception, match=words) as failed:
+                    attempt(topic, b"x", selector=selector)
+                assert not isinstance(failed.value, SendFailed)
+            producer.send(topic, b"the producer lives")
+        producer.flush()
