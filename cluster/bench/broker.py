@@ -28,6 +28,19 @@ class BenchCluster:
     nameservers: str
     store: Path
     process: subprocess.Popen[str]
+    start_s: float
+    """How long it took from nothing to READY."""
+
+    def anonymous_bytes(self) -> int:
+        """The memory that is the process's own, not the page cache's (RssAnon)."""
+        status = Path(f"/proc/{self.process.pid}/status").read_text()
+        [line] = [line for line in status.splitlines() if line.startswith("RssAnon:")]
+        return int(line.split()[1]) * 1024
+
+    def kill(self) -> None:
+        """End it as a crash would."""
+        self.process.kill()
+        self.process.wait()
 
     def stop(self) -> None:
         """Shut the broker down in order."""
@@ -43,31 +56,45 @@ class BenchCluster:
 @contextmanager
 def bench_cluster(options: BenchOptions, flush: str | None = None) -> Iterator[BenchCluster]:
     """Give a fresh broker with `flush` (default: the options'); raises `BenchFailed` if it does not start."""
+    with bench_root(options) as root, running(root, flush or options.flush) as cluster:
+        yield cluster
+
+
+@contextmanager
+def bench_root(options: BenchOptions) -> Iterator[Path]:
+    """Give a directory for one bench's store; it is gone afterwards."""
     root = Path(tempfile.mkdtemp(prefix="raymq-bench-", dir=options.directory))
+    try:
+        yield root
+    finally:
+        shutil.rmtree(root)
+
+
+@contextmanager
+def running(root: Path, flush: str) -> Iterator[BenchCluster]:
+    """Give a broker on whatever store is below `root`; one that still runs afterwards is killed."""
     log_file = root / "broker.log"
     command = [
         sys.executable, "-m", "actors.standalone", "--store-root", str(root), "--nameserver-port", "0",
-        "--broker-port", "0", "--flush", flush or options.flush,
+        "--broker-port", "0", "--flush", flush,
     ]  # fmt: skip
     environment = {**os.environ, "PYTHONPATH": str(SOURCE_ROOT)}
+    started = time.perf_counter()
+    with log_file.open("w") as log:
+        # Its own session: Ctrl-C reaches only the bench, which then ends its broker in order.
+        process = subprocess.Popen(
+            command,
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            text=True,
+            start_new_session=True,
+        )
     try:
-        with log_file.open("w") as log:
-            # Its own session: Ctrl-C reaches only the bench, which then ends its broker in order.
-            process = subprocess.Popen(
-                command,
-                env=environment,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                text=True,
-                start_new_session=True,
-            )
-        try:
-            nameservers = _wait_until_ready(process, log_file)
-            yield BenchCluster(nameservers, root / "broker-a-0", process)
-        finally:
-            _end(process)
+        nameservers = _wait_until_ready(process, log_file)
+        yield BenchCluster(nameservers, root / "broker-a-0", process, time.perf_counter() - started)
     finally:
-        shutil.rmtree(root)
+        _end(process)
 
 
 def _wait_until_ready(process: subprocess.Popen[str], log_file: Path) -> str:
@@ -83,6 +110,11 @@ def _wait_until_ready(process: subprocess.Popen[str], log_file: Path) -> str:
                 break
     tail = "\n".join(log_file.read_text().splitlines()[-10:])
     raise BenchFailed(f"the broker was not ready within {START_TIMEOUT_S:g} s; its log ends:\n{tail}")
+
+
+def disk_bytes(directory: Path) -> int:
+    """What the files below a directory take on the disk."""
+    return sum(path.stat().st_blocks * 512 for path in directory.rglob("*"))
 
 
 def _end(process: subprocess.Popen[str]) -> None:

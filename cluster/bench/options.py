@@ -24,6 +24,10 @@ class BenchOptions:
     """How large a backlog is where a bench reads one."""
     log_bytes: int = 2 * 1024**3
     """How long a log is where a bench recovers one."""
+    queues: int = 20_000
+    """How many queues a broker has where a bench gives it many."""
+    backlog: int = 50_000_000
+    """How many messages lie in a log where a bench works on top of them."""
     directory: Path | None = None
     """Where stores are laid; None: the system's place for temporary files."""
     progress: Progress = lambda _: None

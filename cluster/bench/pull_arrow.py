@@ -49,12 +49,12 @@ def _measure(consumer: PullConsumer, messages: int, expected: int, seconds: floa
     started = time.perf_counter()
     while not passes or time.perf_counter() - started < seconds:
         consumer.seek_to_beginning()
-        total_bytes += _pull_once(consumer, messages, expected)
+        total_bytes += pull_once(consumer, messages, expected)
         passes += 1
     return Run(time.perf_counter() - started, passes * messages, total_bytes)
 
 
-def _pull_once(consumer: PullConsumer, messages: int, expected: int) -> int:
+def pull_once(consumer: PullConsumer, messages: int, expected: int) -> int:
     """Pull the whole backlog; gives the bytes of the bodies. Raises `BenchFailed` when they are not right."""
     count = total = body_bytes = 0
     while count < messages:

@@ -19,6 +19,8 @@ BENCHES = {
     "push": "A listener with up to 32 messages a call, every field read.",
     "spark-read": "Spark local[2] over mapped files: bodies summed, and all columns to noop.",
     "recovery": "A 2 GiB log: the scan alone, and with queues and index rebuilt.",
+    "many-queues": "Columns by send_table to 20,000 queues, and to 8; the start with them, memory, disk.",
+    "backlog": "Sends, pulls and starts of a broker with 50 M messages beside those of an empty one.",
     "machine": "The machine's own limits: memory, disk, sockets.",
 }
 """Name of a bench → what it measures; its module has the same name."""

@@ -43,11 +43,12 @@ def run(options: BenchOptions) -> list[BenchResult]:
 
 async def _measure(nameservers: str, bodies: list[bytes], options: BenchOptions) -> Run:
     async with Producer(nameservers) as producer:
-        await _send(producer, "warm", bodies, options.warm_up_s)
-        return await _send(producer, "bench", bodies, options.seconds)
+        await send_for(producer, "warm", bodies, options.warm_up_s)
+        return await send_for(producer, "bench", bodies, options.seconds)
 
 
-async def _send(producer: Producer, topic: str, bodies: list[bytes], seconds: float) -> Run:
+async def send_for(producer: Producer, topic: str, bodies: list[bytes], seconds: float) -> Run:
+    """Send single messages for `seconds`, CONCURRENT of them under way at any time."""
     taken_ms: list[float] = []
     started = time.perf_counter()
     deadline_s = started + seconds

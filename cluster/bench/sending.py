@@ -9,6 +9,7 @@ from cluster.bench.options import BenchFailed
 from cluster.client import Admin, Producer
 
 ARRIVAL_TIMEOUT_S = 60.0
+ARRIVAL_POLL_S = 0.02
 QUEUES = 8
 
 
@@ -18,13 +19,25 @@ def make_topic(nameservers: str, topic: str, queues: int = QUEUES) -> None:
         admin.create_topic(topic, queues=queues)
 
 
-def send_rounds(producer: Producer, topic: str, pool: MessagePool, first_round: int, seconds: float) -> int:
-    """Send the pool again and again, with new keys each time, for `seconds`; gives how many rounds it was."""
+def send_rounds(
+    producer: Producer,
+    topic: str,
+    pool: MessagePool,
+    first_round: int,
+    seconds: float,
+    *,
+    is_keyed: bool = True,
+) -> int:
+    """Send the pool again and again, with new keys each time, for `seconds`; gives how many rounds it was.
+
+    Rows go to queues by their key, or else in runs.
+    """
+    sharding_key = "keys" if is_keyed else None
     rounds = 0
     deadline_s = time.perf_counter() + seconds
-    while time.perf_counter() < deadline_s:
+    while not rounds or time.perf_counter() < deadline_s:
         producer.send_table(
-            topic, pool.stamp(first_round + rounds), keys="keys", tags="tags", sharding_key="keys"
+            topic, pool.stamp(first_round + rounds), keys="keys", tags="tags", sharding_key=sharding_key
         )
         rounds += 1
     return rounds
@@ -40,6 +53,11 @@ def fill(nameservers: str, topic: str, pool: MessagePool, rounds: int, queues: i
     return rounds * pool.rows
 
 
+def readable(admin: Admin, topic: str) -> list[int]:
+    """How many messages can be read of each queue of `topic`; one request, however many queues there are."""
+    return [queue.max_offset - queue.min_offset for body in admin.splits(topic) for queue in body.queues]
+
+
 def await_arrival(nameservers: str, topic: str, messages: int, last_key: str | None) -> None:
     """Wait until all messages can be found by offset and the last one by its key; raises `BenchFailed`.
 
@@ -48,8 +66,7 @@ def await_arrival(nameservers: str, topic: str, messages: int, last_key: str | N
     deadline_s = time.monotonic() + ARRIVAL_TIMEOUT_S
     with Admin(nameservers) as admin:
         while True:
-            ends, begins = admin.end_offsets(topic), admin.beginning_offsets(topic)
-            there = sum(ends.values()) - sum(begins.values())
+            there = sum(readable(admin, topic))
             if there > messages:
                 raise BenchFailed(f"{topic} holds {there:,} messages, {messages:,} were acknowledged")
             if there == messages and (last_key is None or admin.messages_by_key(topic, last_key)):
@@ -59,3 +76,4 @@ def await_arrival(nameservers: str, topic: str, messages: int, last_key: str | N
                     f"after {ARRIVAL_TIMEOUT_S:g} s {topic} holds {there:,} of {messages:,} acknowledged"
                     f" messages, or the key {last_key} is not in the index"
                 )
+            time.sleep(ARRIVAL_POLL_S)

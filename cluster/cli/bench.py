@@ -39,6 +39,12 @@ def command(
     ] = 4_000_000,
     log_bytes: Annotated[int, typer.Option(min=1, help="How long a log is where one is recovered.")] = 2
     * 1024**3,
+    queues: Annotated[
+        int, typer.Option(min=8, max=60_000, help="How many queues a broker has where it has many.")
+    ] = 20_000,
+    backlog: Annotated[
+        int, typer.Option(min=1000, help="How many messages lie in a log that is worked on top of.")
+    ] = 50_000_000,
     directory: Annotated[
         Path | None,
         typer.Option(help="Where to lay stores; by default with temporary files.", show_default=False),
@@ -61,7 +67,9 @@ def command(
         raise typer.BadParameter(f"{flush!r} is neither async nor sync", param_hint="--flush")
     if body_bytes % 8:
         raise typer.BadParameter(f"{body_bytes} is no multiple of 8", param_hint="--body-bytes")
-    options = BenchOptions(seconds, warm_up, runs, flush, body_bytes, messages, log_bytes, directory)
+    options = BenchOptions(
+        seconds, warm_up, runs, flush, body_bytes, messages, log_bytes, queues, backlog, directory
+    )
     raise typer.Exit(_run(name, options, as_json))
 
 

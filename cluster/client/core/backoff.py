@@ -14,11 +14,14 @@ class Backoff:
         self._first_ms = first_ms
         self._last_ms = last_ms
         self._next_ms = first_ms
-        self._random = random.Random(seed)
+        self._seed = seed
+        self._random: random.Random | None = None  # made when it is needed: a seed costs more than a send
 
     def next_ms(self) -> float:
         """The next delay."""
         delay_ms = self._next_ms
+        if self._random is None:
+            self._random = random.Random(self._seed)
         self._next_ms = min(2 * delay_ms, self._last_ms)
         return delay_ms * (1 - 0.2 * self._random.random())
 

@@ -21,7 +21,14 @@ WITHOUT_SPARK = sorted(set(BENCHES) - {"spark-read", "machine"})
 
 def options(directory: Path) -> BenchOptions:
     return BenchOptions(
-        seconds=0.2, warm_up_s=0.05, runs=1, messages=20_000, log_bytes=6_000_000, directory=directory
+        seconds=0.2,
+        warm_up_s=0.05,
+        runs=1,
+        messages=20_000,
+        log_bytes=6_000_000,
+        queues=64,
+        backlog=50_000,
+        directory=directory,
     )
 
 

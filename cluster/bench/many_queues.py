@@ -1,0 +1,129 @@
+"""many-queues: the same calls to a topic of 20,000 queues as to one of 8, on one broker, all queues holding
+messages; the start of that broker, its memory, and what it takes on the disk.
+
+    many-queues         columns by send_table, which go to the queues in turn, a MiB each
+    many-queues-send    64 concurrent sends of one message, each to the next queue
+    many-queues-keyed   columns by send_table with a sharding key: each table leaves rows in every queue
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from pathlib import Path
+
+import uvloop
+
+from cluster.bench.broker import BenchCluster, bench_root, disk_bytes, running
+from cluster.bench.messages import MessagePool
+from cluster.bench.options import BenchFailed, BenchOptions
+from cluster.bench.result import BenchResult, Run
+from cluster.bench.send_async import BODIES, send_for
+from cluster.bench.sending import QUEUES, await_arrival, make_topic, readable, send_rounds
+from cluster.client import Admin, Producer
+from cluster.client.aio import Producer as AsyncProducer
+from store.opening import CONSUME_QUEUE
+
+TABLE_ROWS = 2_000_000
+ROWS_A_QUEUE = 50
+MANY, FEW = "many", "few"
+CALLS = ("many-queues", "many-queues-send", "many-queues-keyed")
+
+
+def run(options: BenchOptions) -> list[BenchResult]:
+    """Measure each call to both topics in turn, then the starts."""
+    calls = _Calls(options)
+    runs: dict[tuple[str, str], list[Run]] = {(call, topic): [] for call in CALLS for topic in (FEW, MANY)}
+    with bench_root(options) as root:
+        with running(root, options.flush) as cluster:
+            calls.fill(cluster)
+            for number in range(options.runs):
+                for (call, topic), measured in runs.items():
+                    options.progress(f"{call}, {topic} queues: run {number + 1} of {options.runs}")
+                    measured.append(calls.measure(cluster, call, topic))
+            sizes = {
+                "anonymous_mb": round(cluster.anonymous_bytes() / 1e6),
+                "messages": calls.sent.total(),
+                "disk_mb": round(disk_bytes(cluster.store) / 1e6),
+                "queues_disk_mb": round(disk_bytes(cluster.store / CONSUME_QUEUE) / 1e6),
+            }
+            cluster.stop()
+        starts = [calls.start(root) for _ in range(options.runs)]
+    parameters: dict[str, object] = {
+        "flush": options.flush,
+        "body_bytes": options.body_bytes,
+        "queues": options.queues,
+    }
+    results = [_beside(call, runs[call, MANY], runs[call, FEW], parameters) for call in CALLS]
+    results[0] = BenchResult(CALLS[0], results[0].runs, {**results[0].parameters, **sizes})
+    return [*results, BenchResult("many-queues-start", starts, {**parameters, "end": "orderly"})]
+
+
+def _beside(call: str, many: list[Run], few: list[Run], parameters: dict[str, object]) -> BenchResult:
+    """The runs with many queues, and in the parameters how the same call to few did."""
+    alone = BenchResult(call, few).median("messages_per_s") or 1
+    ratio = (BenchResult(call, many).median("messages_per_s") or 0) / alone
+    shown = {f"messages_per_s_of_{QUEUES}": round(alone), f"ratio_to_{QUEUES}": round(ratio, 3)}
+    return BenchResult(call, many, parameters | shown)
+
+
+class _Calls:
+    """The calls, and how many messages each topic must hold by then."""
+
+    def __init__(self, options: BenchOptions) -> None:
+        self._options = options
+        self._pool = MessagePool(min(TABLE_ROWS, options.queues * ROWS_A_QUEUE), options.body_bytes)
+        self._bodies = [self._pool.body(row) for row in range(BODIES)]
+        self._rounds = 0
+        self.sent: Counter[str] = Counter()
+
+    def fill(self, cluster: BenchCluster) -> None:
+        """Leave messages in every queue, and warm up."""
+        for topic, queues in ((FEW, QUEUES), (MANY, self._options.queues)):
+            make_topic(cluster.nameservers, topic, queues)
+            self._tables(cluster, topic, self._options.warm_up_s, is_keyed=True)
+
+    def measure(self, cluster: BenchCluster, call: str, topic: str) -> Run:
+        """One run."""
+        if call == "many-queues-send":
+            return self._singles(cluster, topic, self._options.seconds)
+        return self._tables(cluster, topic, self._options.seconds, is_keyed=call == "many-queues-keyed")
+
+    def start(self, root: Path) -> Run:
+        """Start the broker on what is there; raises `BenchFailed` when a queue or a message is missing."""
+        with running(root, self._options.flush) as cluster:
+            with Admin(cluster.nameservers) as admin:
+                for topic, messages in self.sent.items():
+                    counts = readable(admin, topic)
+                    if sum(counts) != messages or 0 in counts:
+                        raise BenchFailed(
+                            f"after a start {topic} holds {sum(counts):,} of {messages:,} messages, "
+                            f"and {counts.count(0):,} of its {len(counts):,} queues are empty"
+                        )
+            cluster.stop()
+            total = self.sent.total()
+            return Run(cluster.start_s, total, total * self._options.body_bytes)
+
+    def _tables(self, cluster: BenchCluster, topic: str, seconds: float, *, is_keyed: bool) -> Run:
+        """Send for `seconds`, at least one table, until all is dispatched."""
+        pool = self._pool
+        started = time.perf_counter()
+        with Producer(cluster.nameservers) as producer:
+            rounds = send_rounds(producer, topic, pool, self._rounds, seconds, is_keyed=is_keyed)
+        self._rounds += rounds
+        return self._arrived(cluster, topic, started, rounds * pool.rows, pool.last_key())
+
+    def _singles(self, cluster: BenchCluster, topic: str, seconds: float) -> Run:
+        async def send() -> Run:
+            async with AsyncProducer(cluster.nameservers) as producer:
+                return await send_for(producer, topic, self._bodies, seconds)
+
+        started = time.perf_counter()
+        return self._arrived(cluster, topic, started, uvloop.run(send()).messages or 0, None)
+
+    def _arrived(
+        self, cluster: BenchCluster, topic: str, started: float, messages: int, last_key: str | None
+    ) -> Run:
+        self.sent[topic] += messages
+        await_arrival(cluster.nameservers, topic, self.sent[topic], last_key)
+        return Run(time.perf_counter() - started, messages, messages * self._options.body_bytes)
