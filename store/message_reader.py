@@ -37,6 +37,7 @@ class GetMessageStatus(IntEnum):
     OFFSET_TOO_SMALL = 6
     NO_MATCHED_LOGIC_QUEUE = 7
     NO_MESSAGE_IN_QUEUE = 8
+    OFFSET_RESET = 9
 
 
 @dataclass(slots=True)

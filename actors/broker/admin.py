@@ -98,8 +98,7 @@ class AdminRequests:
 
     def system_topics(self, context: RequestContext) -> RemotingCommand:
         """GET_SYSTEM_TOPIC_LIST_FROM_BROKER."""
-        names = [name for name in self._topics.table.topics if self._topics.is_system(name)]
-        return RemotingCommand.response(body=encode_topic_list(sorted(names)))
+        return RemotingCommand.response(body=encode_topic_list(self._topics.system_names()))
 
     def group_config(self, context: RequestContext) -> RemotingCommand:
         """GET_SUBSCRIPTIONGROUP_CONFIG."""

@@ -107,8 +107,6 @@ class BrokerInfo:
     def _consume_queue(self, header: ConsumeQueueHeader) -> ConsumeQueueUnits:
         parts, topic, queue_id = self._parts, header.topic, header.queue_id
         first, end = parts.store.min_offset(topic, queue_id), parts.store.max_offset(topic, queue_id)
-        if not end:
-            raise Refused(ResponseCode.SYSTEM_ERROR, f"{queue_id}@{topic} is not exist!")
         wanted: frozenset[int] | None = None
         answer = ConsumeQueueUnits(first, end)
         if header.consumer_group:
@@ -177,7 +175,9 @@ class BrokerInfo:
             "msgPutTotalYesterdayMorning": str(stats.put_days.yesterday_morning),
             "pageCacheLockTimeMills": "0",
             "putMessageAverageSize": str(average),
-            "putMessageDistributeTime": "",
+            "putLatency99": "0.00",
+            "putLatency999": "0.00",
+            "putMessageDistributeTime": "null",
             "putMessageEntireTimeMax": str(parts.flusher.longest_flush_ns // 1_000_000),
             "putMessageFailedTimes": str(sum(entry.refusals + entry.failures for entry in sends)),
             "putMessageSizeTotal": str(put.size_bytes),
@@ -200,16 +200,19 @@ class BrokerInfo:
         store = self._parts.store
         positions = store.positions
         disk = os.statvfs(store.root)
-        total_bytes, free_bytes = disk.f_blocks * disk.f_frsize, disk.f_bavail * disk.f_frsize
-        ratio = 1 - disk.f_bavail / max(disk.f_blocks - disk.f_bfree + disk.f_bavail, 1)
+        total_bytes, free_bytes = disk.f_blocks * disk.f_frsize, disk.f_bfree * disk.f_frsize
+        used_bytes = total_bytes - free_bytes
+        # Up to the next per cent, of what others than root may use (RocketMQ UtilAll).
+        percent = -(-used_bytes * 100 // max(used_bytes + disk.f_bavail * disk.f_frsize, 1))
+        ratio = str(percent / 100)
         behind_bytes = positions.written - positions.flushed
         return {
             "commitLogDirCapacity": f"Total : {_binary(total_bytes)}, Free : {_binary(free_bytes)}.",
-            "commitLogDiskRatio": str(ratio),
+            "commitLogDiskRatio": ratio,
+            f"commitLogDiskRatio_{store.root / 'commitlog'}": ratio,
             "commitLogMaxOffset": str(positions.written),
             "commitLogMinOffset": str(positions.min),
-            "consumeQueueDiskRatio": str(ratio),
-            "remainHowManyDataToCommit": "0 B",
+            "consumeQueueDiskRatio": ratio,
             "remainHowManyDataToFlush": _binary(behind_bytes),
             "remainTransientStoreBufferNumbs": str(0x7FFF_FFFF),
         }

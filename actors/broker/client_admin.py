@@ -79,7 +79,7 @@ class ClientAdmin:
             group: [
                 ProducerInfo(
                     member.client_id,
-                    member.connection.peer,
+                    f"/{member.connection.peer}",  # as Java writes an address that has no name
                     member.connection.attributes.language or "OTHER",
                     member.connection.attributes.version,
                     now_ms - (now_ns - member.heard_ns) // 1_000_000,

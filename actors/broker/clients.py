@@ -76,6 +76,13 @@ class Clients(Generic[ConnectionT]):
         """The consumer group, if any of its members is connected."""
         return self._consumers.get(name)
 
+    def may_consume(self, group: str, topic: str) -> bool:
+        """Say whether a group consumes a topic as far as its members tell; one that subscribes to nothing may
+        read any.
+        """
+        known = self._consumers.get(group)
+        return known is None or not known.subscriptions or topic in known.subscriptions
+
     def groups(self) -> Iterable[ConsumerGroup[ConnectionT]]:
         """All consumer groups that have members."""
         return self._consumers.values()

@@ -27,7 +27,7 @@ SYSTEM_GROUPS = frozenset(
         "CID_ONSAPI_PERMISSION",
         "CID_ONSAPI_OWNER",
         "CID_ONSAPI_PULL",
-        "CID_SYS_RMQ_TRANS",
+        "CID_RMQ_SYS_TRANS",
     }
 )
 

@@ -78,12 +78,11 @@ class OffsetAdmin:
     def clone(self, context: RequestContext) -> RemotingCommand:
         """CLONE_GROUP_OFFSET: the offsets of one group become another's."""
         header: CloneGroupOffsetHeader = context.header
-        online = self._clients.group(header.src_group)
         topics = [header.topic] if header.topic else self._offsets.topics_of(header.src_group)
         for topic in topics:
             if self._topics.find(topic) is None:
                 continue
-            if not header.offline and online is not None and topic not in online.subscriptions:
+            if not header.offline and not self._clients.may_consume(header.src_group, topic):
                 continue
             for queue_id, offset in self._offsets.of_group(header.src_group, topic).items():
                 self._offsets.commit(header.dest_group, topic, queue_id, offset)

@@ -24,6 +24,7 @@ from actors.remoting.admin_bodies import (
     encode_consume_stats_list,
     encode_group_list,
     encode_time_spans,
+    encode_topics_of_group,
 )
 from actors.remoting.admin_headers import (
     BrokerConsumeStatsHeader,
@@ -35,7 +36,6 @@ from actors.remoting.chain import RequestContext
 from actors.remoting.command import RemotingCommand
 from actors.remoting.connection import Connection
 from actors.remoting.headers import TopicHeader
-from actors.remoting.routes import encode_topic_list
 from store.clock import Clock
 from store.message.message_queue import MessageQueue
 from store.message_store import MessageStore
@@ -109,7 +109,9 @@ class ProgressRequests:
     def topics_of_group(self, context: RequestContext) -> RemotingCommand:
         """QUERY_TOPICS_BY_CONSUMER: the topics that a group has consumed."""
         header: GroupHeader = context.header
-        return RemotingCommand.response(body=encode_topic_list(self._offsets.topics_of(header.group)))
+        return RemotingCommand.response(
+            body=encode_topics_of_group(self._offsets.topics_of(header.group), self._address)
+        )
 
     # ---- its own -------------------------------------------------------------------------------------------
 
@@ -151,8 +153,7 @@ class ProgressRequests:
     async def _progress(self, group: str, topic: str) -> ConsumeStats | None:
         """None for a topic that is gone, and for one that the group, while it is online, does not want."""
         config = self._topics.find(topic)
-        online = self._clients.group(group)
-        if config is None or (online is not None and online.subscriptions.get(topic) is None):
+        if config is None or not self._clients.may_consume(group, topic):
             return None
         stats = ConsumeStats(consume_tps=self._stats.got_tps(group, topic))
         async for queue in self._queues(topic, config.read_queue_nums):

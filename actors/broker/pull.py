@@ -220,11 +220,12 @@ class Puller:
         offset = self._offsets.take_reset(request.group, request.topic, request.queue_id)
         if offset is None or offset == request.offset:
             return None
-        status = GetMessageStatus.OFFSET_OVERFLOW_BADLY
         first = self._store.min_offset(request.topic, request.queue_id)
         end = self._store.max_offset(request.topic, request.queue_id)
         return PullOutcome(
-            ResponseCode.PULL_OFFSET_MOVED, offset, GetMessageResult(status, offset, first, end)
+            ResponseCode.PULL_OFFSET_MOVED,
+            offset,
+            GetMessageResult(GetMessageStatus.OFFSET_RESET, offset, first, end),
         )
 
     def _answer_or_hold(self, context: RequestContext, request: PullRequest) -> None:

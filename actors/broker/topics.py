@@ -32,6 +32,21 @@ TRANSACTION_OP_TOPIC = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
 TRANSACTION_CHECK_MAX_TOPIC = "TRANS_CHECK_MAX_TIME_TOPIC"
 TIMER_TOPIC = "rmq_sys_wheel_timer"
 SYSTEM_TOPIC_PREFIX = "rmq_sys_"
+# RocketMQ's own (TopicValidator), whether a broker has made them or not.
+KNOWN_SYSTEM_TOPICS = frozenset(
+    {
+        DEFAULT_TOPIC,
+        BENCHMARK_TOPIC,
+        SCHEDULE_TOPIC,
+        SELF_TEST_TOPIC,
+        OFFSET_MOVED_TOPIC,
+        TRANSACTION_HALF_TOPIC,
+        TRANSACTION_OP_TOPIC,
+        TRANSACTION_CHECK_MAX_TOPIC,
+        "RMQ_SYS_TRACE_TOPIC",
+        "CHECKPOINT_TOPIC",
+    }
+)
 
 NOT_FOR_SENDERS = frozenset(
     {
@@ -192,6 +207,11 @@ class Topics:
             topic = _topic(name, queues)
             self._put(topic)
         return topic
+
+    def system_names(self) -> list[str]:
+        """The names that are RocketMQ's or the broker's own, whether such topics exist or not."""
+        made = {name for name in self.table.topics if self.is_system(name)}
+        return sorted(made | self._system | KNOWN_SYSTEM_TOPICS)
 
     def is_system(self, name: str) -> bool:
         """Whether the topic is the broker's own."""

@@ -253,6 +253,11 @@ def decode_group_list(body: Buffer) -> list[str]:
     return get_strings(load_object(body, "GroupList"), "groupList")
 
 
+def encode_topics_of_group(topics: Iterable[str], address: str) -> bytes:
+    """The answer of QUERY_TOPICS_BY_CONSUMER: a TopicList that names its broker."""
+    return orjson.dumps({"brokerAddr": address, "topicList": sorted(topics)})
+
+
 def encode_offsets(offsets: Mapping[MessageQueue, int]) -> bytes:
     """ResetOffsetBody: the answer of INVOKE_BROKER_TO_RESET_OFFSET."""
     return orjson.dumps({"offsetTable": {queue_key(queue): offset for queue, offset in offsets.items()}})

@@ -27,7 +27,11 @@ ROCKETMQ = "rocketmq-5.3.3"
 CLIENT = "client-5.3.3"
 OLD_CLIENT = "client-4.9.8"
 # What each profile of the pom compiles. Client programs run on clients' jars alone, as users run them.
-PROGRAMS = {ROCKETMQ: ("common", "store"), CLIENT: ("common", "client"), OLD_CLIENT: ("common", "client")}
+PROGRAMS = {
+    ROCKETMQ: ("common", "store", "tools"),
+    CLIENT: ("common", "client"),
+    OLD_CLIENT: ("common", "client"),
+}
 
 RESOLVE_TIMEOUT_S = 600
 COMPILE_TIMEOUT_S = 120

@@ -1,0 +1,64 @@
+"""RocketMQ's own mqadmin (java/tools/Mqadmin.java) as the tests see it: arguments in, what it prints out."""
+
+from __future__ import annotations
+
+import base64
+import itertools
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from tests.compat.build import ROCKETMQ, JavaKit
+from tests.compat.processes import Program
+
+JVM = ("-Xmx256m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
+START_TIMEOUT_S = 30
+ANSWER_TIMEOUT_S = 60
+
+
+class Mqadmin:
+    """One JVM that runs any number of mqadmin's commands, many at once."""
+
+    def __init__(self, kit: JavaKit, nameserver: str, home: Path) -> None:
+        """`home` is where it works, and leaves what some commands write."""
+        home.mkdir(parents=True, exist_ok=True)
+        options = (
+            f"-Duser.home={home}",
+            f"-Drocketmq.home.dir={home}",
+            f"-Drocketmq.namesrv.addr={nameserver}",
+        )
+        command = kit.command("compat.Mqadmin", profile=ROCKETMQ, jvm=(*JVM, *options))
+        self._program = Program(command, home / "mqadmin.log", cwd=home)
+        self._numbers = itertools.count(1)
+        self._program.wait_for("@ready", START_TIMEOUT_S)
+
+    def run(self, *commands: str) -> list[str]:
+        """Run commands, written as in a shell, at the same time; gives what each prints."""
+        numbers = []
+        for command in commands:
+            numbers.append(next(self._numbers))
+            self._program.say("\t".join([str(numbers[-1]), *command.split()]))
+        lines = [self._program.wait_for(f"@{number} ", ANSWER_TIMEOUT_S) for number in numbers]
+        return [base64.b64decode(line.partition(" ")[2]).decode() for line in lines]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._program.kill()
+
+
+def rows(printed: str) -> list[dict[str, str]]:
+    """The first table in what a command prints; the line that begins with `#` names the columns."""
+    lines = iter(printed.splitlines())
+    names = next(line for line in lines if line.startswith("#"))[1:].split("#")
+    columns = [name.strip() for name in names]
+    return [dict(zip(columns, line.split(), strict=False)) for line in itertools.takewhile(str.strip, lines)]
+
+
+def pairs(printed: str, separator: str) -> dict[str, str]:
+    """What a command prints as `name : value` or `name = value`."""
+    split = (line.partition(separator) for line in printed.splitlines() if separator in line)
+    return {name.strip(): value.strip() for name, _, value in split}

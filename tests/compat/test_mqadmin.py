@@ -1,0 +1,161 @@
+"""RocketMQ's mqadmin prints about our brokers what it prints about RocketMQ's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.compat.agent import Agent
+from tests.compat.build import JavaKit
+from tests.compat.conftest import Names
+from tests.compat.mqadmin import Mqadmin, pairs, rows
+from tests.compat.peers import Peer
+
+pytestmark = pytest.mark.java
+
+QUEUE = {"broker": "broker-a", "queueId": 1}
+# What RocketMQ 5.3.3 tells of itself, but for one name that holds a path.
+RUNTIME_NAMES = frozenset(
+    """
+    EndTransactionQueueSize EndTransactionThreadPoolQueueCapacity ackThreadPoolQueueCapacity
+    ackThreadPoolQueueHeadWaitTimeMills ackThreadPoolQueueSize bootTimestamp brokerActive brokerVersion
+    brokerVersionDesc commitLogDirCapacity commitLogDiskRatio commitLogMaxOffset commitLogMinOffset
+    consumeQueueDiskRatio dispatchBehindBytes dispatchMaxBuffer earliestMessageTimeStamp getFoundTps
+    getMessageEntireTimeMax getMissTps getTotalTps getTransferredTps litePullThreadPoolQueueCapacity
+    litePullThreadPoolQueueHeadWaitTimeMills litePullThreadPoolQueueSize msgGetTotalTodayMorning
+    msgGetTotalTodayNow msgGetTotalYesterdayMorning msgPutTotalTodayMorning msgPutTotalTodayNow
+    msgPutTotalYesterdayMorning pageCacheLockTimeMills pullThreadPoolQueueCapacity
+    pullThreadPoolQueueHeadWaitTimeMills pullThreadPoolQueueSize putLatency99 putLatency999
+    putMessageAverageSize putMessageDistributeTime putMessageEntireTimeMax putMessageFailedTimes
+    putMessageSizeTotal putMessageTimesTotal putTps queryThreadPoolQueueCapacity
+    queryThreadPoolQueueHeadWaitTimeMills queryThreadPoolQueueSize remainHowManyDataToFlush
+    remainTransientStoreBufferNumbs runtime sendThreadPoolQueueCapacity sendThreadPoolQueueHeadWaitTimeMills
+    sendThreadPoolQueueSize startAcceptSendRequestTimeStamp timerCongestNum timerDequeueTps timerEnqueueTps
+    timerOffsetBehind timerReadBehind
+    """.split()  # noqa: SIM905 -- names
+)
+
+
+@pytest.fixture(scope="session")
+def mqadmin(kit: JavaKit, peer: Peer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mqadmin]:
+    """The tool, pointed at this side."""
+    with Mqadmin(kit, peer.nameserver_address, tmp_path_factory.mktemp("mqadmin")) as running:
+        yield running
+
+
+def filled(client: Agent, topic: str, group: str, count: int, committed: int) -> list[dict[str, object]]:
+    """Messages in queue 1, all pulled by `group`, `committed` of them committed."""
+    sent = client.send([{"topic": topic, "body": f"{n}", "keys": f"k{n}", **QUEUE} for n in range(count)])
+    client.call("pull", group=group, topic=topic, offset=0, **QUEUE)
+    client.call("commit_offset", group=group, topic=topic, offset=committed, **QUEUE)
+    return sent
+
+
+def test_what_it_reads(client: Agent, mqadmin: Mqadmin, names: Names, topic: str, peer: Peer) -> None:
+    group, online, broker = names.group(), names.group("_online"), peer.broker_address
+    sent = filled(client, topic, group, 6, 4)
+    client.call("push_start", name=topic, group=online, topic=topic)
+    client.received(topic, 6)
+    told = dict(
+        zip(
+            ("clusters", "totals", "runtime", "topic", "progress", "online", "all", "member", "stats", "key",
+             "units", "config", "producers", "missing"),
+            mqadmin.run(
+                "clusterList",
+                "clusterList -m",
+                f"brokerStatus -b {broker}",
+                f"topicStatus -t {topic}",
+                f"consumerProgress -g {group}",
+                f"consumerConnection -g {online}",
+                "consumerProgress",
+                f"consumerStatus -g {online}",
+                f"statsAll -a -t {topic}",
+                f"queryMsgByKey -t {topic} -k k2",
+                f"queryCq -b {broker} -t {topic} -q 1 -i 2 -c 3",
+                f"getConsumerConfig -g {group}",
+                f"producer -b {broker}",
+                f"producerConnection -g nobody -t {topic}",
+            ),
+            strict=True,
+        )
+    )  # fmt: skip
+    client.call("push_stop", name=topic)
+
+    [cluster] = rows(told["clusters"])
+    assert (cluster["Cluster Name"], cluster["Broker Name"], cluster["BID"], cluster["Addr"]) == (
+        "DefaultCluster", "broker-a", "0", broker,
+    )  # fmt: skip
+    assert (cluster["Version"], cluster["ACTIVATED"]) == ("V5_3_3", "true")
+    [totals] = rows(told["totals"])
+    assert int(totals["InTotalToday"]) >= 6
+    runtime = pairs(told["runtime"], ":")
+    assert {name for name in runtime if not name.startswith("commitLogDiskRatio_")} == RUNTIME_NAMES
+    assert int(runtime["msgPutTotalTodayNow"]) >= 6
+
+    ends = {row["QID"]: (row["Min Offset"], row["Max Offset"]) for row in rows(told["topic"])}
+    assert ends == {"0": ("0", "0"), "1": ("0", "6"), "2": ("0", "0"), "3": ("0", "0")}
+    progress = {row["QID"]: row for row in rows(told["progress"]) if row["Topic"] == topic}
+    mine = progress["1"]
+    assert [mine[name] for name in ("Broker Offset", "Consumer Offset", "Diff", "Inflight")] == [
+        "6",
+        "4",
+        "2",
+        "2",
+    ]
+    assert "Consume Diff Total: 2" in told["progress"]
+    assert any(row["Group"] == online and row["Model"] == "CLUSTERING" for row in rows(told["all"]))
+
+    [connection] = rows(told["online"])
+    assert (connection["Language"], connection["Version"]) == ("JAVA", "V5_3_3")
+    assert f"%RETRY%{online}" in told["online"]
+    assert "MessageModel: CLUSTERING" in told["online"]
+    [member] = rows(told["member"])
+    assert member["ClientId"] == connection["ClientId"]
+    assert {"Same", "subscription"} <= set(told["member"].split())
+    assert [(row["Topic"], row["InMsg24Hour"]) for row in rows(told["stats"]) if group in row.values()]
+
+    [found] = rows(told["key"])
+    assert (found["Message ID"], found["QID"], found["Offset"]) == (sent[2]["msgId"], "1", "2")
+    assert "max: 6, min: 0" in told["units"]
+    assert told["units"].count("ConsumeQueueData{physicOffset=") == 3
+    assert pairs(told["config"], "=")["retryMaxTimes"] == "16"
+    assert "producer group (CompatProducers)" in told["producers"]
+    assert "the producer group[nobody] not exist" in told["missing"]
+
+
+def test_what_it_changes(client: Agent, mqadmin: Mqadmin, names: Names, topic: str, peer: Peer) -> None:
+    broker, source, target = peer.broker_address, names.group("_source"), names.group("_target")
+    reset, gone, doomed = names.group("_reset"), names.group("_gone"), names.topic("_doomed")
+    for group in (source, reset, gone):
+        filled(client, topic, group, 2, 2)
+    client.create_topic(broker, doomed)
+    told = mqadmin.run(
+        f"cloneGroupOffset -s {source} -d {target} -t {topic}",
+        f"resetOffsetByTime -g {reset} -t {topic} -s 0",
+        f"deleteSubGroup -b {broker} -g {gone} -r true",
+        f"updateSubGroup -b {broker} -g {target} -r 3",
+        f"deleteTopic -c DefaultCluster -t {doomed}",
+    )
+    assert "clone group offset success" in told[0]
+    assert {(row["queueId"], row["offset"]) for row in rows(told[1])} == {(str(n), "0") for n in range(4)}
+    assert f"delete subscription group [{gone}]" in told[2]
+    assert "create subscription group" in told[3]
+    assert "delete topic" in told[4]
+
+    where = {"topic": topic, **QUEUE}
+    assert client.call("consumer_offset", group=target, **where) == 2
+    assert client.call("consumer_offset", group=reset, **where) == 0
+    told = mqadmin.run(
+        f"skipAccumulatedMessage -g {reset} -t {topic}",
+        f"updateTopicPerm -b {broker} -t {topic} -p 4",
+        "topicList",
+        f"getConsumerConfig -g {target}",
+        f"getConsumerConfig -g {gone}",
+    )
+    assert ("1", "6") in {(row["queueId"], row["offset"]) for row in rows(told[0])}
+    assert "perm=R--" in told[1]
+    assert topic in told[2].split()
+    assert doomed not in told[2].split()
+    assert pairs(told[3], "=")["retryMaxTimes"] == "3"
+    assert "retryMaxTimes" not in told[4]
