@@ -27,10 +27,7 @@ class Admission:
     """A step of the chain: lets a request pass, or raises `Refused`."""
 
     def __init__(self, settings: BrokerSettings, store: MessageStore) -> None:
-        self._send_capacity = settings.send_queue_capacity
-        self._pending_max = settings.max_pending_requests
-        self._unread_max_bytes = settings.max_unread_bytes
-        self._busy_ms = settings.os_page_cache_busy_ms
+        self._settings = settings
         self._positions = store.positions
         self._hung_ms = 0
         self._waiting = 0  # sends, at the last turn's end: those of one turn wait for nothing but that
@@ -38,7 +35,9 @@ class Admission:
 
     def note_lag(self, lag_ns: int) -> None:
         """The loop ran so late: what it reads in this turn has waited so long at most."""
-        self._hung_ms = lag_ns // 1_000_000 if lag_ns >= self._busy_ms * 1_000_000 else 0
+        self._hung_ms = (
+            lag_ns // 1_000_000 if lag_ns >= self._settings.os_page_cache_busy_ms * 1_000_000 else 0
+        )
 
     def end_turn(self) -> None:
         """What is read from now on has not waited; call when the turn's answers have been given."""
@@ -48,17 +47,17 @@ class Admission:
     def __call__(self, context: RequestContext) -> None:
         """Let the request pass or raise `Refused`."""
         connection, cost = context.connection, context.entry.cost
-        if connection.pending >= self._pending_max:
+        if connection.pending >= self._settings.max_pending_requests:
             raise self._refusal(
                 f"{connection.pending:,} requests of this connection have no answer yet "
-                f"(max_pending_requests {self._pending_max:,})"
+                f"(max_pending_requests {self._settings.max_pending_requests:,})"
             )
         if cost is Cost.SEND:
             self._admit_send()
-        elif cost is Cost.PULL and connection.hub.unread_bytes > self._unread_max_bytes:
+        elif cost is Cost.PULL and connection.hub.unread_bytes > self._settings.max_unread_bytes:
             raise self._refusal(
                 f"{connection.hub.unread_bytes:,} bytes of answers wait for peers that do not read them "
-                f"(max_unread_bytes {self._unread_max_bytes:,})"
+                f"(max_unread_bytes {self._settings.max_unread_bytes:,})"
             )
 
     def _admit_send(self) -> None:
@@ -68,13 +67,14 @@ class Admission:
                 ResponseCode.SYSTEM_BUSY,
                 "[PCBUSY_CLEAN_QUEUE]broker busy, start flow control for a while, period in queue: "
                 f"{self._hung_ms}ms, size of queue: {self._waiting}: the broker stood still "
-                f"(os_page_cache_busy_ms {self._busy_ms}), which a slow disk, too little memory or too few "
-                "processors may do",
+                f"(os_page_cache_busy_ms {self._settings.os_page_cache_busy_ms}), which a slow disk, too "
+                "little memory or too few processors may do",
             )
-        if self._waiting >= self._send_capacity:
+        capacity = self._settings.send_queue_capacity
+        if self._waiting >= capacity:
             behind_bytes = self._positions.written - self._positions.confirmed
             raise self._refusal(
-                f"{self._waiting:,} sends wait for the disk (send_queue_capacity {self._send_capacity:,}), "
+                f"{self._waiting:,} sends wait for the disk (send_queue_capacity {capacity:,}), "
                 f"which is {behind_bytes:,} bytes behind"
             )
 

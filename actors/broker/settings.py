@@ -117,7 +117,7 @@ class BrokerSettings(BaseModel):
     )
     """How long a send waits for the disk before it is told so."""
 
-    send_queue_capacity: int = Field(
+    send_queue_capacity: Annotated[int, LIVE] = Field(
         default=10_000, ge=1, validation_alias=_alias("send_queue_capacity", "sendThreadPoolQueueCapacity")
     )
     """How many sends may wait for the disk before further ones are refused."""
@@ -128,19 +128,23 @@ class BrokerSettings(BaseModel):
     wait_in_pull_queue_ms: int = Field(
         default=5_000, ge=1, validation_alias=_alias("wait_in_pull_queue_ms", "waitTimeMillsInPullQueue")
     )
+    """How long such a read waits before it is refused."""
     cold_read_threads: int = Field(default=4, ge=1, le=64)
-    os_page_cache_busy_ms: int = Field(
+    """How many of these threads there are."""
+    os_page_cache_busy_ms: Annotated[int, LIVE] = Field(
         default=1_000, ge=1, validation_alias=_alias("os_page_cache_busy_ms", "osPageCacheBusyTimeOutMills")
     )
     """Sends that waited this long because the broker stood still are refused: their senders have given up."""
-    max_pending_requests: int = Field(default=100_000, ge=1)
+    max_pending_requests: Annotated[int, LIVE] = Field(default=100_000, ge=1)
     """How many requests of one connection may be without an answer, held pulls among them."""
-    max_unread_bytes: int = Field(default=512 * 1024 * 1024, ge=1)
+    max_unread_bytes: Annotated[int, LIVE] = Field(default=512 * 1024 * 1024, ge=1)
     """How much of our answers all peers together may leave unread before pulls are refused."""
     unread_timeout_ms: int = Field(default=60_000, ge=1)
     """How long a peer may leave answers unread without taking a byte before its connection is closed."""
     idle_timeout_ms: int = Field(default=120_000, ge=1)
+    """How long a connection may be without a word before it is closed."""
     max_connections: int = Field(default=20_000, ge=1)
+    """How many connections are open at most."""
 
     register_interval_ms: int = Field(
         default=30_000, ge=1, validation_alias=_alias("register_interval_ms", "registerNameServerPeriod")

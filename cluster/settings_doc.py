@@ -1,0 +1,80 @@
+"""The page `docs/settings.md`, made from the settings models, so that it cannot lie.
+
+uv run python -m cluster.settings_doc > docs/settings.md
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+from pydantic import BaseModel
+from pydantic_core import PydanticUndefined
+
+from actors.broker.settings import BrokerSettings
+from actors.broker.settings_text import rocketmq_key
+from actors.nameserver.settings import NameserverSettings
+from actors.rebalancer.settings import RebalancerSettings
+from cluster.topology import ADDRESS_KEYS
+from store.live_settings import live_names
+from store.settings import StoreSettings
+
+HEAD = """\
+# Settings
+
+Made from the settings models: `uv run python -m cluster.settings_doc > docs/settings.md`; a test compares.
+
+In a topology they stand below `broker_settings` (all brokers) or `brokers[].settings` (one), those of the
+store below `store` or beside the others; those of nameservers and rebalancers below
+`nameservers[].settings` and `rebalancers[].settings`. RocketMQ's key does as well as ours, so that a
+`broker.conf` can be carried over: `raymq up --broker-conf FILE`.
+
+*live*: `raymq up` with another value changes it in the running process, and so does RocketMQ's
+`updateBrokerConfig`; it stays so over a restart, until the next `raymq up` says otherwise. *restart*:
+`raymq up` restarts one process at a time. *topology*: given by a key of the topology itself.
+"""
+SECTIONS: tuple[tuple[str, type[BaseModel]], ...] = (
+    ("Broker", BrokerSettings),
+    ("Store", StoreSettings),
+    ("Nameserver", NameserverSettings),
+    ("Rebalancer", RebalancerSettings),
+)
+
+
+def page() -> str:
+    """The whole page."""
+    return "\n".join([HEAD, *(line for title, model in SECTIONS for line in section(title, model))])
+
+
+def section(title: str, model: type[BaseModel]) -> Iterator[str]:
+    """A heading and a table with a row for each setting."""
+    yield f"## {title}\n"
+    yield "| setting | RocketMQ's key | default | change | |"
+    yield "|---|---|---|---|---|"
+    live = live_names(model)
+    for name, field in model.model_fields.items():
+        if model is BrokerSettings and name == "store":
+            continue
+        key = rocketmq_key(model, name)
+        change = "topology" if name in ADDRESS_KEYS else "live" if name in live else "restart"
+        cells = (f"`{name}`", f"`{key}`" if key else "", _default(field), change, _words(field.description))
+        yield f"| {' | '.join(cells)} |"
+    yield ""
+
+
+def _default(field: Any) -> str:
+    default = field.get_default(call_default_factory=True)
+    if default is PydanticUndefined or default is None or default in ([], {}, ()):
+        return ""
+    if isinstance(default, bool):
+        return str(default).lower()
+    return ", ".join(map(str, default)) if isinstance(default, list | tuple) else str(default)
+
+
+def _words(description: str | None) -> str:
+    return " ".join((description or "").split()).replace("|", "\\|")
+
+
+if __name__ == "__main__":
+    sys.stdout.write(page())

@@ -1,0 +1,28 @@
+"""Pages that are made from the code say what the code says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from cluster.settings_doc import SECTIONS, page
+from store.live_settings import live_names
+
+DOCS = Path(__file__).parent.parent / "docs"
+
+
+def test_the_page_of_settings_is_as_the_models_are() -> None:
+    assert (DOCS / "settings.md").read_text() == page(), (
+        "run `uv run python -m cluster.settings_doc > docs/settings.md`"
+    )
+
+
+@pytest.mark.parametrize(("title", "model"), SECTIONS)
+def test_every_setting_has_a_row_that_says_whether_it_is_live(title, model) -> None:
+    rows = page().split(f"## {title}\n")[1].split("\n## ")[0]
+    for name in model.model_fields:
+        if name != "store":
+            row = next(line for line in rows.splitlines() if line.startswith(f"| `{name}` "))
+            assert ("| live |" in row) == (name in live_names(model))
+            assert not row.endswith("|  |"), f"{name} has no docstring"
