@@ -5,6 +5,7 @@ The tests share one Ray cluster and run in the order of the file; each leaves th
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import runpy
@@ -19,6 +20,10 @@ import msgpack
 import pytest
 
 from actors import ray_port
+from actors.remoting.client import RemotingClient
+from actors.remoting.codes import RequestCode
+from actors.remoting.command import RemotingCommand
+from actors.remoting.properties_text import parse_properties
 from cluster import driver, launch
 from cluster.driver import LaunchFailed, LaunchRefused
 from cluster.plan import Verb
@@ -26,6 +31,7 @@ from cluster.preflight import free_ports
 from cluster.ray_head import marked_processes, read_record
 from cluster.ray_session import disconnect
 from cluster.topology_file import TopologyError, load_topology
+from store.clock import SystemClock
 from store.identity import StoreIdentity, StoreName, write_name
 from tests.cluster.conftest import REPO, RayMQ
 from tests.cluster.ray_helpers import (
@@ -171,6 +177,53 @@ def test_a_writer_whose_epoch_is_over_acknowledges_nothing(running: RayMQ) -> No
 
     wait_for_successor("broker-a-0", kill_process("broker-a-0"))
     assert append("broker-a", b"of a new epoch")["code"] == 0
+
+
+def test_live_settings_change_in_place_outlive_a_kill_and_follow_the_topology(running: RayMQ) -> None:
+    before = status_of("broker-a-0")["pid"]
+    live = [*running.overrides, "broker_settings.fileReservedTime=48"]
+    adjusted = launch.up(overrides=live).plan.having(Verb.ADJUST)
+    assert [(action.name, action.reason) for action in adjusted] == [
+        (f"{broker}-0", "store.file_reserved_time_h: unset → 48") for broker in BROKERS
+    ]
+    assert status_of("broker-a-0")["pid"] == before
+    assert broker_config("broker-a")["fileReservedTime"] == "48"
+
+    wait_for_successor("broker-a-0", kill_process("broker-a-0"))
+    assert broker_config("broker-a")["fileReservedTime"] == "48"
+    change_broker_config("broker-a", b"brokerPermission=4")
+    assert append("broker-a", b"read only")["code"] != 0
+    assert {action.verb for action in launch.up(overrides=live, dry_run=True).plan.actions} == {
+        Verb.ADOPT,
+        Verb.ADJUST,
+    }
+    launch.up(overrides=running.overrides)
+    assert append("broker-a", b"as the topology says")["code"] == 0
+    settings = broker_config("broker-a")
+    assert (settings["fileReservedTime"], settings["brokerPermission"]) == ("72", "6")
+
+
+def ask_broker(broker: str, code: int, body: bytes = b"") -> RemotingCommand:
+    host, port = status_of(f"{broker}-0")["spec"]["advertised"]
+
+    async def ask() -> RemotingCommand:
+        client = RemotingClient(SystemClock())
+        try:
+            return await client.invoke(f"{host}:{port}", RemotingCommand(code, {}, body), 10_000)
+        finally:
+            await client.close()
+
+    answer = asyncio.run(ask())
+    assert answer.code == 0, answer.remark
+    return answer
+
+
+def broker_config(broker: str) -> dict[str, str]:
+    return parse_properties(bytes(ask_broker(broker, RequestCode.GET_BROKER_CONFIG).body).decode())
+
+
+def change_broker_config(broker: str, text: bytes) -> None:
+    ask_broker(broker, RequestCode.UPDATE_BROKER_CONFIG, text)
 
 
 def with_third_broker(raymq: RayMQ, port: int) -> list[str]:
