@@ -88,6 +88,7 @@ class Retention:
         self.disks: DiskState | None = None
         self._settings = settings
         self._clock = clock
+        self._parts = parts
         self._log = parts.log
         self._positions = parts.positions
         self._queues = parts.queues
@@ -173,9 +174,7 @@ class Retention:
     def _collect(self) -> None:
         for job, error in self._background.collect():
             if isinstance(job, RemoveJob):
-                if error is not None:
-                    _log.warning("file_not_removed", error=str(error))
-                self._in_use += job.left
+                self._note_left(job, error)
             elif isinstance(job, WarmJob):
                 self._warming -= 1
             elif isinstance(job, SurveyJob):
@@ -184,6 +183,14 @@ class Retention:
                     self._judge(job.state, job.changed_ms)
                 else:
                     _log.warning("disk_not_surveyed", error=str(error))
+
+    def _note_left(self, job: RemoveJob, error: OSError | None) -> None:
+        """What could not go is tried again with every survey; that it could not is told once."""
+        if error is not None and not all(file.is_told for file in job.left):
+            _log.warning("file_not_removed", path=str(job.left[0].path), error=str(error))
+        for file in job.left:
+            file.is_told = error is not None
+        self._in_use += job.left
 
     def _judge(self, state: DiskState, changed_ms: dict[int, int]) -> None:
         settings = self._settings
@@ -227,6 +234,7 @@ class Retention:
             return
         retired = [self._log.retire_first()]
         self._positions.min = first = self._log.bases[0]
+        self._parts.holes = [hole for hole in self._parts.holes if hole.position >= first]
         if self._index is not None:
             retired += [RetiredFile(file.path, file.let_go) for file in self._index.take_dead_files(first)]
         self.files_deleted += 1

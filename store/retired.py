@@ -17,6 +17,7 @@ class RetiredFile:
         self.path = path
         self.is_unlinked = False
         self.since_ns = 0  # when it was retired
+        self.is_told = False  # that it cannot be removed
         self._let_go = let_go
 
     def leave(self) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from datetime import UTC, datetime
 from pathlib import Path
@@ -52,8 +53,11 @@ def aged(stores, draft, drain, clock, disk):
         for number in range(11):
             store.append(draft(BODY, uniq=f"id-{number}", keys=f"key-{number}"))
         drain(store)
-        for age, name in enumerate(reversed(log_files(store)[:-1])):
-            set_age(store, name, clock, age + 1)
+        directories = settings.get("commit_log_paths", ("commitlog",))
+        paths = [path for name in directories for path in (store.root / name).iterdir()]
+        paths.sort(key=lambda path: path.name)
+        for age, path in enumerate(reversed(paths[:-1])):
+            set_age(path, clock, age + 1)
         return store
 
     return build
@@ -71,9 +75,9 @@ def names_in(directory: Path) -> list[str]:
     return sorted(path.name for path in directory.iterdir())
 
 
-def set_age(store, name: str, clock, hours: int) -> None:
+def set_age(path: Path, clock, hours: int) -> None:
     changed_s = clock.wall_ms() / 1000 - hours * 3600
-    os.utime(store.root / "commitlog" / name, (changed_s, changed_s))
+    os.utime(path, (changed_s, changed_s))
 
 
 def one_round(store, clock) -> None:
@@ -144,7 +148,7 @@ def test_hours_that_cannot_be_are_refused(hours):
 def test_at_its_hour_what_is_older_than_72_hours_goes_unread_or_not(aged, clock, read_all):
     store = aged()
     for name, hours in zip(log_files(store), (80, 73, 71), strict=False):
-        set_age(store, name, clock, hours)
+        set_age(store.root / "commitlog" / name, clock, hours)
     one_round(store, clock)
     assert len(log_files(store)) == 6  # not its hour
 
@@ -345,3 +349,35 @@ def test_queues_whose_units_are_on_the_disk_only_are_corrected_without_waiting(
     one_round(store, clock)
     assert not store.retention.has_stale_queues
     assert store.min_offset("Topic", 0) == 6
+
+
+def test_the_oldest_goes_first_in_whichever_directory_it_is(aged, clock, disk, read_all):
+    store = aged(file_reserved_time_h=3, commit_log_paths=("disk1", "disk2"))
+    places = {directory: names_in(store.root / directory) for directory in ("disk1", "disk2")}
+    assert [len(names) for names in places.values()] == [3, 3]
+    disk.percent = 76
+    one_round(store, clock)
+    assert [path.name for path in disk.asked[:3]] == ["disk1", "disk2", "consumequeue"]
+    left = sorted(names_in(store.root / "disk1") + names_in(store.root / "disk2"))
+    assert left == [f"{number * 8192:020d}" for number in (3, 4, 5)]
+    assert [message.queue_offset for message in read_all(store)] == [6, 7, 8, 9, 10]
+
+
+def test_a_file_that_cannot_be_removed_is_tried_again(aged, clock, disk, monkeypatch, read_all):
+    store = aged(file_reserved_time_h=5)
+    disk.percent = 76
+    refused = []
+    unlink = Path.unlink
+
+    def unlink_or_fail(path, missing_ok=False):
+        if len(refused) < 2:
+            refused.append(path)
+            raise OSError(errno.EROFS, "Read-only file system", str(path))
+        unlink(path, missing_ok=missing_ok)
+
+    monkeypatch.setattr(Path, "unlink", unlink_or_fail)
+    for _ in range(3):
+        one_round(store, clock)
+    assert len(refused) == 2
+    assert log_files(store)[0] == f"{8192:020d}"
+    assert len(read_all(store)) == 9
