@@ -129,6 +129,11 @@ class ConsumeQueueTable:
             for topic, queue_id in self._on_disk()
         ]
 
+    def add_all_on_disk(self) -> None:
+        """Know all queues that have a directory, without a look at their files. Raises StoreError."""
+        for topic, queue_id in self._on_disk():
+            self.get(topic, queue_id)
+
     def _on_disk(self) -> Iterator[tuple[str, int]]:
         topics = sorted(os.scandir(self.root), key=lambda entry: entry.name) if self.root.is_dir() else []
         for topic in topics:

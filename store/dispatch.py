@@ -5,16 +5,15 @@ there already are skipped.
 """
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from store.commit_log import CommitLog
 from store.consume_queue import UNIT, UNIT_BYTES, ConsumeQueue
 from store.consume_queue_table import ConsumeQueueTable
 from store.errors import StoreError
-from store.index_service import IndexService
+from store.holes import LogFiles
 from store.kernels import resync, walk
 from store.kernels import units as kernel
 from store.kernels.index import KEY_FIELDS, KEY_HASH, KEY_PHYSICAL_OFFSET
@@ -27,7 +26,15 @@ _log = get_logger(__name__)
 _ROWS = 16_384
 _GROUPS = 512  # queues that one step writes to: 3 µs each, more where a file is to be made
 _KEYS = 65_536
+_REFUSED_MAX = 100_000
 _GAP_MAX = 1_000_000  # units to hold the places of records that are gone: 20 MB
+
+
+class KeySink(Protocol):
+    """Where the keys go: the index."""
+
+    def put(self, keys: NDArray[np.int64], count: int) -> None:
+        """Take the first `count` rows. Raises OSError."""
 
 
 class Arrival:
@@ -60,9 +67,9 @@ class Dispatcher:
 
     def __init__(
         self,
-        log: CommitLog,
+        log: LogFiles,
         queues: ConsumeQueueTable,
-        index: IndexService | None,
+        index: KeySink | None,
         delays_ms: list[int],
         slice_bytes: int,
     ) -> None:
@@ -82,8 +89,9 @@ class Dispatcher:
         self._keys = np.zeros((_KEYS, KEY_FIELDS), dtype=np.int64)
         # Then bodies' CRCs are checked, and units that are there already are compared and mended.
         self.is_recovering = False
+        self.checks_records = True  # while it is recovering, with their CRC
         self.skipped_bytes = 0  # of the log, as they are no records
-        self.refused_records = 0  # whose queue offsets cannot be right
+        self.refused: dict[int, int] = {}  # records whose queue offsets cannot be right, and these
 
     def step(self, begin: int, end: int, arrivals: list[Arrival] | None = None) -> Step:
         """Dispatch up to one slice of [begin, end), which starts at a record; adds to `arrivals`.
@@ -98,7 +106,7 @@ class Dispatcher:
             start,
             min(stop, start + self._slice_bytes),
             file.base,
-            self.is_recovering,
+            self.is_recovering and self.checks_records,
             self._delays_ms,
             self._rows,
             self._groups,
@@ -148,8 +156,8 @@ class Dispatcher:
             file = self._log.file_at(begin)
             stop = min(end - file.base, file.size_bytes)
             position, status, rows, groups, keys, _ = kernel.dispatch_records(
-                file.array, begin - file.base, stop, file.base, self.is_recovering, self._delays_ms,
-                self._rows, self._groups, self._buckets, self._units, self._keys,
+                file.array, begin - file.base, stop, file.base, self.is_recovering and self.checks_records,
+                self._delays_ms, self._rows, self._groups, self._buckets, self._units, self._keys,
             )  # fmt: skip
             yield file, groups, keys
             if rows:
@@ -284,7 +292,8 @@ class Dispatcher:
 
     def _refuse(self, queue: ConsumeQueue, queue_offset: int, physical_offset: int) -> None:
         """A record's queue offset is damaged: no CRC covers it. The record stays out of its queue."""
-        self.refused_records += 1
+        if len(self.refused) < _REFUSED_MAX:
+            self.refused[physical_offset] = queue_offset
         _log.error(
             "queue_offset_impossible",
             topic=queue.topic,

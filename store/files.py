@@ -21,6 +21,7 @@ except ImportError:  # isal has no wheel for every platform
 __all__ = [
     "Descriptors",
     "check_size",
+    "data_ranges",
     "explain",
     "explained",
     "replace_file",
@@ -78,7 +79,7 @@ def write_all(descriptor: int, data: bytes | bytearray | memoryview, place: int)
 def zero_data(descriptor: int, place: int, end: int) -> None:
     """Write zeros over what is not zero in [place, end), but not into holes. Raises OSError."""
     # All ranges first: what is read of a hole counts as data from then on.
-    for first, stop in list(_data_ranges(descriptor, place, end)):
+    for first, stop in list(data_ranges(descriptor, place, end)):
         for at in range(first, stop, len(_ZEROS)):
             part = os.pread(descriptor, min(stop - at, len(_ZEROS)), at)
             zeros = _ZEROS[: len(part)]
@@ -86,7 +87,8 @@ def zero_data(descriptor: int, place: int, end: int) -> None:
                 write_all(descriptor, zeros, at)
 
 
-def _data_ranges(descriptor: int, place: int, end: int) -> Iterator[tuple[int, int]]:
+def data_ranges(descriptor: int, place: int, end: int) -> Iterator[tuple[int, int]]:
+    """The parts of [place, end) that have been written; between them are holes in the file."""
     while place < end:
         try:
             place = max(place, os.lseek(descriptor, place, os.SEEK_DATA))

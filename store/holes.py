@@ -9,13 +9,26 @@ and the queue offsets behind it do not move: they stand in the records themselve
 """
 
 from collections.abc import Iterable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
-from store.commit_log import CommitLog
 from store.kernels import resync, walk
-from store.mapped_file import HEAD_BYTES
+from store.mapped_file import HEAD_BYTES, MappedFile
 
 _MAGIC_END = HEAD_BYTES - 1  # the last of the bytes that an append writes last
+
+
+class LogFiles(Protocol):
+    """The files of a log, as a broker has them open or as a verification sees them."""
+
+    @property
+    def end(self) -> int:
+        """The offset after the last file."""
+
+    def file_at(self, offset: int) -> MappedFile:
+        """The file that holds `offset`. Raises StoreError."""
+
+    def slice(self, offset: int, size_bytes: int) -> memoryview:
+        """Bytes of one file. Raises StoreError."""
 
 
 class Hole(NamedTuple):
@@ -25,7 +38,7 @@ class Hole(NamedTuple):
     size_bytes: int
     reason: str
 
-    def as_json(self, log: CommitLog) -> dict[str, Any]:
+    def as_json(self, log: LogFiles) -> dict[str, Any]:
         """What is told of it; `place` is the byte in the file."""
         file = log.file_at(self.position)
         return {
@@ -37,7 +50,7 @@ class Hole(NamedTuple):
         }
 
 
-def next_sound(log: CommitLog, position: int, not_before_ms: int | None) -> int | None:
+def next_sound(log: LogFiles, position: int, not_before_ms: int | None) -> int | None:
     """Where behind the damage at `position` a sound record or a closing blank stands; None at the log's end.
 
     With `not_before_ms` only records count, and only those not stored before then.
@@ -60,7 +73,7 @@ def next_sound(log: CommitLog, position: int, not_before_ms: int | None) -> int 
         place = 0
 
 
-def unfinished_end(log: CommitLog, position: int, following: int) -> int:
+def unfinished_end(log: LogFiles, position: int, following: int) -> int:
     """Where an append that a kill cut short at `position` ends; −1 when the damage is of another kind.
 
     Such an append lacks its head, and all that stands behind it is the rest of it, from `following` on.
@@ -75,7 +88,7 @@ def unfinished_end(log: CommitLog, position: int, following: int) -> int:
     return file.base + end if next_sound(log, file.base + end - 1, None) is None else -1
 
 
-def holes_between(log: CommitLog, position: int, following: int, reason: str) -> list[Hole]:
+def holes_between(log: LogFiles, position: int, following: int, reason: str) -> list[Hole]:
     """The damage in [position, following), file by file."""
     holes = []
     while position < following:

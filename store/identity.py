@@ -25,7 +25,7 @@ from store.settings import StoreSettings
 
 FORMAT_VERSION = 1
 _IDENTITY_FILE = "raymq.json"
-_EPOCH_FILE = "raymq.epoch"
+EPOCH_FILE = "raymq.epoch"
 _LOCK_FILE = "lock"
 _ABORT_FILE = "abort"
 _LOCK_RETRY_S = 0.05
@@ -230,11 +230,31 @@ class StoreLock:
             _locked_here.discard(self._key)
 
 
+def writer_of(root: Path) -> int | None:
+    """The process that has the store open, 0 if that is not to be found out; None when none has."""
+    path = root / _LOCK_FILE
+    if str(path.resolve()) in _locked_here:
+        return os.getpid()  # and nothing may be opened: closing it would end the lock
+    try:
+        descriptor = os.open(path, os.O_RDONLY)
+    except OSError:
+        return None
+    try:
+        answer = _FLOCK.unpack(
+            fcntl.fcntl(descriptor, fcntl.F_GETLK, _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0))
+        )
+        return None if answer[0] == fcntl.F_UNLCK else int(answer[4])
+    except OSError:
+        return 0
+    finally:
+        os.close(descriptor)
+
+
 class WriterEpoch:
     """This writer's number. It is no longer the writer once another has raised the epoch."""
 
     def __init__(self, root: Path) -> None:
-        self._path = root / _EPOCH_FILE
+        self._path = root / EPOCH_FILE
         self._descriptor = -1
         self.number = 0
 

@@ -15,7 +15,7 @@ from store.consume_queue_table import ConsumeQueueTable
 from store.dispatch import Dispatcher
 from store.errors import StoreError
 from store.files import Descriptors
-from store.identity import AbortFile, read_name, refuse_foreign_kinds
+from store.identity import AbortFile, StoreName, read_name, refuse_foreign_kinds
 from store.index_file import IndexFile
 from store.kernels import walk
 from store.kernels.index import ENTRY_BYTES, HEADER_BYTES, SLOT_BYTES
@@ -77,7 +77,9 @@ class ImageQueue(ConsumeQueue):
         return bytes(self._extra[start : start + count * UNIT_BYTES])
 
 
-class _Sizes(NamedTuple):
+class StoreSizes(NamedTuple):
+    """The sizes of a store's files, and how many slots and entries an index file has."""
+
     log_file_bytes: int
     queue_file_bytes: int
     index_slots: int
@@ -90,11 +92,10 @@ def _first_size(paths: list[Path], fallback_bytes: int) -> int:
     return max(set(sizes), key=sizes.count) if sizes else fallback_bytes
 
 
-def find_sizes(root: Path, log_paths: Sequence[Path]) -> _Sizes:
+def find_sizes(root: Path, log_paths: Sequence[Path], name: StoreName | None) -> StoreSizes:
     """The sizes of a store's files: as raymq.json says, else from the files themselves."""
-    name = read_name(root)
     if name is not None:
-        return _Sizes(
+        return StoreSizes(
             name.commit_log_file_bytes, name.consume_queue_file_bytes, name.index_slots, name.index_entries
         )
     defaults = StoreSettings()
@@ -103,7 +104,7 @@ def find_sizes(root: Path, log_paths: Sequence[Path]) -> _Sizes:
     index_bytes = _first_size(sorted((root / INDEX).glob("*")), defaults.index_file_bytes)
     # One number for two: RocketMQ's default, and whoever scales it down, has four entries for each slot.
     slots = (index_bytes - HEADER_BYTES) // (SLOT_BYTES + 4 * ENTRY_BYTES)
-    return _Sizes(
+    return StoreSizes(
         _first_size(logs, defaults.commit_log_file_bytes),
         _first_size(queues, defaults.consume_queue_file_bytes),
         max(slots, 1),
@@ -126,7 +127,7 @@ class StoreImage:
                 raise StoreError(f"no store: there is no directory {directory} in it", root)
         refuse_foreign_kinds(root)
         self.root = root
-        self._sizes = find_sizes(root, log_paths)
+        self._sizes = find_sizes(root, log_paths, name)
         summary = read_summary(root, name.store_id) if name is not None else None
         notes = summary.index_files or [] if summary is not None else []
         self._index_notes = {note.name: note for note in notes}

@@ -10,13 +10,14 @@ hole (`store.holes`), and is told. Dispatch then starts at the minimum of what a
 "the last file", which forgets what was behind before.
 """
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
 
 from store.commit_log import CommitLog
 from store.consume_queue_table import ConsumeQueueTable, LoadedQueue
-from store.holes import Hole, holes_between, next_sound, unfinished_end
+from store.holes import Hole, LogFiles, holes_between, next_sound, unfinished_end
 from store.index_service import IndexService
 from store.kernels import walk
 from store.logs import get_logger
@@ -44,7 +45,15 @@ class Tail(NamedTuple):
         return sum(hole.size_bytes for hole in self.holes)
 
 
-def find_tail(log: CommitLog, start: int, *, check_crc: bool, is_ours: bool, confirmed: int = 0) -> Tail:
+def find_tail(
+    log: LogFiles,
+    start: int,
+    *,
+    check_crc: bool,
+    is_ours: bool,
+    confirmed: int = 0,
+    on_progress: Callable[[int], None] = lambda _: None,
+) -> Tail:
     """Walk the log from the record at `start`.
 
     Bytes that are no record, with sound ones behind them, are a hole and not the end. A log of RocketMQ's
@@ -57,6 +66,7 @@ def find_tail(log: CommitLog, start: int, *, check_crc: bool, is_ours: bool, con
     position, last_record, last_timestamp, records, unfinished_bytes = start, -1, 0, 0, 0
     while position < log.end:
         file = log.file_at(position)
+        on_progress(position)
         place, code = walk.scan_records(
             file.array, position - file.base, file.size_bytes, file.base, check_crc, found
         )

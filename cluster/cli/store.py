@@ -1,6 +1,6 @@
-"""`raymq store`: look into a store that lies on this machine's disk.
+"""`raymq store`: look into a store that lies on this machine's disk, and mend what is derived in it.
 
-Nothing is written, and no lock is taken.
+What only looks writes nothing, and takes no lock.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Annotated, Any
 
 import typer
 
+from cluster.cli import store_tools
 from cluster.cli.help import examples
 
 app = typer.Typer(no_args_is_help=True, help="Look into a broker's store on the disk.")
@@ -24,6 +25,9 @@ AsJson = Annotated[bool, typer.Option("--json", help="One JSON object a line.")]
 
 _BEYOND_BMP = re.compile("[\U00010000-\U0010ffff]")
 _COLUMNS = "{:<40} {:>5} {:>10} {:>16} {:>9} {:>20}  {}"
+
+
+app.command(epilog=store_tools.VERIFY_EXAMPLES)(store_tools.verify)
 
 
 @app.command(epilog=examples("raymq store dump DIR", "raymq store dump DIR --json"))

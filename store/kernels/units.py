@@ -289,8 +289,19 @@ def _clear_buckets(groups: Numbers, group_count: int, buckets: NDArray[np.int32]
 
 @njit(cache=True, nogil=True)
 def _fault(
-    buffer: Bytes, position: int, base: int, body: int, body_length: int, topic: int, topic_length: int
+    buffer: Bytes,
+    position: int,
+    base: int,
+    check_crc: bool,
+    body: int,
+    body_length: int,
+    topic: int,
+    topic_length: int,
 ) -> int:
+    if body_length < 0:
+        return BAD_PARTS
+    if not check_crc:
+        return 0
     if not is_topic(buffer, topic, topic_length):
         return BAD_TOPIC
     if load_i64(buffer, position + 28) != base + position:
@@ -327,12 +338,9 @@ def dispatch_records(
         if size <= 0:
             status = size
             break
-        body, body_length, topic, topic_length, properties, properties_length = record_parts(
-            buffer, position, size
-        )
-        fault = BAD_PARTS if body_length < 0 else 0
-        if check_crc and fault == 0:
-            fault = _fault(buffer, position, base, body, body_length, topic, topic_length)
+        parts = record_parts(buffer, position, size)
+        body, body_length, topic, topic_length, properties, properties_length = parts
+        fault = _fault(buffer, position, base, check_crc, body, body_length, topic, topic_length)
         if fault < 0:
             status = fault
             break

@@ -11,6 +11,7 @@ FAMILIES = (
     "crc32",
     "encode",
     "index",
+    "index_check",
     "java_hash",
     "records_to_columns",
     "resync",

@@ -1,0 +1,119 @@
+"""`raymq store verify`: a whole store on this machine's disk.
+
+The exit code is 0 when the store is sound, 1 when something is damaged or failed, and 2 when there is no
+store that could be looked at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, TypeVar
+
+import typer
+
+from cluster.cli.console import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_REFUSED, AsJson, Output, tell
+from cluster.cli.help import examples
+
+if TYPE_CHECKING:
+    from store.verify import Report
+
+Store = Annotated[Path, typer.Argument(help="The store's directory: the one that holds commitlog.")]
+LogPaths = Annotated[
+    list[Path] | None,
+    typer.Option("--commit-log", help="Where the log's files are, if not in it; may be given again."),
+]
+DelayLevel = Annotated[
+    str | None,
+    typer.Option(
+        "--message-delay-level", metavar="LEVELS", help="The broker's delay levels, if other than RocketMQ's."
+    ),
+]
+Result = TypeVar("Result")
+Progress = Callable[[int, int], None]
+
+VERIFY_EXAMPLES = examples(
+    "raymq store verify ~/.raymq/DefaultCluster/store/broker-a-0",
+    "raymq store verify /data/rocketmq/store --json",
+)
+
+
+def verify(
+    path: Store, log_paths: LogPaths = None, delay_level: DelayLevel = None, as_json: AsJson = False
+) -> None:
+    """Compare all of a store with its log, and list what is damaged: file, byte and reason.
+
+    Checks the log's records with their CRC, and against them the consume queues, the index files, the
+    checkpoint and what was noted; also RocketMQ's JSON files. Only reads, and takes no lock.
+    """
+    from store.verify import verify as run
+
+    report = _run(
+        lambda progress: run(
+            path, log_paths=log_paths or (), message_delay_level=delay_level, progress=progress
+        ),
+        "verifying",
+    )
+    output = Output(as_json=as_json)
+    if output.is_json:
+        output.json(report.as_json())
+    else:
+        _show(report, output)
+    raise typer.Exit(0 if report.is_sound else EXIT_FAILED)
+
+
+def _show(report: Report, output: Output) -> None:
+    if report.findings:
+        columns = ("kind", "path", "place", "bytes", "reason")
+        output.table("damage", columns, [finding.as_json() for finding in report.findings])
+    if report.omitted:
+        output.line(f"and {report.omitted:,} more")
+    for note in report.notes:
+        output.line(f"note: {note}")
+    counts = report.counts
+    output.line(
+        f"{report.root}: {'sound' if report.is_sound else 'DAMAGED'}; {counts['records']:,} records in "
+        f"{counts['logBytes']:,} bytes of log, {counts['queues']:,} queues, "
+        f"{counts['indexEntries']:,} index entries, {counts['holes']:,} holes"
+    )
+
+
+def _run(work: Callable[[Progress], Result], what: str) -> Result:
+    """Do the work under a progress bar; a store that cannot be worked on ends the command with its reason."""
+    from store.errors import StoreError
+
+    try:
+        with _bar(what) as progress:
+            return work(progress)
+    except (StoreError, ValueError) as error:
+        tell(f"raymq store: {error}")
+        raise typer.Exit(EXIT_REFUSED) from error
+    except OSError as error:
+        tell(f"raymq store: {error}")
+        raise typer.Exit(EXIT_FAILED) from error
+    except KeyboardInterrupt:
+        tell("interrupted")
+        raise typer.Exit(EXIT_INTERRUPTED) from None
+
+
+@contextmanager
+def _bar(what: str) -> Iterator[Progress]:
+    """A bar on standard error, where a terminal reads it."""
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        DownloadColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+        TransferSpeedColumn,
+    )
+
+    errors = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+    with Progress(
+        *columns, TimeRemainingColumn(), console=errors, transient=True, disable=not errors.is_terminal
+    ) as bars:
+        task = bars.add_task(what, total=None)
+        yield lambda done, total: bars.update(task, completed=done, total=total)
