@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from store.files import check_size, running_crc
+from store.files import check_size, running_crc, settled_time_ns
 from store.kernels import index as kernel
 from store.kernels.index import ENTRY_BYTES, HEADER_BYTES, SLOT_BYTES
 from store.mapped_file import allocate_file
@@ -20,6 +20,7 @@ from store.mapped_file import allocate_file
 _TIMES_AND_OFFSETS = Struct(">qqqq")
 _COUNT = Struct(">i")
 _COUNT_AT = 36
+_UNCOUNTED_MAX = 16_384
 
 
 def index_file_bytes(slots: int, entries: int) -> int:
@@ -28,12 +29,15 @@ def index_file_bytes(slots: int, entries: int) -> int:
 
 
 class IndexNote(NamedTuple):
-    """What an index file held: its count, the CRC of its entries, its header (hexadecimal)."""
+    """What an index file held: its count, the CRC of its entries, its header (hexadecimal); and when it was
+    last changed, 0 where that could not tell a later change.
+    """
 
     name: str
     entries: int
     crc: int
     header: str
+    time_ns: int
 
     @property
     def end_physical_offset(self) -> int:
@@ -135,18 +139,41 @@ class IndexFile:
 
     def insert(self, keys: NDArray[np.int64], first: int, end: int) -> int:
         """Put rows [first, end) of `keys` (columns KEY_…) in; returns how many found room."""
-        return int(kernel.insert_keys(self.array, self.slots, self.capacity, keys, first, end))
+        inserted = int(kernel.insert_keys(self.array, self.slots, self.capacity, keys, first, end))
+        if self.count - self._counted_crc > _UNCOUNTED_MAX:  # a note must not have to do it all at once
+            self._count_crc()
+        return inserted
 
     def note(self) -> IndexNote:
-        """What it holds now; its cost goes by the entries that are new since the last call."""
+        """What it holds now."""
+        count = self._count_crc()
+        header = self.array[:HEADER_BYTES].tobytes().hex()
+        return IndexNote(self.path.name, count, self._crc, header, settled_time_ns(str(self.path)))
+
+    def _count_crc(self) -> int:
+        """Take the new entries into the CRC; returns the number of the next one."""
         count = self.count
         self._crc = self._entries_crc(self._counted_crc, count, self._crc)
         self._counted_crc = count
-        return IndexNote(self.path.name, count, self._crc, self.array[:HEADER_BYTES].tobytes().hex())
+        return count
 
     def _entries_crc(self, first: int, end: int, crc: int) -> int:
         entries = HEADER_BYTES + SLOT_BYTES * self.slots
         return running_crc(self.array[entries + ENTRY_BYTES * first : entries + ENTRY_BYTES * end], crc)
+
+    def take_untouched(self, note: IndexNote) -> bool:
+        """Whether it is as it was noted, told by its header and the time of its last change; if so, it is
+        taken as that without a look into it.
+
+        Only for a file that was not written to between its note and the end of its writer: what comes through
+        a map changes that time but once, until the page has been written to the disk.
+        """
+        if self.array[:HEADER_BYTES].tobytes().hex() != note.header:
+            return False
+        if note.time_ns == 0 or self.path.stat().st_mtime_ns != note.time_ns:
+            return False
+        self._crc, self._counted_crc = note.crc, note.entries
+        return True
 
     def restore(self, note: IndexNote) -> str | None:
         """Go back to what was noted: later entries are taken out. Returns what is wrong, or None."""
@@ -168,6 +195,10 @@ class IndexFile:
     def select(self, key_hash: int, begin_ms: int, end_ms: int, limit: int) -> list[int]:
         """As `IndexView.select`."""
         return self.view().select(key_hash, begin_ms, end_ms, limit)
+
+    def entries_from(self, physical_offset: int) -> int:
+        """How many entries it has of records at or after `physical_offset`."""
+        return self.count - int(kernel.entry_at_or_after(self.array, self.slots, physical_offset))
 
     def is_sound(self) -> bool:
         """Whether slots, chains and header agree with the entries."""

@@ -86,8 +86,11 @@ class IndexService:
 
     # ---- load ----------------------------------------------------------------------------------------------
 
-    def load(self, notes: list[IndexNote], log_min: int) -> None:
+    def load(self, notes: list[IndexNote], log_min: int, *, orderly_end: bool) -> None:
         """Open the files as they were noted, as far as they are sound; everything else is removed.
+
+        Those that were not written to after their note – all but the last one, or all after an orderly end –
+        and have not been touched since are not looked into.
 
         A first file whose records are all before `log_min` may be missing: it was removed with them.
 
@@ -98,7 +101,8 @@ class IndexService:
             path = paths.get(note.name)
             if path is None and not self._files and note.end_physical_offset < log_min:
                 continue
-            damage = "it is missing" if path is None else self._open(path, note)
+            may_trust = orderly_end or note is not notes[-1]
+            damage = "it is missing" if path is None else self._open(path, note, may_trust=may_trust)
             if damage is not None:
                 _log.warning(
                     "index_file_damaged",
@@ -126,13 +130,13 @@ class IndexService:
                 self.directory,
             )
 
-    def _open(self, path: Path, note: IndexNote) -> str | None:
+    def _open(self, path: Path, note: IndexNote, *, may_trust: bool) -> str | None:
         """Take in a file as it was noted; returns what is wrong with it, or None."""
         try:
             file = IndexFile(path, self.slots, self.capacity)
         except StoreError as error:
             return error.reason
-        damage = file.restore(note)
+        damage = None if may_trust and file.take_untouched(note) else file.restore(note)
         if damage is None:
             self._files.append(file)
             self._end = None
@@ -182,15 +186,28 @@ class IndexService:
         first = 0
         known = self.end_physical_offset
         if count and keys[0, KEY_PHYSICAL_OFFSET] <= known:
-            first = int(np.searchsorted(keys[:count, KEY_PHYSICAL_OFFSET], known, side="right"))
+            offsets = keys[:count, KEY_PHYSICAL_OFFSET]
+            # A record's keys may stand in two files, of which only the first is there.
+            of_last = int(np.searchsorted(offsets, known)) + self._keys_of_last_record(known)
+            first = min(of_last, int(np.searchsorted(offsets, known, side="right")))
+        self._end = None  # until all is in: a disk may be full
         while first < count:
             file = self._files[-1] if self._files else None
             if file is None or file.is_full:
                 file = self._create(int(keys[first, KEY_TIMESTAMP]), file)
             self._dirty.add(file.path)
             first += file.insert(keys, first, count)
-        if count:
-            self._end = max(known, int(keys[count - 1, KEY_PHYSICAL_OFFSET]))
+        self._end = max(known, int(keys[count - 1, KEY_PHYSICAL_OFFSET])) if count else known
+
+    def _keys_of_last_record(self, physical_offset: int) -> int:
+        """How many entries there are of the last record in the index, which stands at `physical_offset`."""
+        entries = 0
+        for file in reversed(self._files):
+            found = file.entries_from(physical_offset)
+            entries += found
+            if found < file.count - 1:
+                break
+        return entries
 
     def _create(self, timestamp_ms: int, previous: IndexFile | None) -> IndexFile:
         self.directory.mkdir(parents=True, exist_ok=True)

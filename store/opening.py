@@ -137,7 +137,7 @@ def recover(
     loaded = queues.load(tail.position, summary.queues if summary is not None else {})
     _cut_behind_sound_units(queues, loaded, orderly_end=orderly_end)
     if index is not None and summary is not None and summary.index_files is not None and log.bases:
-        index.load(summary.index_files, log_min)
+        index.load(summary.index_files, log_min, orderly_end=orderly_end)
         index.truncate_to(tail.position)
     elif index is not None:
         index.remove_all()

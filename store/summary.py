@@ -128,9 +128,7 @@ def read_summary(root: Path, store_id: str) -> DerivedSummary | None:
         noted = content["indexFiles"]
         index_files = None
         if noted is not None:
-            index_files = [
-                IndexNote(str(name), int(count), int(crc), str(header)) for name, count, crc, header in noted
-            ]
+            index_files = [IndexNote._make(note) for note in noted]
         return DerivedSummary(
             store_id,
             int(content["position"]),

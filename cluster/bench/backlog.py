@@ -23,8 +23,8 @@ POOL_ROWS = 500_000
 BACKLOG = "backlog"
 RECORD_OVERHEAD_BYTES = 250
 """What a message takes on the disk beside its body: the rest of its record, its unit, its index entries."""
-AHEAD_BYTES = 6 * 1024**3
-"""Files made ahead, what the measured sends add, and some room."""
+AHEAD_BYTES = 4 * 1024**3
+"""Files that are made ahead, and some room."""
 
 
 def run(options: BenchOptions) -> list[BenchResult]:
@@ -36,6 +36,7 @@ def run(options: BenchOptions) -> list[BenchResult]:
             "flush": options.flush,
             "backlog": rounds * pool.rows,
             "wanted": options.backlog,
+            "probe": max(options.messages // pool.rows, 1) * pool.rows,
             "body_bytes": options.body_bytes,
         }
         work = _Work(options, pool)
@@ -60,8 +61,8 @@ def run(options: BenchOptions) -> list[BenchResult]:
 
 def _messages_that_fit(options: BenchOptions, root: Path) -> int:
     """The backlog that is wanted, or what the disk has room for; raises `BenchFailed` if that is nothing."""
-    message_bytes = options.body_bytes + RECORD_OVERHEAD_BYTES
-    fitting = (free_bytes(root) - AHEAD_BYTES) // message_bytes
+    probes = (2 * options.runs + 1) * options.messages + options.runs * POOL_ROWS
+    fitting = (free_bytes(root) - AHEAD_BYTES) // (options.body_bytes + RECORD_OVERHEAD_BYTES) - probes
     if fitting < min(options.backlog, POOL_ROWS):
         raise BenchFailed(f"{root} has {free_bytes(root):,} bytes left: give a --directory with more")
     if fitting < options.backlog:
@@ -86,10 +87,11 @@ class _Work:
         self._pool = pool
         self._sent: Counter[str] = Counter()
         self._rounds = 0
+        self._probe = max(options.messages // pool.rows, 1)  # rounds of the pool in each measured send
 
     def warm_up(self, cluster: BenchCluster) -> None:
-        """Send and pull for a moment."""
-        self._send(cluster, "warm", self._options.warm_up_s)
+        """Send and pull once."""
+        self._send(cluster, "warm", self._probe)
         self._pull(cluster, "warm")
 
     def measure(self, cluster: BenchCluster, where: str) -> tuple[list[Run], list[Run]]:
@@ -98,7 +100,7 @@ class _Work:
         for number in range(self._options.runs):
             self._options.progress(f"backlog: {where}, run {number + 1} of {self._options.runs}")
             topic = f"probe-{len(self._sent)}"
-            sends.append(self._send(cluster, topic, self._options.seconds))
+            sends.append(self._send(cluster, topic, self._probe))
             pulls.append(self._pull(cluster, topic))
         return sends, pulls
 
@@ -121,19 +123,18 @@ class _Work:
                 self._options.progress(f"backlog: {end} end, start {number + 1} of {self._options.runs}")
                 if end == "killed":
                     with running(root, self._options.flush) as cluster:
-                        self._send(cluster, f"killed-{number}", min(self._options.seconds, 2.0))
+                        self._send(cluster, f"killed-{number}", 1)
                         cluster.kill()
                 with running(root, self._options.flush) as cluster:
                     measured.append(self._verified(cluster))
                     cluster.stop()
         return found
 
-    def _send(self, cluster: BenchCluster, topic: str, seconds: float) -> Run:
+    def _send(self, cluster: BenchCluster, topic: str, rounds: int) -> Run:
         make_topic(cluster.nameservers, topic)
         started = time.perf_counter()
         with Producer(cluster.nameservers) as producer:
-            self._table(producer, topic)
-            while time.perf_counter() - started < seconds:
+            for _ in range(rounds):
                 self._table(producer, topic)
         await_arrival(cluster.nameservers, topic, self._sent[topic], self._pool.last_key())
         seconds = time.perf_counter() - started

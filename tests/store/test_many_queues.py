@@ -1,5 +1,5 @@
-"""Many queues: a start looks into none that is as it was noted, a checkpoint costs by what has changed, and
-few files are open at once.
+"""Many queues: a start looks into none that is as it was noted, nor into such an index, a checkpoint costs by
+what has changed, and few files are open at once.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import pytest
 from store import background, consume_queue_check, maintenance
 from store.consume_queue import ConsumeQueue
 from store.errors import StoreError
+from store.index_file import IndexFile, IndexNote
 
 
 def fill(store, draft, count: int, queues: int = 3, start: int = 0) -> None:
@@ -23,9 +24,9 @@ def fill(store, draft, count: int, queues: int = 3, start: int = 0) -> None:
 
 
 def let_rest(root: Path) -> None:
-    """As if the queues' files had been written a second ago: a later change shows in their times."""
+    """As if derived files had been written a second ago: a later change shows in their times."""
     past_ns = time.time_ns() - 1_000_000_000
-    for path in (root / "consumequeue").rglob("0*"):
+    for path in [*(root / "consumequeue").rglob("0*"), *(root / "index").iterdir()]:
         os.utime(path, ns=(past_ns, past_ns))
 
 
@@ -143,6 +144,70 @@ def _twin(stores, draft, drain, count: int) -> Path:
     drain(twin)
     twin.close()
     return twin.root / "consumequeue"
+
+
+@pytest.fixture
+def index_files_checked(monkeypatch) -> list[str]:
+    """Give the list of index files that are looked into from now on."""
+    seen: list[str] = []
+    restore = IndexFile.restore
+
+    def restore_seen(self: IndexFile, note: IndexNote) -> str | None:
+        seen.append(note.name)
+        return restore(self, note)
+
+    monkeypatch.setattr(IndexFile, "restore", restore_seen)
+    return seen
+
+
+def store_with_index(stores, draft, drain):
+    store = stores.open()
+    for number in range(100):
+        store.append(draft(b"%d" % number, keys=f"k{number}", uniq=f"U{number}"))
+    drain(store)
+    let_rest(store.root)
+    return store
+
+
+def test_a_start_after_an_orderly_end_looks_into_no_index_file(stores, draft, drain, index_files_checked):
+    store = store_with_index(stores, draft, drain)
+    store.close()
+    files = stores.files(store.root)
+    again = stores.open()
+    assert index_files_checked == []
+    assert all(len(again.query_by_key("Topic", f"k{number}")) == 1 for number in range(100))
+    again.close()
+    assert stores.files(store.root) == files
+
+
+def test_an_index_file_changed_since_it_was_noted_is_mended(stores, draft, drain, index_files_checked):
+    store = store_with_index(stores, draft, drain)
+    store.close()
+    files = stores.files(store.root)
+    path = sorted((store.root / "index").iterdir())[1]
+    content = bytearray(path.read_bytes())
+    content[167] ^= 0x40
+    path.write_bytes(content)
+    stores.open().close()
+    assert index_files_checked == [path.name]
+    assert stores.files(store.root) == files
+
+
+def test_after_a_kill_only_the_index_file_that_was_written_to_is_looked_into(
+    stores, draft, drain, index_files_checked
+):
+    store = store_with_index(stores, draft, drain)
+    store._maintenance.checkpoint_now()
+    for number in range(100, 110):
+        store.append(draft(b"%d" % number, keys=f"k{number}", uniq=f"U{number}"))
+    names = sorted(path.name for path in (store.root / "index").iterdir())
+    root = stores.kill(store, "killed")  # nothing of the last ten has been dispatched
+    again = stores.open("killed")
+    assert index_files_checked == names[-1:]
+    assert all(len(again.query_by_key("Topic", f"k{number}")) == 1 for number in range(110))
+    again.close()
+    drain(store)
+    assert stores.files(root) == stores.files(store.root)
 
 
 def test_a_checkpoint_of_many_queues_is_made_in_slices(stores, draft, drain, clock, monkeypatch):
