@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -23,7 +24,16 @@ if TYPE_CHECKING:
     from actors.remoting.admin_bodies import BrokerStatsItem
     from cluster.client import Admin
 
-app = typer.Typer(no_args_is_help=True, help="Brokers: list, describe, statistics, settings.")
+app = typer.Typer(no_args_is_help=True, help="Brokers: list, describe, statistics, settings, cleaning.")
+
+
+class Cleanable(StrEnum):
+    """What of a broker's store can be cleaned by hand."""
+
+    EXPIRED_FILES = "expired-files"
+    EXPIRED_QUEUES = "expired-queues"
+    UNUSED_TOPICS = "unused-topics"
+
 
 Broker = Annotated[str, typer.Argument(help="The broker's name.", show_default=False)]
 
@@ -62,12 +72,84 @@ def describe(broker: Broker, nameserver: Nameserver = NAMESERVER, as_json: AsJso
     with_admin(nameserver, work)
 
 
-@app.command(epilog=examples("raymq broker config broker-a", "raymq broker config broker-a --json"))
-def config(broker: Broker, nameserver: Nameserver = NAMESERVER, as_json: AsJson = False) -> None:
-    """Show a broker's settings, by RocketMQ's names."""
+@app.command(
+    epilog=examples(
+        "raymq broker config broker-a",
+        "raymq broker config broker-a --set fileReservedTime=48 --set deleteWhen=04",
+    )
+)
+def config(
+    broker: Broker,
+    changes: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Change a setting, if it is live; may be repeated."),
+    ] = None,
+    nameserver: Nameserver = NAMESERVER,
+    dry_run: DryRun = False,
+    as_json: AsJson = False,
+) -> None:
+    """Show a broker's settings, by RocketMQ's names, or change some that need no restart.
+
+    A change stays over a restart of the broker, until `raymq up` says otherwise. docs/settings.md tells which
+    settings are live.
+    """
+    wanted = dict(_setting(change) for change in changes or [])
 
     def work(admin: Admin) -> None:
-        Output(as_json=as_json).fields(dict(sorted(admin.broker_config(broker).items())))
+        out = Output(as_json=as_json)
+        if not wanted:
+            out.fields(dict(sorted(admin.broker_config(broker).items())))
+            return
+        if not dry_run:
+            admin.change_broker_config(broker, wanted)
+        what = ", ".join(f"{key} = {value}" for key, value in wanted.items())
+        text = f"{broker} would be told {what}" if dry_run else f"{broker} has {what}"
+        out.done(text, broker=broker, settings=wanted, dry_run=dry_run)
+
+    with_admin(nameserver, work)
+
+
+def _setting(text: str) -> tuple[str, str]:
+    key, equals, value = text.partition("=")
+    if not equals or not key.strip():
+        raise typer.BadParameter(f"{text!r}: give key=value, as in --set fileReservedTime=48")
+    return key.strip(), value.strip()
+
+
+@app.command(
+    epilog=examples(
+        "raymq broker clean broker-a expired-files",
+        "raymq broker clean broker-a expired-queues --dry-run",
+        "raymq broker clean broker-a unused-topics --yes",
+    )
+)
+def clean(
+    broker: Broker,
+    what: Annotated[
+        Cleanable, typer.Argument(help="What is to go; it is gone for good.", show_default=False)
+    ],
+    nameserver: Nameserver = NAMESERVER,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    as_json: AsJson = False,
+) -> None:
+    """Clean a broker's store now, whatever the hour.
+
+    expired-files: log files that were last changed longer than fileReservedTime ago, read or not.
+    expired-queues: queues whose messages are all gone; they begin at offset 0 again.
+    unused-topics: queues of topics that do not exist.
+    """
+
+    def work(admin: Admin) -> None:
+        out = Output(as_json=as_json)
+        facts: dict[str, Any] = {"broker": broker, "cleaned": what.value, "dry_run": dry_run}
+        if dry_run:
+            admin.broker_config(broker)
+            out.done(f"{broker} would be cleaned of {what.value}", **facts)
+            return
+        confirmed(f"Clean {broker} of {what.value}, for good?", yes=yes)
+        admin.clean_broker(broker, what.value)
+        out.done(f"{broker} is being cleaned of {what.value}", **facts)
 
     with_admin(nameserver, work)
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from actors.remoting.admin_bodies import BrokerStatsData, ConsumeQueueUnits, TopicStatsTable
 from cluster.client.aio.admin import Admin as AsyncAdmin
+from cluster.client.aio.broker_admin import Cleaning
 from cluster.client.core.loop_thread import LoopThread
 from store.message.message import MessageExt
 from store.message.message_queue import MessageQueue
@@ -31,6 +32,21 @@ class BrokerAdmin:
     def broker_config(self, broker: str) -> dict[str, str]:
         """A broker's settings, by RocketMQ's names. Raises NotSupported, ConfigInvalid."""
         return self._thread.run(self._admin.broker_config(broker))
+
+    def change_broker_config(self, broker: str, settings: Mapping[str, str]) -> None:
+        """Change settings of a broker that runs, by RocketMQ's names; all of them or none.
+
+        They stay over a restart, until `raymq up` says otherwise. Raises ConfigInvalid; Refused for a setting
+        that there is not, that needs a restart, or whose value cannot be.
+        """
+        self._thread.run(self._admin.change_broker_config(broker, settings))
+
+    def clean_broker(self, broker: str, what: Cleaning) -> None:
+        """Have a broker clean its store: `expired-files` begins to delete log files whose time is over,
+        `expired-queues` removes queues whose messages are all gone (they begin at offset 0 again),
+        `unused-topics` removes the queues of topics that do not exist. Raises ConfigInvalid, Refused.
+        """
+        self._thread.run(self._admin.clean_broker(broker, what))
 
     def broker_stats(self, broker: str, table: str, key: str) -> BrokerStatsData | None:
         """A counter over a minute, an hour and a day, as TOPIC_PUT_NUMS and a topic; None where it has not

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Literal
 
 import orjson
 
@@ -12,9 +13,10 @@ from actors.remoting.codes import RequestCode, ResponseCode
 from actors.remoting.command import RemotingCommand
 from actors.remoting.headers import BrokerNameHeader, CreateTopicHeader, TopicHeader
 from actors.remoting.hot_headers import PullMessageHeader
+from actors.remoting.properties_text import encode_properties_text
 from actors.remoting.routes import decode_kv_table, decode_topic_list
 from cluster.client.aio.admin_core import AdminCore
-from cluster.client.errors import BrokerUnreachable, TopicNotFound, refused
+from cluster.client.errors import BrokerUnreachable, ConfigInvalid, TopicNotFound, refused
 from store.message.compression import plain_body
 from store.message.message import MessageExt
 from store.message.message_queue import MessageQueue
@@ -24,6 +26,12 @@ from store.metadata import TopicConfig
 # The group that RocketMQ's own tools read as (MixAll.TOOLS_CONSUMER_GROUP); brokers know it from the start.
 TOOLS_GROUP = "TOOLS_CONSUMER"
 _SUBSCRIPTION = 0x4
+Cleaning = Literal["expired-files", "expired-queues", "unused-topics"]
+_CLEANINGS: Mapping[str, RequestCode] = {
+    "expired-files": RequestCode.DELETE_EXPIRED_COMMITLOG,
+    "expired-queues": RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE,
+    "unused-topics": RequestCode.CLEAN_UNUSED_TOPIC,
+}
 _NOTHING_THERE = (
     ResponseCode.PULL_NOT_FOUND,
     ResponseCode.PULL_OFFSET_MOVED,
@@ -51,6 +59,27 @@ class BrokerAdmin(AdminCore):
         lines = bytes(answer.body).decode().splitlines()
         pairs = (line.partition("=") for line in lines if "=" in line and not line.startswith("#"))
         return {key.strip(): value.strip() for key, _, value in pairs}
+
+    async def change_broker_config(self, broker: str, settings: Mapping[str, str]) -> None:
+        """Change settings of a broker that runs, by RocketMQ's names; all of them or none.
+
+        They stay over a restart, until `raymq up` says otherwise. Raises ConfigInvalid; Refused for a setting
+        that there is not, that needs a restart, or whose value cannot be.
+        """
+        for key, value in settings.items():
+            if not key or set(f"{key}{value}") & set("\r\n\\") or set(key) & set("=:# !\t"):
+                raise ConfigInvalid(f"{key!r} = {value!r} cannot stand in a line of key=value")
+        body = encode_properties_text(settings).encode()
+        await self._call(await self._master(broker), RequestCode.UPDATE_BROKER_CONFIG, body=body)
+
+    async def clean_broker(self, broker: str, what: Cleaning) -> None:
+        """Have a broker clean its store: `expired-files` begins to delete log files whose time is over,
+        `expired-queues` removes queues whose messages are all gone (they begin at offset 0 again),
+        `unused-topics` removes the queues of topics that do not exist. Raises ConfigInvalid, Refused.
+        """
+        if what not in _CLEANINGS:
+            raise ConfigInvalid(f"{what!r} cannot be cleaned: choose from {', '.join(_CLEANINGS)}")
+        await self._call(await self._master(broker), _CLEANINGS[what])
 
     async def broker_stats(self, broker: str, table: str, key: str) -> BrokerStatsData | None:
         """A counter over a minute, an hour and a day, as TOPIC_PUT_NUMS and a topic; None where it has not

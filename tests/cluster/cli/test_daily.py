@@ -144,6 +144,32 @@ def test_a_broker_is_taken_out_of_the_producers_routes(raymq: Raymq) -> None:
     assert {raymq.ok("send", topic, "x")["broker"] for _ in range(4)} == {"a", "b"}
 
 
+def test_live_settings_of_a_broker_are_changed_and_others_say_what_to_do(raymq: Raymq) -> None:
+    sets = ("--set", "fileReservedTime=48", "--set", "deleteWhen=03")
+    assert raymq.ok("broker", "config", "b", *sets, "--dry-run")["dry_run"] is True
+    assert raymq.ok("broker", "config", "b")["fileReservedTime"] == "72"
+    told = raymq.ok("broker", "config", "b", *sets)
+    assert told["settings"] == {"fileReservedTime": "48", "deleteWhen": "03"}
+    settings = raymq.ok("broker", "config", "b")
+    assert (settings["fileReservedTime"], settings["deleteWhen"]) == ("48", "03")
+
+    refused = raymq.refused("broker", "config", "b", "--set", "listenPort=1")
+    assert "listen_port: a change needs a restart: set it in the topology and run raymq up" in refused
+    assert "noSuchKey: no such setting" in raymq.refused("broker", "config", "b", "--set", "noSuchKey=1")
+    assert raymq.run("broker", "config", "b", "--set", "fileReservedTime")[0] == 2
+
+
+def test_a_broker_is_cleaned_by_hand(raymq: Raymq) -> None:
+    topic = raymq.filled(2)
+    for what in ("expired-files", "expired-queues", "unused-topics"):
+        assert raymq.ok("broker", "clean", "a", what, "--dry-run")["dry_run"] is True
+        assert raymq.ok("broker", "clean", "a", what, "--yes")["cleaned"] == what
+    queues = [row for row in raymq.ok("topic", "stats", topic)["queues"] if row["messages"]]
+    assert [row["messages"] for row in queues] == [2]  # nothing of it has expired
+    assert raymq.run("broker", "clean", "a", "everything")[0] == 2
+    assert "no broker z" in raymq.refused("broker", "clean", "z", "expired-files", "--yes", code=2)
+
+
 def test_top_looks_once(raymq: Raymq) -> None:
     topic = raymq.filled(20)
     raymq.ok("group", "create", "top-group")
