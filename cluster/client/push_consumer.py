@@ -66,6 +66,17 @@ class PushConsumer:
         """
         self._thread.run(self._consumer.subscribe(topics, expression))
 
+    def pause(self, *queues: MessageQueue) -> None:
+        """Call the listener for nothing of `queues` until `resume`; without queues: for nothing at all, those
+        to come included. They stay this consumer's, and what listeners work on is finished. Raises
+        QueueNotAssigned.
+        """
+        self._thread.run(self._consumer.pause(*queues))
+
+    def resume(self, *queues: MessageQueue) -> None:
+        """End the pause of `queues`, or of all."""
+        self._thread.run(self._consumer.resume(*queues))
+
     def assignment(self) -> list[MessageQueue]:
         """The queues held now."""
         return self._consumer.assignment()

@@ -74,6 +74,17 @@ class PushConsumer:
         """
         self._opened().subscribe([topics] if isinstance(topics, str) else topics, expression)
 
+    async def pause(self, *queues: MessageQueue) -> None:
+        """Call the listener for nothing of `queues` until `resume`; without queues: for nothing at all, those
+        to come included. They stay this consumer's, and what listeners work on is finished. Raises
+        QueueNotAssigned.
+        """
+        self._opened().pause(queues)
+
+    async def resume(self, *queues: MessageQueue) -> None:
+        """End the pause of `queues`, or of all."""
+        self._opened().resume(queues)
+
     def assignment(self) -> list[MessageQueue]:
         """The queues held now."""
         return self._core.assignment()

@@ -21,15 +21,21 @@ TAGS_COLUMN = "tags"
 
 
 class ChunkReader:
-    """A chunk and how far it has been read. `wanted_tags` None: all messages."""
+    """A chunk and how far it has been read. `wanted_tags` None: all messages; `taken` counts the wanted."""
 
     def __init__(self, chunk: Chunk, wanted_tags: frozenset[str] | None) -> None:
         self.chunk = chunk
         self.next_offset = chunk.begin_offset if len(chunk.records) else chunk.next_offset
         self._wanted_tags = wanted_tags
+        self.taken = 0
         self._position = 0
         self._rows: pa.RecordBatch | None = None
         self._data: bytes | None = None
+
+    @property
+    def position(self) -> int:
+        """How many bytes of the chunk have been read."""
+        return self._position
 
     @property
     def is_exhausted(self) -> bool:
@@ -57,6 +63,7 @@ class ChunkReader:
             if not messages:
                 raise self._damaged(error) from error
             # What came before it is handed out first; the next call meets it again.
+        self.taken += len(messages)
         return messages
 
     def take_rows(self, count: int, columns: list[str] | None) -> pa.RecordBatch:

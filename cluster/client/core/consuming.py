@@ -1,8 +1,11 @@
-"""Running a listener over one queue's messages, again after it failed, and to the dead letters in the end.
+"""Running a listener over the messages of queues, again after it failed, and to the dead letters in the end.
 
-put ─→ listener ─ success ────────────────────────────→ finished
-          └ exception or RECONSUME_LATER ─ back-off ─→ put   (up to `max_reconsume_times`)
-                                                   └→ dead letter ─→ finished
+offer ─→ listener ─ success ────────────────────────────→ finished
+            └ exception or RECONSUME_LATER ─ back-off ─→ listener   (up to `max_reconsume_times`)
+                                                     └→ dead letter ─→ finished
+
+A queue with messages is offered once; whoever is free takes a portion of it, offers it again where more is
+there, and decodes what he took: no message costs the loop anything.
 """
 
 from __future__ import annotations
@@ -10,64 +13,26 @@ from __future__ import annotations
 import asyncio
 import inspect
 import threading
+from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, cast
 
 from cluster.client.config import PushConfig
-from cluster.client.core.fetcher import Fetcher
-from cluster.client.core.process_queue import Portion, ProcessQueue
+from cluster.client.core.queue_work import QueueWork, Task
 from cluster.client.core.workers import Workers
+from cluster.client.errors import DataDamaged
+from cluster.client.hooks import ConsumeContext, call_hooks
 from cluster.client.results import ConsumeStatus
+from store.clock import Clock
 from store.logs import get_logger
 from store.message.message import MessageExt
-from store.message.message_queue import MessageQueue
 
 log = get_logger(__name__)
 
 Verdict = ConsumeStatus | bool | None
 Listener = Callable[[list[MessageExt]], Verdict | Awaitable[Verdict]]
-
-
-@dataclass(slots=True, eq=False)
-class QueueWork:
-    """One queue of a push consumer: what fetches it, what of it is in work, and whether it is being given
-    back.
-    """
-
-    queue: MessageQueue
-    generation: int
-    process_queue: ProcessQueue
-    committed: int = -1
-    fetcher: Fetcher | None = None
-    is_leaving: bool = False
-    running: int = 0
-    lock: threading.Lock = field(default_factory=threading.Lock)
-
-    def begin(self) -> bool:
-        """A listener is about to run: say whether it may. From any thread."""
-        with self.lock:
-            if self.is_leaving:
-                return False
-            self.running += 1
-            return True
-
-    def leave(self) -> bool:
-        """Begin to give the queue back; says whether no listener runs now."""
-        with self.lock:
-            self.is_leaving = True
-            return not self.running
-
-
-@dataclass(slots=True, eq=False)
-class Task:
-    """Messages for one call of the listener."""
-
-    work: QueueWork
-    process_queue: ProcessQueue
-    portion: Portion
-    messages: list[MessageExt]
-    attempts: int = 0
+Item = QueueWork | Task
 
 
 def is_success(verdict: Verdict) -> bool:
@@ -82,16 +47,16 @@ class Consuming:
         self,
         listener: Listener,
         config: PushConfig,
-        finished: Callable[[Task], None],
-        dead_letter: Callable[[Sequence[MessageExt]], Awaitable[bool]],
+        clock: Clock,
+        settled: Callable[[QueueWork], None],
+        dead_letter: Callable[[QueueWork, Sequence[MessageExt]], Awaitable[bool]],
         spawn: Callable[[Coroutine[Any, Any, None], str], object],
     ) -> None:
-        """`finished(task)` is called on the loop when its messages are done, or a leaving queue lets them
-        be.
-        """
+        """`settled(work)` is called on the loop when there is room again, or a leaving queue is free."""
         self._listener = listener
         self._config = config
-        self._finished = finished
+        self._clock = clock
+        self._settled = settled
         self._dead_letter = dead_letter
         self._spawn = spawn
         self._loop = asyncio.get_running_loop()
@@ -99,52 +64,119 @@ class Consuming:
             getattr(listener, "__call__", None)  # noqa: B004 -- an object with an async __call__
         )
         self._workers = Workers(config.consume_threads, f"consume-{config.group}")
-        self._slots = asyncio.Semaphore(config.consume_threads)
-        self._held: list[Task] | None = None
+        self._free_slots = config.consume_threads
+        self._ready: deque[Item] = deque()
+        self._is_held = False
+        self._held: list[Item] = []
+        self._holding = threading.Lock()
+        self._before = [hook.before_consume for hook in config.consume_hooks]
+        self._after = [hook.after_consume for hook in config.consume_hooks]
 
-    def put(self, task: Task) -> None:
-        """Have the listener called with the task's messages. On the loop."""
-        if self._held is not None:
-            self._held.append(task)
-        elif self._is_async:
-            self._spawn(self._consume_async(task), "listener")
+    def offer(self, item: Item) -> None:
+        """Have the listener called with what `item` has. From any thread where the listener is a plain
+        function.
+        """
+        if self._is_async:
+            self._ready.append(item)
+            self._fill_slots()
         else:
-            self._workers.put(lambda: self._consume(task))
+            self._workers.put(partial(self._work, item))
 
     def hold(self, *, held: bool) -> None:
         """Call the listener no more until told otherwise."""
-        if held:
-            self._held = self._held or []
-        elif self._held is not None:
-            tasks, self._held = self._held, None
-            for task in tasks:
-                self.put(task)
+        with self._holding:
+            self._is_held = held
+            items, self._held = ([], self._held) if held else (self._held, [])
+        for item in items:
+            self.offer(item)
 
     def stop(self) -> None:
-        """No more tasks will come."""
+        """No more will come."""
         self._workers.stop()
 
-    def _consume(self, task: Task) -> None:
+    def _begin(self, item: Item) -> Task | None:
+        """What the listener is to be called with now, if anything."""
+        with self._holding:
+            if self._is_held:
+                self._held.append(item)
+                return None
+        now_ms = self._clock.monotonic_ns() // 1_000_000
+        if isinstance(item, Task):
+            return item if item.work.begin_again(item, now_ms) else None
+        try:
+            task, has_more = item.take(self._config.consume_batch, now_ms)
+        except DataDamaged:
+            # Never passed over in silence, never guessed at: the queue stops here until somebody looks.
+            log.exception("queue_stopped_at_damage", queue=str(item.queue))
+            if item.fetcher is not None:
+                self._loop.call_soon_threadsafe(item.fetcher.stop)
+            return None
+        if has_more:
+            self.offer(item)
+        return task
+
+    def _work(self, item: Item) -> None:
         """In a worker thread."""
-        if not task.work.begin():
+        task = self._begin(item)
+        if task is None:
             return
+        context = self._context(task)
         try:
             succeeded = is_success(cast("Verdict", self._listener(task.messages)))
         except Exception as error:  # noqa: BLE001 -- whatever the user's code raises means: again later
             self._log_failure(task, error)
+            self._tell_hooks(context, is_success=False, error=error)
             succeeded = False
-        self._loop.call_soon_threadsafe(self._ended, task, succeeded)
+        else:
+            self._tell_hooks(context, is_success=succeeded)
+        if task.is_given_up:
+            return
+        work = task.work
+        if work.settle(task, succeeded=succeeded):
+            self._loop.call_soon_threadsafe(self._settled, work)
+        if not succeeded and not work.is_leaving:
+            self._loop.call_soon_threadsafe(self._again, task)
 
-    async def _consume_async(self, task: Task) -> None:
-        async with self._slots:
-            if not task.work.begin():
-                return
-            try:
-                succeeded = is_success(await cast("Awaitable[Verdict]", self._listener(task.messages)))
-            except Exception as error:  # noqa: BLE001 -- whatever the user's code raises means: again later
-                self._log_failure(task, error)
-                succeeded = False
-        self._ended(task, succeeded)
+    def _fill_slots(self) -> None:
+        while self._ready and self._free_slots:
+            task = self._begin(self._ready.popleft())
+            if task is not None:
+                self._free_slots -= 1
+                self._spawn(self._work_async(task), "listener")
+
+    async def _work_async(self, task: Task) -> None:
+        context = self._context(task)
+        try:
+            succeeded = is_success(await cast("Awaitable[Verdict]", self._listener(task.messages)))
+        except Exception as error:  # noqa: BLE001 -- whatever the user's code raises means: again later
+            self._log_failure(task, error)
+            self._tell_hooks(context, is_success=False, error=error)
+            succeeded = False
+        else:
+            self._tell_hooks(context, is_success=succeeded)
+        finally:
+            self._free_slots += 1
+        work = task.work
+        if not task.is_given_up:
+            if work.settle(task, succeeded=succeeded):
+                self._settled(work)
+            if not succeeded and not work.is_leaving:
+                self._again(task)
+        self._fill_slots()
+
+    def _context(self, task: Task) -> ConsumeContext | None:
+        if not self._before:
+            return None
+        context = ConsumeContext(self._config.group, task.work.queue, task.messages)
+        call_hooks(self._before, context)
+        return context
+
+    def _tell_hooks(
+        self, context: ConsumeContext | None, *, is_success: bool, error: Exception | None = None
+    ) -> None:
+        if context is not None:
+            context.is_success, context.error = is_success, error
+            call_hooks(self._after, context)
 
     def _log_failure(self, task: Task, error: Exception) -> None:
         log.warning(
@@ -152,34 +184,26 @@ class Consuming:
             group=self._config.group,
             queue=str(task.work.queue),
             offset=task.portion.begin,
-            attempt=task.attempts + 1,
+            attempt=task.messages[0].reconsume_times + 1,
             exc_info=error,
         )
 
-    def _ended(self, task: Task, succeeded: bool) -> None:
-        with task.work.lock:
-            task.work.running -= 1
-        if succeeded:
-            task.process_queue.finish(task.portion)
-        elif not task.work.is_leaving:
-            self._again(task)
-        self._finished(task)
-
     def _again(self, task: Task) -> None:
-        task.attempts += 1
         for message in task.messages:
             message.reconsume_times += 1
+        attempts = max(message.reconsume_times for message in task.messages)
         delays_ms = self._config.retry_backoff_ms
-        delay_s = delays_ms[min(task.attempts, len(delays_ms)) - 1] / 1000
-        if task.attempts > self._config.max_reconsume_times:
+        delay_s = delays_ms[min(attempts, len(delays_ms)) - 1] / 1000
+        if attempts > self._config.max_reconsume_times:
             self._spawn(self._bury(task, delay_s), "dead letter")
         else:
-            self._loop.call_later(delay_s, self.put, task)
+            self._loop.call_later(delay_s, self.offer, task)
 
     async def _bury(self, task: Task, delay_s: float) -> None:
-        while not task.work.is_leaving:
-            if await self._dead_letter(task.messages):
-                task.process_queue.finish(task.portion)
-                self._finished(task)
+        work = task.work
+        while not work.is_leaving:
+            if await self._dead_letter(work, task.messages):
+                work.finish(task)
+                self._settled(work)
                 return
             await asyncio.sleep(delay_s)

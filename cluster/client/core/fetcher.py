@@ -23,6 +23,7 @@ log = get_logger(__name__)
 
 # A broker that answers "nothing there" at once, instead of holding the pull, is asked less often.
 HELD_AT_LEAST_MS = 20
+MAX_MESSAGES = 1 << 20  # as good as any number: bytes bound a pull
 
 
 @dataclass(slots=True, eq=False)
@@ -66,8 +67,12 @@ class Fetcher:
         config: ConsumerConfig,
         share_bytes: Callable[[], int],
         sink: FetchSink,
+        *,
+        max_messages: int = MAX_MESSAGES,
     ) -> None:
-        """`share_bytes()` is how much of the queue may lie fetched and unconsumed now."""
+        """`share_bytes()` is how much of the queue may lie fetched and unconsumed now; a pull brings at
+        most `max_messages`.
+        """
         self.queue = queue
         self.offset = offset
         self.is_paused = False
@@ -79,6 +84,7 @@ class Fetcher:
         self._fetch_bytes = config.fetch_bytes
         self._share_bytes = share_bytes
         self._sink = sink
+        self._max_messages = max_messages
         self._buffered_bytes = 0
         self._room = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -140,6 +146,7 @@ class Fetcher:
             self.queue.queue_id,
             self.offset,
             consumer_group=self._group,
+            max_messages=self._max_messages,
             max_bytes=max_bytes,
             wait_ms=self._wait_ms,
             subscription=self._expression,

@@ -7,10 +7,10 @@ release. What the answers mean is decided by `Membership`; what to do about it b
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Protocol
 
-from actors.rebalancer.strategies import AllocateMessageQueueAveragely
+from actors.rebalancer.strategies import make_strategy
 from actors.remoting.chain import RequestContext
 from actors.remoting.codes import RayMQRequestCode, RequestCode, ResponseCode
 from actors.remoting.command import RemotingCommand
@@ -25,7 +25,7 @@ from actors.remoting.groups import (
 )
 from actors.remoting.headers import ConsumerGroupHeader, UnregisterClientHeader
 from actors.remoting.table import RequestTable
-from cluster.client.config import ConsumerConfig
+from cluster.client.config import AutoOffset, ConsumerConfig
 from cluster.client.core.instance import ClientInstance
 from cluster.client.core.membership import Changes, Membership
 from cluster.client.errors import BrokerRefused, BrokerUnreachable, ClientError, SubscriptionDiffers
@@ -37,6 +37,13 @@ log = get_logger(__name__)
 # By this a broker says that the group's rebalancer does not answer.
 REBALANCER_AWAY = ResponseCode.SERVICE_NOT_AVAILABLE
 
+DEFAULT_STRATEGY = "averagely"
+CONSUME_FROM: Mapping[AutoOffset, str] = {
+    "earliest": "CONSUME_FROM_FIRST_OFFSET",
+    "latest": "CONSUME_FROM_LAST_OFFSET",
+    "timestamp": "CONSUME_FROM_TIMESTAMP",
+}
+
 
 class GroupListener(Protocol):
     """The consumer. Called on the loop."""
@@ -46,6 +53,9 @@ class GroupListener(Protocol):
 
     def revoked(self, queue: MessageQueue) -> None:
         """Stop, finish, commit; then call `released`."""
+
+    def lost(self, queue: MessageQueue) -> None:
+        """Others may have this queue: drop it at once."""
 
     def failed(self, error: ClientError) -> None:
         """The group does not want this member as it is."""
@@ -157,7 +167,7 @@ class GroupSession:
             reply.granted = [
                 item for item in reply.granted if self.membership.generation_of(item.queue) is not None
             ]
-        changes: Changes = self.membership.apply(reply, asked_at_ms)
+        changes: Changes = self.membership.apply(reply, asked_at_ms, self._instance.now_ms())
         if changes:
             log.info(
                 "assignment_changed",
@@ -165,8 +175,11 @@ class GroupSession:
                 generation=self.membership.generation,
                 granted=len(changes.started),
                 revoked=len(changes.leaving),
+                lost=len(changes.lost),
                 held=len(self.membership.held()),
             )
+        for queue in changes.lost:
+            self._listener.lost(queue)
         for queue in changes.leaving:
             self._listener.revoked(queue)
         for granted in changes.started:
@@ -245,19 +258,16 @@ class GroupSession:
         return []
 
     def _own_share(self, members: Iterable[str], generation: int) -> SyncGroupReply:
-        """What RocketMQ's client-side averaging gives this member, topic by topic; without a generation of
-        its own.
+        """What the strategy, RocketMQ's averaging unless there is another, gives this member when all share
+        out by themselves, topic by topic; without a generation of its own.
         """
         ordered = sorted(members)
+        strategy = make_strategy(self._config.strategy or DEFAULT_STRATEGY)
         mine: list[MessageQueue] = []
         for topic in self.subscriptions:
             route = self._instance.routes.peek(topic)
             if route is not None:
-                mine.extend(
-                    AllocateMessageQueueAveragely().allocate(
-                        self._instance.client_id, sorted(route.readable), ordered
-                    )
-                )
+                mine.extend(strategy.allocate(self._instance.client_id, sorted(route.readable), ordered))
         return SyncGroupReply(generation, [GrantedQueue(queue, 0) for queue in mine], members=ordered)
 
     def _suspend(self, *, is_suspended: bool) -> None:
@@ -267,9 +277,7 @@ class GroupSession:
 
     def _heartbeat(self) -> HeartbeatData:
         config = self._config
-        where = (
-            "CONSUME_FROM_FIRST_OFFSET" if config.consume_from == "earliest" else "CONSUME_FROM_LAST_OFFSET"
-        )
+        where = CONSUME_FROM[config.consume_from]
         subscriptions = [
             SubscriptionData(topic, expression, tags_of(expression))
             for topic, expression in self.subscriptions.items()

@@ -1,7 +1,7 @@
 """Which queues a member of a consumer group holds, as its rebalancer tells it. Pure.
 
     granted ─→ held ─ revoke ─→ leaving ─ released() ─→ gone
-                 └── lease over: suspended until the next answer ──┘
+                 └── lease over: suspended until the next answer; what it does not grant is gone at once
 
 A member asks with the queues it holds; the answer names what is granted to it and what it must let go. It
 lets go by stopping, finishing, committing, and then no longer naming the queue. Only after that may another
@@ -27,13 +27,16 @@ class Holding(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """What the consumer must do now: begin on `started`, let go of `leaving` (then call `released`)."""
+    """What the consumer must do now: begin on `started`, let go of `leaving` (then call `released`), and drop
+    `lost`, which others may have already.
+    """
 
     started: tuple[GrantedQueue, ...] = ()
     leaving: tuple[MessageQueue, ...] = ()
+    lost: tuple[MessageQueue, ...] = ()
 
     def __bool__(self) -> bool:
-        return bool(self.started or self.leaving)
+        return bool(self.started or self.leaving or self.lost)
 
 
 @dataclass(slots=True)
@@ -65,14 +68,17 @@ class Membership:
         held = self._queues.get(queue)
         return None if held is None else held.generation
 
-    def apply(self, reply: SyncGroupReply, asked_at_ms: int) -> Changes:
-        """Take an answer to the request made at `asked_at_ms`. An answer older than what we know changes
-        nothing.
+    def apply(self, reply: SyncGroupReply, asked_at_ms: int, now_ms: int | None = None) -> Changes:
+        """Take an answer to the request made at `asked_at_ms`, now (as soon as asked unless given). An answer
+        older than what we know changes nothing.
+
+        What it does not grant leaves in order while the lease runs; where the lease was over, it is lost.
 
         The lease runs from when we asked: the rebalancer counts it from later, so ours ends first.
         """
         if reply.generation < self.generation:
             return Changes()
+        was_over = self._heard_at_ms is not None and self.lease_left_ms(now_ms or asked_at_ms) <= 0
         self.generation = reply.generation
         self.members = tuple(reply.members)
         self.lease_ms = reply.lease_ms or self.lease_ms  # the rebalancer may bound what was asked for
@@ -87,10 +93,12 @@ class Membership:
             elif held.holding is Holding.HELD:
                 held.generation = max(held.generation, grant.generation)
         revoked = {revoke.queue for revoke in reply.revoke}
-        leaving = self._leave(
-            queue for queue in list(self._queues) if queue not in granted or queue in revoked
-        )
-        return Changes(tuple(started), leaving)
+        not_ours = [queue for queue in self._queues if queue not in granted or queue in revoked]
+        if was_over:
+            for queue in not_ours:
+                del self._queues[queue]
+            return Changes(tuple(started), (), tuple(sorted(not_ours)))
+        return Changes(tuple(started), self._leave(not_ours))
 
     def _leave(self, queues: Iterable[MessageQueue]) -> tuple[MessageQueue, ...]:
         left = []

@@ -23,6 +23,8 @@ from cluster.client.core.instance import ClientInstance
 from cluster.client.errors import ClientError, OffsetNotFound
 from store.message.message_queue import MessageQueue
 
+CONSUME_TIMESTAMP_AGO_MS = 30 * 60_000  # RocketMQ's consumeTimestamp
+
 
 class Commit(NamedTuple):
     """An offset – the next to consume – and the generation under which the queue is held (0: none)."""
@@ -34,9 +36,13 @@ class Commit(NamedTuple):
 class OffsetClient:
     """Asks and tells brokers about offsets, for one group."""
 
-    def __init__(self, instance: ClientInstance, group: str) -> None:
+    def __init__(self, instance: ClientInstance, group: str, timestamp_ms: int | None = None) -> None:
+        """`timestamp_ms` is where "timestamp" begins; None: half an hour before now."""
         self._instance = instance
         self._group = group
+        if timestamp_ms is None:
+            timestamp_ms = instance.clock.wall_ms() - CONSUME_TIMESTAMP_AGO_MS
+        self._timestamp_ms = timestamp_ms
 
     async def beginning(self, queue: MessageQueue) -> int:
         """The offset of the oldest message there is."""
@@ -67,15 +73,15 @@ class OffsetClient:
             return None
 
     async def starting(self, queue: MessageQueue, consume_from: AutoOffset, generation: int = 0) -> int:
-        """Where to begin: what is committed, else the beginning or the end. Waits for a broker that is
-        away.
-        """
+        """Where to begin: what is committed, else as `consume_from` says. Waits for a broker that is away."""
         backoff = Backoff()
         while True:
             try:
                 committed = await self.committed(queue, generation)
                 if committed is not None:
                     return committed
+                if consume_from == "timestamp":
+                    return await self.at_time(queue, self._timestamp_ms)
                 return await (self.beginning(queue) if consume_from == "earliest" else self.end(queue))
             except ClientError as error:
                 if not error.retriable:

@@ -1,6 +1,6 @@
-"""What a push consumer has taken from one queue and not finished: which offset may be committed. Pure.
+"""What a push consumer has fetched of one queue and not finished: which offset may be committed. Pure.
 
-committed ≤ … | finished | in work | finished | in work | … next_offset
+committed ≤ … | finished | in work | finished | in work | … next_offset … fetched, waiting … fetched_to
               ^ commit_offset: everything before it is finished
 """
 
@@ -22,10 +22,11 @@ class Portion:
 
 
 class ProcessQueue:
-    """The portions of one queue in work, in the order of their offsets."""
+    """The portions of one queue in work, in the order of their offsets, and how much waits behind them."""
 
     def __init__(self, offset: int) -> None:
         self.next_offset = offset
+        self.fetched_to = offset
         self.cached_messages = 0
         self.cached_bytes = 0
         self._portions: deque[Portion] = deque()
@@ -37,9 +38,24 @@ class ProcessQueue:
         return self._finished_to
 
     @property
+    def span(self) -> int:
+        """From the first unfinished offset to the last that is fetched."""
+        return self.fetched_to - self._finished_to
+
+    @property
     def in_work(self) -> int:
         """How many portions are unfinished."""
         return sum(not portion.is_finished for portion in self._portions)
+
+    def arrived(self, next_offset: int, count: int, size_bytes: int) -> None:
+        """Note that `count` messages of `size_bytes` before `next_offset` are fetched."""
+        self.fetched_to = max(self.fetched_to, next_offset)
+        self.cached_messages += count
+        self.cached_bytes += size_bytes
+
+    def left_out(self, count: int) -> None:
+        """Note that `count` of the messages that arrived are not wanted."""
+        self.cached_messages -= count
 
     def take(self, begin: int, end: int, count: int, size_bytes: int) -> Portion:
         """Note that offsets [begin, end) are handed out; they must follow what was taken before."""
@@ -48,14 +64,8 @@ class ProcessQueue:
         portion = Portion(begin, end, count, size_bytes)
         self._portions.append(portion)
         self.next_offset = end
-        self.cached_messages += count
-        self.cached_bytes += size_bytes
+        self.fetched_to = max(self.fetched_to, end)
         return portion
-
-    def skip_to(self, offset: int) -> None:
-        """Note that nothing before `offset` is there to consume (filtered out, or deleted)."""
-        if offset > self.next_offset:
-            self.finish(self.take(self.next_offset, offset, 0, 0))
 
     def finish(self, portion: Portion) -> None:
         """Note that `portion` is consumed; moves `commit_offset` past everything that is finished at the

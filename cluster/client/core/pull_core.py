@@ -66,7 +66,7 @@ class PullCore:
         table = RequestTable()
         self._loop = asyncio.get_running_loop()
         self.instance = ClientInstance(self.config, clock=self.clock, table=table)
-        self.offsets = OffsetClient(self.instance, self.config.group)
+        self.offsets = OffsetClient(self.instance, self.config.group, self.config.consume_timestamp_ms)
         self.session = GroupSession(self.instance, self.config, self)
         notified_by(table, self.session.wake)
         self.instance.start_route_refresh()
@@ -165,6 +165,18 @@ class PullCore:
             self._loop.call_later(self.config.max_poll_interval_ms / 1000, self._release_overdue, state)
         else:
             self.release([state])
+
+    def lost(self, queue: MessageQueue) -> None:
+        """The lease was over and others may have the queue: hand out nothing more of it, from now on."""
+        state = self.deliveries.states.get(queue)
+        if state is None:
+            return
+        log.warning("queue_lost", queue=str(queue), consumed=state.consumed, to=state.position)
+        with self.deliveries.lock:
+            self.deliveries.drop(state)
+        if self.config.auto_commit:
+            # Where nobody has begun on it yet, this spares the next owner what is done; else it is refused.
+            self.instance.spawn(self._commit_logged([state]), f"last commit {queue}")
 
     def _release_overdue(self, state: QueueState) -> None:
         if self.deliveries.states.get(state.queue) is state:

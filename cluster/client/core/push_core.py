@@ -11,23 +11,26 @@ from actors.remoting.groups import GrantedQueue
 from actors.remoting.headers import ConsumerSendMsgBackHeader
 from actors.remoting.table import RequestTable
 from cluster.client.config import PushConfig
-from cluster.client.core.chunk_reader import ChunkReader
-from cluster.client.core.consuming import Consuming, Listener, QueueWork, Task
+from cluster.client.core.consuming import Consuming, Listener
 from cluster.client.core.fetcher import Chunk, Fetcher
 from cluster.client.core.group_session import GroupSession, notified_by, tags_of
 from cluster.client.core.instance import ClientInstance
 from cluster.client.core.offsets import Commit, OffsetClient
 from cluster.client.core.process_queue import ProcessQueue
-from cluster.client.errors import ClientError, DataDamaged
+from cluster.client.core.queue_work import Limits, QueueWork
+from cluster.client.errors import ClientError, QueueNotAssigned
 from store.clock import Clock, SystemClock
 from store.logs import get_logger
 from store.message.message import MessageExt
 from store.message.message_queue import MessageQueue
+from store.message.validate import RETRY_TOPIC_PREFIX
 
 log = get_logger(__name__)
 
 ALL = "*"
 DEAD_LETTER_LEVEL = -1
+TIMED_OUT_LEVEL = 3  # ten seconds, as RocketMQ's consumers ask for
+TIMEOUT_CHECK_MAX_MS = 60_000
 
 
 class PushCore:
@@ -47,29 +50,33 @@ class PushCore:
         self._pending: set[MessageQueue] = set()
         self._releases: set[asyncio.Task[None]] = set()
         self._is_suspended = False
+        self._is_paused = False
         self._changed = asyncio.Event()
 
     def open(self) -> None:
         """Make the connections' home on the running loop; nothing is dialled yet."""
         table = RequestTable()
         self.instance = ClientInstance(self.config, clock=self.clock, table=table)
-        self.offsets = OffsetClient(self.instance, self.config.group)
+        self.offsets = OffsetClient(self.instance, self.config.group, self.config.consume_timestamp_ms)
         self.session = GroupSession(self.instance, self.config, self)
         notified_by(table, self.session.wake)
         self._consuming = Consuming(
-            self._listener, self.config, self._finished, self._dead_letter, self.instance.spawn
+            self._listener, self.config, self.clock, self._settled, self._dead_letter, self.instance.spawn
         )
         self.instance.start_route_refresh()
         self.instance.spawn(self._commit_now_and_then(), "commit")
+        self.instance.spawn(self._watch_listeners(), "consume-timeout")
 
     def subscribe(self, topics: Iterable[str], expression: str) -> None:
-        """Share the topics' queues with the group's other members."""
+        """Share the topics' queues with the group's other members, and those of its retry topic."""
         for topic in topics:
             self.session.subscribe(topic, expression)
+        self.session.subscribe(f"{RETRY_TOPIC_PREFIX}{self.config.group}", ALL)
 
     def assignment(self) -> list[MessageQueue]:
         """The queues held now."""
-        return sorted(work.queue for work in list(self._works.values()) if not work.is_leaving)
+        works = list(self._works.values())
+        return sorted(work.queue for work in works if not work.is_leaving and not work.is_of_retries)
 
     async def join(self) -> None:
         """Wait for the end. Raises the failure that brought it."""
@@ -78,7 +85,6 @@ class PushCore:
             raise self.failure
 
     # ---- queues come
-    # -------------------------------------------------------------------------------------------
 
     def granted(self, granted: GrantedQueue) -> None:
         """The group gives a queue."""
@@ -87,71 +93,90 @@ class PushCore:
 
     async def _begin(self, granted: GrantedQueue) -> None:
         queue = granted.queue
-        offset = await self.offsets.starting(queue, self.config.consume_from, granted.generation)
+        is_of_retries = queue.topic.startswith(RETRY_TOPIC_PREFIX)
+        consume_from = "earliest" if is_of_retries else self.config.consume_from
+        offset = await self.offsets.starting(queue, consume_from, granted.generation)
         if queue not in self._pending:
             return  # taken back meanwhile
         self._pending.discard(queue)
-        work = QueueWork(queue, granted.generation, ProcessQueue(offset), committed=offset)
+        limits = Limits.of(self.config, 1)
+        work = QueueWork(queue, granted.generation, ProcessQueue(offset), limits, committed=offset)
+        work.is_paused = self._is_paused
         self._works[queue] = work
-        expression = self.session.subscriptions.get(queue.topic, ALL)
+        self._share_limits()
         work.fetcher = Fetcher(
-            self.instance, queue, offset, expression, self.config, self._max_cached_bytes, self
+            self.instance,
+            queue,
+            offset,
+            self.session.subscriptions.get(queue.topic, ALL),
+            self.config,
+            lambda: self.config.fetch_bytes,
+            self,
+            max_messages=self.config.max_cached_messages,
         )
-        work.fetcher.pause(paused=self._is_suspended)
+        self._control_flow(work)
         work.fetcher.start()
 
-    def _max_cached_bytes(self) -> int:
-        return self.config.max_cached_bytes
+    def _share_limits(self) -> None:
+        """Queues of one topic share what the topic is allowed."""
+        topics = [queue.topic for queue in self._works]
+        for work in self._works.values():
+            work.limits = Limits.of(self.config, topics.count(work.queue.topic))
 
     def arrived(self, chunk: Chunk) -> None:
-        """Cut what a fetcher brings into portions for the listener."""
+        """Offer what a fetcher brings to the listeners."""
+        chunk.fetcher.consumed(len(chunk.records))  # here the process queue bounds what lies fetched
         work = self._works.get(chunk.queue)
         if work is None or work.fetcher is not chunk.fetcher or work.is_leaving:
             return
-        if chunk.next_offset < work.process_queue.next_offset:
-            work.process_queue = ProcessQueue(chunk.next_offset)  # the queue ends before where we were
         tags = tags_of(self.session.subscriptions.get(chunk.queue.topic, ALL))
-        reader = ChunkReader(chunk, frozenset(tags) if tags else None)
-        unwanted_bytes = len(chunk.records)
-        try:
-            while not reader.is_exhausted:
-                messages = reader.take_messages(self.config.consume_batch)
-                if messages:
-                    unwanted_bytes -= self._put(work, reader.next_offset, messages)
-        except DataDamaged:
-            # Never passed over in silence, never guessed at: the queue stops here until somebody looks.
-            log.exception("queue_stopped_at_damage", queue=str(chunk.queue))
-            chunk.fetcher.stop()
-            return
-        work.process_queue.skip_to(chunk.next_offset)
-        chunk.fetcher.consumed(unwanted_bytes)
+        if work.put(chunk, frozenset(tags) if tags else None):
+            self._consuming.offer(work)
         self._control_flow(work)
 
-    def _put(self, work: QueueWork, next_offset: int, messages: list[MessageExt]) -> int:
-        size_bytes = sum(message.store_size for message in messages)
-        process_queue = work.process_queue
-        portion = process_queue.take(process_queue.next_offset, next_offset, len(messages), size_bytes)
-        self._consuming.put(Task(work, process_queue, portion, messages))
-        return size_bytes
-
     def _control_flow(self, work: QueueWork) -> None:
-        fetcher = work.fetcher
-        if fetcher is not None:
-            is_full = work.process_queue.cached_messages >= self.config.max_cached_messages
-            fetcher.pause(paused=is_full or self._is_suspended)
+        if work.fetcher is not None:
+            work.fetcher.pause(paused=work.is_full or work.is_paused or self._is_suspended)
 
-    def _finished(self, task: Task) -> None:
-        work = task.work
-        if task.portion.is_finished and work.fetcher is not None:
-            work.fetcher.consumed(task.portion.size_bytes)
-        if work.is_leaving:
-            if not work.running:
-                self._release(work)
-        else:
+    def _settled(self, work: QueueWork) -> None:
+        """Listeners have finished something of a queue that is full, or all of one that is leaving."""
+        if not work.is_leaving:
+            self._control_flow(work)
+        elif not work.running:
+            self._release(work)
+
+    # ---- pausing
+
+    def pause(self, queues: Sequence[MessageQueue]) -> None:
+        """Hand nothing of these queues to the listener, and fetch none of it; without queues: of any."""
+        for work in self._named(queues):
+            work.pause()
+            self._control_flow(work)
+        self._is_paused = self._is_paused or not queues
+
+    def resume(self, queues: Sequence[MessageQueue]) -> None:
+        """End a pause of these queues, or of all."""
+        self._is_paused = self._is_paused and bool(queues)
+        for work in self._named(queues):
+            is_due, tasks = work.resume()
+            for task in tasks:
+                self._consuming.offer(task)
+            if is_due:
+                self._consuming.offer(work)
             self._control_flow(work)
 
+    def _named(self, queues: Sequence[MessageQueue]) -> list[QueueWork]:
+        if not queues:
+            return list(self._works.values())
+        works = [self._works.get(queue) for queue in queues]
+        for queue, work in zip(queues, works, strict=True):
+            if work is None or work.is_leaving:
+                raise QueueNotAssigned(
+                    f"{queue} is not among the queues of this consumer now (see assignment())"
+                )
+        return [work for work in works if work is not None]
+
     # ---- queues go
-    # ---------------------------------------------------------------------------------------------
 
     def revoked(self, queue: MessageQueue) -> None:
         """The group takes a queue back: stop, finish what runs, commit, release."""
@@ -165,9 +190,28 @@ class PushCore:
         if work.leave():
             self._release(work)
 
+    def lost(self, queue: MessageQueue) -> None:
+        """The lease was over and others may have the queue: let go of it at once."""
+        self._pending.discard(queue)
+        work = self._works.get(queue)
+        if work is not None:
+            self._drop(work)
+            # Where nobody has begun on it yet, this spares the next owner what is done; else it is refused.
+            self.instance.spawn(self._commit([work]), f"last commit {queue}")
+
+    def _drop(self, work: QueueWork) -> None:
+        work.leave()
+        if work.fetcher is not None:
+            work.fetcher.stop()
+        if self._works.get(work.queue) is work:
+            del self._works[work.queue]
+            self._share_limits()
+            self._changed.set()
+
     def _release(self, work: QueueWork) -> None:
         if self._works.get(work.queue) is work:
             del self._works[work.queue]
+            self._share_limits()
             task = self.instance.spawn(self._commit_and_release(work), f"release {work.queue}")
             self._releases.add(task)
             task.add_done_callback(self._released)
@@ -193,8 +237,7 @@ class PushCore:
         self.failure = error
         self._ended.set()
 
-    # ---- offsets and dead letters
-    # ------------------------------------------------------------------------------
+    # ---- offsets
 
     async def _commit(self, works: Sequence[QueueWork]) -> None:
         moved = [work for work in works if work.process_queue.commit_offset != work.committed]
@@ -214,39 +257,61 @@ class PushCore:
         log.warning(
             "commit_fenced", group=self.config.group, queue=str(work.queue), generation=work.generation
         )
-        work.leave()
-        if work.fetcher is not None:
-            work.fetcher.stop()
-        if self._works.get(work.queue) is work:
-            del self._works[work.queue]
-        self.session.membership.fenced(work.queue)
+        is_ours = self._works.get(work.queue) is work
+        self._drop(work)
+        if is_ours:
+            self.session.membership.fenced(work.queue)
 
     async def _commit_now_and_then(self) -> None:
         while True:
             await asyncio.sleep(self.config.commit_interval_ms / 1000)
             await self._commit(list(self._works.values()))
 
-    async def _dead_letter(self, messages: Sequence[MessageExt]) -> bool:
+    # ---- what listeners could not do
+
+    async def _dead_letter(self, work: QueueWork, messages: Sequence[MessageExt]) -> bool:
         """Have the broker put `messages` among the group's dead letters; says whether it did."""
+        return await self._send_back(work, messages, DEAD_LETTER_LEVEL)
+
+    async def _send_back(self, work: QueueWork, messages: Sequence[MessageExt], delay_level: int) -> bool:
         for message in messages:
             header = ConsumerSendMsgBackHeader(
                 message.commit_log_offset,
                 self.config.group,
-                DEAD_LETTER_LEVEL,
+                delay_level,
                 message.msg_id,
                 message.topic,
                 max_reconsume_times=self.config.max_reconsume_times,
             )
             try:
-                address = self.instance.master_of(message.topic, message.broker_name)
+                address = self.instance.master_of(work.queue.topic, work.queue.broker_name)
                 command = RemotingCommand(RequestCode.CONSUMER_SEND_MSG_BACK, header.to_ext())
                 await self.instance.invoke(address, command)
             except ClientError as error:
                 log.warning(
-                    "dead_letter_failed", group=self.config.group, msg_id=message.msg_id, error=str(error)
+                    "send_back_failed", group=self.config.group, msg_id=message.msg_id, error=str(error)
                 )
                 return False
         return True
+
+    async def _watch_listeners(self) -> None:
+        """Send back what a listener has worked on for too long (RocketMQ ProcessQueue.cleanExpiredMsg)."""
+        timeout_ms = self.config.consume_timeout_ms
+        while True:
+            await asyncio.sleep(min(timeout_ms / 2, TIMEOUT_CHECK_MAX_MS) / 1000)
+            started_before_ms = self.instance.now_ms() - timeout_ms
+            for work in list(self._works.values()):
+                for task in work.overdue(started_before_ms):
+                    is_sent_back = await self._send_back(work, task.messages, TIMED_OUT_LEVEL)
+                    if is_sent_back and work.give_up(task):
+                        log.warning(
+                            "listener_timed_out",
+                            group=self.config.group,
+                            queue=str(work.queue),
+                            offset=task.portion.begin,
+                            messages=len(task.messages),
+                        )
+                        self._settled(work)
 
     async def close(self) -> None:
         """Stop fetching, finish what runs (at most `close_timeout_ms`), commit, release, leave the group."""

@@ -66,6 +66,16 @@ def test_the_lease_runs_from_when_the_member_asked() -> None:
     assert member.lease_left_ms(16_000) == 15_000, "nobody can give away queues while the rebalancer is down"
 
 
+def test_what_is_not_granted_after_the_lease_is_lost_at_once() -> None:
+    member = Membership(lease_ms=15_000)
+    member.apply(granted(1, A0, A1, B0), 0)
+    member.apply(granted(2, A0, A1), 10)
+    changes = member.apply(granted(3, A0), 14_000, now_ms=15_010)
+    assert (changes.started, changes.leaving, changes.lost) == ((), (), (A1, B0))
+    assert [grant.queue for grant in member.owned()] == [A0]
+    assert member.apply(granted(4), 14_500, now_ms=15_020).leaving == (A0,), "the lease runs again"
+
+
 def test_a_fenced_queue_is_forgotten_at_once() -> None:
     member = Membership(lease_ms=15_000)
     member.apply(granted(1, A0), 0)

@@ -11,6 +11,8 @@ from cluster.client.core.process_queue import ProcessQueue
 
 def test_an_unfinished_portion_holds_the_commit_back() -> None:
     queue = ProcessQueue(100)
+    queue.arrived(120, 20, 2000)
+    assert (queue.cached_messages, queue.cached_bytes, queue.span) == (20, 2000, 20)
     first, second = queue.take(100, 110, 10, 1000), queue.take(110, 120, 10, 1000)
     queue.finish(second)
     assert queue.commit_offset == 100
@@ -22,11 +24,14 @@ def test_an_unfinished_portion_holds_the_commit_back() -> None:
 
 def test_filtered_messages_are_passed_over_only_when_those_before_are_finished() -> None:
     queue = ProcessQueue(0)
+    queue.arrived(9, 7, 70)
     portion = queue.take(0, 5, 5, 50)
-    queue.skip_to(9)
+    queue.finish(queue.take(5, 9, 0, 20))
+    queue.left_out(2)
     assert (queue.commit_offset, queue.next_offset) == (0, 9)
     queue.finish(portion)
-    assert queue.commit_offset == 9
+    assert (queue.commit_offset, queue.span) == (9, 0)
+    assert (queue.cached_messages, queue.cached_bytes) == (0, 0)
 
 
 def test_offsets_never_go_back() -> None:
@@ -39,6 +44,7 @@ def test_offsets_never_go_back() -> None:
 def test_in_whatever_order_they_finish_the_commit_is_the_first_unfinished(sizes: list[int], random) -> None:  # type: ignore[no-untyped-def]
     queue = ProcessQueue(0)
     portions = [queue.take(queue.next_offset, queue.next_offset + size, size, size) for size in sizes]
+    queue.arrived(queue.next_offset, sum(sizes), sum(sizes))
     order = list(portions)
     random.shuffle(order)
     committed = 0

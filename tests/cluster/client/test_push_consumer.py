@@ -230,7 +230,7 @@ def test_flow_control_bounds_what_is_cached(cluster: Cluster, group: str) -> Non
     with PushConsumer(cluster.address, group, listen, config=config) as consumer:
         consumer.subscribe(topic)
         works = consumer._consumer._core._works
-        eventually(lambda: len(works) == 2 and all(w.fetcher and w.fetcher.is_paused for w in works.values()))
+        eventually(lambda: [w.fetcher and w.fetcher.is_paused for w in works.values()].count(True) == 2)
         assert all(work.process_queue.cached_messages < 200 for work in works.values())
         go_on.set()
         seen.wait_for(5_000)

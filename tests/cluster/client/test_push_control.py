@@ -1,0 +1,260 @@
+"""A push consumer's reins: where it begins, how far it runs ahead, pauses, time-outs, hooks, lost leases."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from cluster.client import (
+    Admin,
+    ConsumerConfig,
+    MessageExt,
+    MessageQueue,
+    Producer,
+    PullConsumer,
+    PushConfig,
+    PushConsumer,
+)
+from cluster.client.core.queue_work import Limits
+from cluster.client.errors import BrokerUnreachable, ConfigInvalid, QueueNotAssigned
+from cluster.client.hooks import ConsumeContext
+
+from .conftest import SMALL_STORE, Cluster, eventually
+from .test_pull_consumer import committed, fill
+from .test_push_consumer import Seen
+
+
+def send(cluster: Cluster, topic: str, *numbers: int, **options: Any) -> list[int]:
+    """Send one after the other; gives the store timestamps."""
+    with Producer(cluster.address, "sends") as producer:
+        results = [producer.send(topic, f"{number}", **options) for number in numbers]
+    with Admin(cluster.address) as admin:
+        return [admin.message_by_id(result.offset_msg_id).store_timestamp for result in results]
+
+
+@pytest.mark.parametrize("consume_from", ["earliest", "latest", "timestamp"])
+def test_a_new_group_begins_where_it_is_told(cluster: Cluster, group: str, consume_from: Any) -> None:
+    topic, pause = cluster.topic(queues=1), threading.Event()
+    queue = MessageQueue(topic, "a", 0)
+    [first_ms] = send(cluster, topic, 1, queue=queue)
+    while send(cluster, topic, 2, queue=queue) == [first_ms]:
+        pause.wait(0.002)
+    [third_ms] = send(cluster, topic, 3, queue=queue)
+    timestamp_ms = third_ms if consume_from == "timestamp" else None
+    settings: dict[str, Any] = {"consume_from": consume_from, "consume_timestamp_ms": timestamp_ms}
+    seen = Seen()
+    with PushConsumer(cluster.address, group, seen, config=PushConfig(**settings)) as consumer:
+        consumer.subscribe(topic)
+        eventually(lambda: queue in consumer.assignment())
+        eventually(lambda: len(consumer._consumer._core._works) >= 2)
+        eventually(lambda: all(work.fetcher for work in consumer._consumer._core._works.values()))
+        send(cluster, topic, 4, queue=queue)
+        eventually(lambda: 4 in seen.numbers)
+    missing = {"earliest": set(), "latest": {1, 2, 3}, "timestamp": {1}}[consume_from]
+    assert missing.isdisjoint(seen.numbers)
+    assert {1, 2, 3, 4} - set(seen.numbers) <= missing | ({2} if consume_from == "timestamp" else set())
+    with PullConsumer(cluster.address, f"{group}-pulls", config=ConsumerConfig(**settings)) as pulls:
+        pulls.assign([queue])
+        assert pulls.position(queue) >= {"earliest": 0, "latest": 4, "timestamp": 1}[consume_from]
+
+
+def test_half_an_hour_ago_is_the_timestamp_by_default(cluster: Cluster, group: str) -> None:
+    topic = cluster.topic(queues=1)
+    fill(cluster, topic, 10)
+    with PullConsumer(cluster.address, group, config=ConsumerConfig(consume_from="timestamp")) as consumer:
+        consumer.assign(consumer.queues(topic))
+        assert sum(consumer.position(queue) for queue in consumer.assignment()) == 0
+
+
+def test_a_paused_consumer_calls_nobody_and_loses_nothing(cluster: Cluster, group: str) -> None:
+    topic = cluster.topic(queues=1)
+    seen = Seen()
+    with PushConsumer(cluster.address, group, seen) as consumer:
+        consumer.subscribe(topic)
+        eventually(lambda: len(consumer.assignment()) == 2)
+        quiet, loud = consumer.assignment()
+        consumer.pause(quiet)
+        send(cluster, topic, *range(20), queue=quiet)
+        send(cluster, topic, *range(20, 40), queue=loud)
+        seen.wait_for(20)
+        assert set(seen.numbers) == set(range(20, 40))
+        consumer.pause()
+        consumer.resume(quiet)
+        seen.wait_for(40)
+        send(cluster, topic, *range(40, 50), queue=loud)
+        assert len(seen.numbers) == 40
+        consumer.resume()
+        seen.wait_for(50)
+        with pytest.raises(QueueNotAssigned):
+            consumer.pause(MessageQueue(topic, "c", 0))
+    assert set(seen.numbers.values()) == {1}
+    assert committed(cluster, group, topic) == 50
+
+
+def test_a_failed_message_of_a_paused_queue_waits_too(cluster: Cluster, group: str) -> None:
+    topic, calls, paused = cluster.topic(queues=1), [], threading.Event()
+
+    def listen(messages: list[MessageExt]) -> bool:
+        calls.append(messages[0].reconsume_times)
+        return len(calls) > 1 and paused.wait(10)
+
+    with PushConsumer(cluster.address, group, listen, config=PushConfig(retry_backoff_ms=(50,))) as consumer:
+        consumer.subscribe(topic)
+        send(cluster, topic, 1)
+        eventually(lambda: len(calls) == 1)
+        consumer.pause()
+        works = consumer._consumer._core._works.values()
+        eventually(lambda: any(work.set_aside for work in works))
+        paused.set()
+        consumer.resume()
+        eventually(lambda: calls == [0, 1])
+
+
+@pytest.mark.parametrize(
+    "limit",
+    [
+        {"max_cached_messages": 100},
+        {"max_cached_bytes": 10_000},
+        {"max_offset_span": 100},
+        {"max_cached_messages_for_topic": 200},
+        {"max_cached_bytes_for_topic": 20_000},
+    ],
+)
+def test_a_queue_is_fetched_no_further_than_its_limits(
+    cluster: Cluster, group: str, limit: dict[str, int]
+) -> None:
+    topic, seen, go_on = cluster.topic(queues=1), Seen(), threading.Event()
+    fill(cluster, topic, 3_000)
+
+    def listen(messages: list[MessageExt]) -> None:
+        go_on.wait(20)
+        seen(messages)
+
+    config = PushConfig(consume_threads=1, consume_batch=10, fetch_bytes=8 * 1024, **limit)  # type: ignore[arg-type]
+    with PushConsumer(cluster.address, group, listen, config=config) as consumer:
+        consumer.subscribe(topic)
+        works = consumer._consumer._core._works
+        eventually(lambda: [work.is_full for work in works.values()].count(True) == 2)
+        assert all(work.process_queue.cached_messages < 200 for work in works.values())
+        go_on.set()
+        seen.wait_for(3_000)
+    assert set(seen.numbers.values()) == {1}
+
+
+def test_limits_of_a_topic_are_shared_and_never_nothing() -> None:
+    config = PushConfig(max_cached_messages_for_topic=3_000, max_cached_bytes_for_topic=3)
+    assert Limits.of(config, 2) == Limits(1_000, 1, 2_000)
+    assert Limits.of(config, 6) == Limits(500, 1, 2_000)
+    assert Limits.of(PushConfig(), 50) == Limits(1_000, 100 << 20, 2_000), "RocketMQ's thresholds"
+    for name in ("max_cached_messages_for_topic", "consume_timeout_ms", "max_offset_span"):
+        with pytest.raises(ConfigInvalid, match=name):
+            PushConfig(**{name: 0})  # type: ignore[arg-type]
+
+
+def test_what_takes_too_long_is_sent_back_and_comes_again(
+    clusters: Callable[..., Cluster], group: str
+) -> None:
+    soon = SMALL_STORE.model_copy(update={"message_delay_level": "1s 1s 1s"})
+    cluster = clusters(brokers=1, store=soon)
+    topic, go_on = cluster.topic(queues=1), threading.Event()
+    calls: list[tuple[str, str, int]] = []
+
+    def listen(messages: list[MessageExt]) -> None:
+        message = messages[0]
+        calls.append((message.topic, message.body.decode(), message.reconsume_times))
+        if message.body == b"7" and not message.reconsume_times:
+            go_on.wait(30)
+
+    config = PushConfig(consume_timeout_ms=300, commit_interval_ms=50, sync_interval_ms=200)
+    with PushConsumer(cluster.address, group, listen, config=config) as consumer:
+        consumer.subscribe(topic)
+        send(cluster, topic, 6, 7, 8)
+        eventually(lambda: committed(cluster, group, topic) == 3)
+        assert not go_on.is_set(), "its listener works on, and holds nothing up"
+        eventually(lambda: (topic, "7", 1) in calls, within_s=30)
+        go_on.set()
+    assert Counter(calls) == {(topic, "6", 0): 1, (topic, "7", 0): 1, (topic, "8", 0): 1, (topic, "7", 1): 1}
+
+
+def test_consume_hooks_see_each_call_and_what_came_of_it(cluster: Cluster, group: str) -> None:
+    topic = cluster.topic(queues=1)
+    before: list[bool | None] = []
+    after: list[tuple[bytes, bool | None, type[BaseException] | None]] = []
+
+    class Watches:
+        def before_consume(self, context: ConsumeContext) -> None:
+            before.append(context.is_success)
+
+        def after_consume(self, context: ConsumeContext) -> None:
+            error = context.error
+            after.append((context.messages[0].body, context.is_success, error and type(error)))
+            raise ZeroDivisionError
+
+    def listen(messages: list[MessageExt]) -> bool:
+        if messages[0].reconsume_times == 0:
+            raise ValueError("again, please")
+        return messages[0].reconsume_times == 2
+
+    config = PushConfig(retry_backoff_ms=(1,), consume_hooks=[Watches()])
+    with PushConsumer(cluster.address, group, listen, config=config) as consumer:
+        consumer.subscribe(topic)
+        send(cluster, topic, 1)
+        eventually(lambda: len(after) == 3)
+    assert before == [None] * 3
+    assert after == [(b"1", False, ValueError), (b"1", False, None), (b"1", True, None)]
+
+
+@pytest.mark.parametrize("pulls", [False, True])
+def test_a_suspended_member_drops_at_once_what_is_not_granted_again(
+    clusters: Callable[..., Cluster], group: str, pulls: bool
+) -> None:
+    cluster = clusters(brokers=1)
+    topic = cluster.topic(queues=1)
+    fill(cluster, topic, 10)
+    entered, go_on, seen = threading.Semaphore(0), threading.Event(), Seen()
+
+    def stuck(messages: list[MessageExt]) -> None:
+        entered.release()
+        go_on.wait(30)
+
+    settings: dict[str, Any] = {"lease_ms": 1_000, "sync_interval_ms": 100}
+    first: PushConsumer | PullConsumer
+    if pulls:
+        first = PullConsumer(cluster.address, group, config=ConsumerConfig(**settings))
+        first.subscribe(topic)
+        assert first.poll(1, timeout_ms=10_000)
+    else:
+        config = PushConfig(consume_threads=1, close_timeout_ms=100, **settings)
+        first = PushConsumer(cluster.address, group, stuck, config=config).start()
+        first.subscribe(topic)
+        assert entered.acquire(timeout=15)
+    core = first._consumer._core
+    session, held = core.session, getattr(core, "_works", None) or core.deliveries.states
+    [queue] = first.assignment()
+    old = held[queue]
+    exchange = session._exchange
+
+    first._thread.run(_set(session, "_exchange", _lost_answer))
+    with PushConsumer(cluster.address, group, seen, config=PushConfig(**settings)) as second:
+        second.subscribe(topic)
+        eventually(lambda: len(seen.numbers) == 10)
+        assert held.get(queue) is old, "it has heard nothing yet: it is suspended"
+        first._thread.run(_set(session, "_exchange", exchange))
+        eventually(lambda: held.get(queue) is not old)
+        assert old.is_leaving
+        assert not go_on.is_set(), "without waiting for its listener"
+        go_on.set()
+        first.close()
+    assert committed(cluster, group, topic) == 10
+
+
+async def _lost_answer() -> None:
+    raise BrokerUnreachable("the answer is lost")
+
+
+async def _set(target: Any, name: str, value: Any) -> None:
+    setattr(target, name, value)
