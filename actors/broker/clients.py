@@ -91,6 +91,11 @@ class Clients(Generic[ConnectionT]):
         """The producers of a group."""
         return self._producers.get(group, {}).values()
 
+    def producer_connection(self, client_id: str) -> ConnectionT | None:
+        """The connection of a client that produces, for whatever group."""
+        found = (members.get(client_id) for members in self._producers.values())
+        return next((member.connection for member in found if member is not None), None)
+
     def producer_groups(self) -> Iterable[str]:
         """The producer groups that have members."""
         return self._producers.keys()

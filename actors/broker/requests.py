@@ -16,6 +16,7 @@ from actors.broker.progress_requests import ProgressRequests
 from actors.broker.pull import Puller
 from actors.broker.queue_locks import QueueLocks
 from actors.broker.queues import QueueQueries
+from actors.broker.replies import Replies
 from actors.broker.send import Sender
 from actors.broker.send_back import SendBack
 from actors.remoting import admin_headers, headers, hot_headers
@@ -30,6 +31,7 @@ class Handlers:
     """The parts of a broker that answer requests."""
 
     sender: Sender
+    replies: Replies
     send_back: SendBack
     puller: Puller
     queues: QueueQueries
@@ -82,6 +84,8 @@ def _sending(handlers: Handlers) -> tuple[Row, ...]:
         (code.SEND_MESSAGE, sender.send, long, topic, pub, cost),
         (code.SEND_MESSAGE_V2, sender.send, short, topic, pub, cost),
         (code.SEND_BATCH_MESSAGE, sender.send_batch, short, topic, pub, cost),
+        (code.SEND_REPLY_MESSAGE, handlers.replies.send, long, topic, pub, cost),
+        (code.SEND_REPLY_MESSAGE_V2, handlers.replies.send, short, topic, pub, cost),
         (RayMQRequestCode.SEND_RECORDS, sender.send_records, headers.SendRecordsHeader, topic, pub, cost),
         (code.CONSUMER_SEND_MSG_BACK, handlers.send_back.send_back, back, Resource.GROUP, Action.SUB, cost),
     )

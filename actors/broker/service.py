@@ -34,6 +34,7 @@ from actors.broker.queues import QueueQueries
 from actors.broker.reads import Reads
 from actors.broker.rebalancer_link import RebalancerLink
 from actors.broker.registration import Registration
+from actors.broker.replies import Replies
 from actors.broker.requests import Handlers, add_group_changed, request_table
 from actors.broker.reserved_port import ReservedPort
 from actors.broker.send import Sender
@@ -309,6 +310,7 @@ class BrokerService:
         return request_table(
             Handlers(
                 self._sender,
+                Replies(self._sender, self._clients, self._clock, self.address),
                 SendBack(store, self._reads, topics, groups, self._acks, tables.delays, stats),
                 self._puller,
                 queues,

@@ -112,6 +112,10 @@ class SendMessageHeader:
             ext["l"] = str(self.max_reconsume_times)
         return ext
 
+    def long_ext(self) -> dict[str, str]:
+        """The same under the long names."""
+        return {_V1_NAMES[letter]: value for letter, value in SendMessageHeader.to_ext(self).items()}
+
 
 _V1_NAMES = {
     "a": "producerGroup",
@@ -146,8 +150,7 @@ class SendMessageHeaderV1(SendMessageHeader):
 
     def to_ext(self) -> dict[str, str]:
         """The fields of a SEND_MESSAGE."""
-        short = super().to_ext()
-        return {_V1_NAMES[letter]: value for letter, value in short.items()}
+        return self.long_ext()
 
 
 class PullMessageHeader:

@@ -188,3 +188,15 @@ def test_order_within_a_queue_is_kept_while_members_come(agents: Agents, topic: 
     assert len({result["queueId"] for result in results}) == 1
     assert [message["body"] for message in received] == texts(200)
     assert all(a["queueOffset"] < b["queueOffset"] for a, b in itertools.pairwise(received))
+
+
+def test_in_order_although_each_fails_once(client: Agent, topic: str, names: Names) -> None:
+    wanted = [{"topic": topic, "body": f"{n:04}", "hashKey": f"{n % 3}"} for n in range(9)]
+    client.send(wanted)
+    client.call("push_start", name=topic, group=names.group(), topic=topic, orderly=True, failures=1)
+
+    received = client.received(topic, 18, timeout_s=40)
+    client.call("push_stop", name=topic)
+    for key in range(3):
+        bodies_of_key = [m["body"] for m in received if int(m["body"]) % 3 == key and m["reconsumeTimes"] > 0]
+        assert bodies_of_key == [f"{n:04}" for n in range(key, 9, 3)]

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import pytest
 
 from tests.compat.agent import Agent, Facts, OperationFailed
-from tests.compat.conftest import MAX_MESSAGE_BYTES
+from tests.compat.conftest import MAX_MESSAGE_BYTES, Agents, Names
 from tests.compat.peers import Peer
 
 pytestmark = pytest.mark.java
@@ -164,3 +164,18 @@ def test_a_topic_that_is_not_there_has_no_route(each_client: Agent) -> None:
 def test_a_topic_with_a_bad_name_is_not_made(client: Agent, peer: Peer) -> None:
     with pytest.raises(OperationFailed):
         client.create_topic(peer.broker_address, "no spaces allowed")
+
+
+def test_a_request_gets_its_reply(agents: Agents, topic: str, names: Names) -> None:
+    # The client of 5.3.3 gives up its wait as soon as its request is stored, on either side.
+    client = agents.get("4.9.8-json")
+    client.call("push_start", name=topic, group=names.group(), topic=topic, replies=True)
+    reply = client.call("request", topic=topic, body="again ", timeoutMs=20_000)
+    assert reply["body"] == "again again "
+    assert reply["properties"]["MSG_TYPE"] == "reply"
+    client.call("push_stop", name=topic)
+
+
+def test_a_request_that_nobody_answers_ends_in_time(client: Agent, topic: str) -> None:
+    with pytest.raises(OperationFailed, match="RequestTimeoutException"):
+        client.call("request", topic=topic, body="hello?", timeoutMs=1_000)

@@ -1,5 +1,6 @@
 package compat;
 
+import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
 import java.util.HashMap;
 import java.util.List;
@@ -9,8 +10,10 @@ import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
 import org.apache.rocketmq.client.consumer.listener.ConsumeOrderlyStatus;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerOrderly;
+import org.apache.rocketmq.client.utils.MessageUtil;
 import org.apache.rocketmq.common.UtilAll;
 import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
+import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.common.message.MessageExt;
 import org.apache.rocketmq.remoting.protocol.RemotingSerializable;
 
@@ -83,7 +86,9 @@ final class PushOperations {
         setModel(consumer, request.text("model", "CLUSTERING"));
         consumer.setMaxReconsumeTimes((int) request.number("maxReconsumeTimes", -1));
         Inbox inbox = new Inbox((int) request.number("failures", 0));
-        if (request.flag("orderly")) {
+        if (request.flag("replies")) {
+            consumer.registerMessageListener((MessageListenerConcurrently) (messages, context) -> reply(messages));
+        } else if (request.flag("orderly")) {
             consumer.registerMessageListener((MessageListenerOrderly) (messages, context) -> inbox.take(messages)
                 ? ConsumeOrderlyStatus.SUCCESS
                 : ConsumeOrderlyStatus.SUSPEND_CURRENT_QUEUE_A_MOMENT);
@@ -97,6 +102,20 @@ final class PushOperations {
         inboxes.put(request.text("name"), inbox);
         clients.pushers.put(request.text("name"), consumer);
         return consumer.buildMQClientId();
+    }
+
+    /** Answers each request with its own body, twice. */
+    private ConsumeConcurrentlyStatus reply(List<MessageExt> messages) {
+        try {
+            for (MessageExt message : messages) {
+                String body = new String(message.getBody(), StandardCharsets.UTF_8);
+                Message answer = MessageUtil.createReplyMessage(message, (body + body).getBytes(StandardCharsets.UTF_8));
+                clients.producer().send(answer);
+            }
+            return ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
+        } catch (Exception error) {
+            throw new IllegalStateException(error);
+        }
     }
 
     private static void setModel(DefaultMQPushConsumer consumer, String model) throws Exception {

@@ -13,6 +13,7 @@ import org.apache.rocketmq.client.producer.SendCallback;
 import org.apache.rocketmq.client.producer.SendResult;
 import org.apache.rocketmq.client.producer.selector.SelectMessageQueueByHash;
 import org.apache.rocketmq.common.message.Message;
+import org.apache.rocketmq.common.message.MessageExt;
 
 /** What a producer does. */
 final class SendOperations {
@@ -29,6 +30,8 @@ final class SendOperations {
         operations.put("create_topic", this::createTopic);
         operations.put("send", this::send);
         operations.put("send_batch", this::sendBatch);
+        operations.put("request", request -> Facts.of((MessageExt) clients.producer().request(
+            message(request), request.number("timeoutMs"))));
     }
 
     private Object createTopic(Request request) throws Exception {
