@@ -200,3 +200,14 @@ def queue_named(text: str, topic: str) -> Any:
     if not broker or not queue_id.isdecimal():
         raise Refusal(f"{text!r} names no queue: write BROKER:QUEUE, as broker-a:3")
     return MessageQueue(topic, broker, int(queue_id))
+
+
+def named_values(given: Sequence[str], option: str) -> dict[str, str]:
+    """What `NAME=VALUE NAME=VALUE` says. Raises Refusal."""
+    found = {}
+    for each in given:
+        name, equals, value = each.partition("=")
+        if not equals or not name.strip():
+            raise Refusal(f"{option} {each!r}: write NAME=VALUE")
+        found[name.strip()] = value
+    return found

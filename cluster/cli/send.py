@@ -12,7 +12,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cluster.cli.console import NAMESERVER, AsJson, Nameserver, Output, Refusal, finish, queue_named
+from cluster.cli.console import (
+    NAMESERVER,
+    AsJson,
+    Nameserver,
+    Output,
+    Refusal,
+    finish,
+    named_values,
+    queue_named,
+)
 from cluster.cli.help import examples
 
 if TYPE_CHECKING:
@@ -65,7 +74,7 @@ def command(
         common: dict[str, Any] = {
             "tags": tags,
             "keys": key or None,
-            "properties": _properties(properties or []),
+            "properties": named_values(properties or [], "--property"),
             "delay_level": delay_level,
         }
         where: dict[str, Any] = {
@@ -141,16 +150,6 @@ def _send_lines(producer: Producer, messages: Iterator[Message], where: dict[str
                     progress.update(task, completed=sent)
     finally:
         out.done(f"{sent:,} messages sent", sent=sent, queues=dict(sorted(queues.items())))
-
-
-def _properties(given: list[str]) -> dict[str, str]:
-    found = {}
-    for each in given:
-        name, equals, value = each.partition("=")
-        if not equals or not name:
-            raise Refusal(f"--property {each!r}: write NAME=VALUE")
-        found[name] = value
-    return found
 
 
 def _facts(result: SendResult) -> dict[str, Any]:
