@@ -228,13 +228,19 @@ class QueueJudge:
         per_file = queue.units_per_file
         for base, size_bytes in sorted(queue.bases.items()):
             first = base // UNIT_BYTES
-            if base % UNIT_BYTES or (
-                queue.first_offset <= first and first + per_file <= queue.next_offset and queue.next_offset
-            ):
-                continue
-            with Path(queue.file_path(first)).open("rb") as file:
-                for start, stop in list(data_ranges(file.fileno(), 0, size_bytes)):
-                    self._check_range(queue, first + start // UNIT_BYTES, first + -(-stop // UNIT_BYTES))
+            before = (first, min(queue.first_offset, first + per_file))
+            behind = (max(queue.next_offset, first), first + per_file)
+            for begin, end in (before, behind):
+                if begin < end:
+                    self._check_data(queue, base, begin, min(end, first + size_bytes // UNIT_BYTES))
+
+    def _check_data(self, queue: CheckedQueue, base: int, begin: int, end: int) -> None:
+        """Check those of the units [begin, end) of the file at `base` that have been written."""
+        path = Path(queue.file_path(begin))
+        with path.open("rb") as file:
+            ranges = list(data_ranges(file.fileno(), begin * UNIT_BYTES - base, end * UNIT_BYTES - base))
+        for start, stop in ranges:
+            self._check_range(queue, (base + start) // UNIT_BYTES, -(-(base + stop) // UNIT_BYTES))
 
     def _check_range(self, queue: CheckedQueue, first: int, end: int) -> None:
         while first < end:

@@ -16,7 +16,7 @@ from store.settings import StoreSettings
 from store.summary import DerivedSummary, read_summary
 from store.verify import notes
 from store.verify.findings import Report
-from store.verify.index import IndexCheck
+from store.verify.index import IndexCheck, KeysBehind
 from store.verify.log_view import LogView
 from store.verify.queues import CheckedQueue, QueueJudge
 
@@ -24,6 +24,7 @@ Progress = Callable[[int, int], None]
 """Told how many bytes are done, of how many."""
 
 _OPEN_QUEUES = 512
+_SLICE_BYTES = 4 << 20
 
 
 class Verification:
@@ -137,19 +138,23 @@ class Verification:
 
     def _dispatch(self, tail: Tail, index: IndexCheck, done: Callable[[int], None]) -> Dispatcher:
         """Dispatch what lies between the holes into queues and index that compare."""
+        keys = KeysBehind(index)
         dispatcher = Dispatcher(
-            self.log, self.queues, index if index.exists else None, self.delays_ms, 4 << 20
+            self.log, self.queues, keys if index.exists else None, self.delays_ms, _SLICE_BYTES
         )
         dispatcher.is_recovering = True
         dispatcher.checks_records = False  # the walk before has done it
         begin = self.log.first
         scanned = self.log.end - self.log.first
-        for hole in [*tail.holes, None]:
-            end = hole.position if hole is not None else tail.position
-            while begin < end:
-                begin = dispatcher.step(begin, end).position
-                done(scanned + begin - self.log.first)
-            begin = hole.position + hole.size_bytes if hole is not None else end
+        try:
+            for hole in [*tail.holes, None]:
+                end = hole.position if hole is not None else tail.position
+                while begin < end:
+                    begin = dispatcher.step(begin, end).position
+                    done(scanned + begin - self.log.first)
+                begin = hole.position + hole.size_bytes if hole is not None else end
+        finally:
+            keys.finish()
         return dispatcher
 
     def _judge_queues(self, tail: Tail, refused: dict[int, int]) -> None:
