@@ -1,7 +1,8 @@
 """What a broker has put and got: totals, by topic and by group, and their rates over time.
 
-A request adds to counters and does no more; now and then the counters are noted, and a rate is the
-difference between now and the note at the window's begin (RocketMQ BrokerStatsManager, StoreStatsService):
+A request adds to one counter and does no more: totals are sums, taken when they are asked for and once a
+second. Now and then the counters are noted, and a rate is the difference between now and the note at the
+window's begin (RocketMQ BrokerStatsManager, StoreStatsService):
 
     window  notes              spans
     minute  7, one each 10 s   60 s to 70 s
@@ -15,7 +16,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import NamedTuple
 
@@ -66,6 +67,12 @@ class Tally:
         """What it has counted."""
         return Count(self.messages, self.size_bytes, self.calls)
 
+    def add(self, count: Count) -> None:
+        """Count more."""
+        self.messages += count.messages
+        self.size_bytes += count.size_bytes
+        self.calls += count.calls
+
     def note(self, window: int) -> None:
         """Keep what it says now."""
         notes = self._notes[window]
@@ -85,6 +92,25 @@ class Tally:
             self.messages - first.messages, self.size_bytes - first.size_bytes, self.calls - first.calls
         )
         return Change(grown, max(now_ms - begin_ms, SHORTEST_MS))
+
+
+class Total:
+    """A counter that is the sum of others, and of those that are gone."""
+
+    def __init__(self, now_ms: int) -> None:
+        self.gone = Tally(now_ms)
+        self._tally = Tally(now_ms)
+
+    def sum_of(self, tallies: Iterable[Tally]) -> Tally:
+        """The counter, brought up to date."""
+        messages, size_bytes, calls = self.gone.count
+        for tally in tallies:
+            messages += tally.messages
+            size_bytes += tally.size_bytes
+            calls += tally.calls
+        total = self._tally
+        total.messages, total.size_bytes, total.calls = messages, size_bytes, calls
+        return total
 
 
 class Second(NamedTuple):
@@ -113,11 +139,12 @@ class BrokerStats:
         self._clock = clock
         now_ms = clock.wall_ms()
         self.started_ms = now_ms
-        self.put_total = Tally(now_ms)
-        self.got_total = Tally(now_ms)
+        self._put = Total(now_ms)
+        self._got = Total(now_ms)
         self.gets_missed = 0
         self.puts: dict[str, Tally] = {}
         self.gets: dict[tuple[str, str], Tally] = {}
+        """By topic and group, which is empty for reads that name none."""
         self.send_backs: dict[tuple[str, str], Tally] = {}
         self._noted_ms = tuple(deque[int](maxlen=kept) for _, kept in _WINDOWS)
         self._next_note_ns = [clock.monotonic_ns()] * len(_WINDOWS)
@@ -136,22 +163,13 @@ class BrokerStats:
         tally.messages += messages
         tally.size_bytes += size_bytes
         tally.calls += 1
-        total = self.put_total
-        total.messages += messages
-        total.size_bytes += size_bytes
-        total.calls += 1
 
     def got(self, group: str, topic: str, messages: int, size_bytes: int) -> None:
         """A request has read messages, or found none."""
         if not messages:
             self.gets_missed += 1
             return
-        if group:
-            _add(self.gets, (topic, group), self._clock, messages, size_bytes)
-        total = self.got_total
-        total.messages += messages
-        total.size_bytes += size_bytes
-        total.calls += 1
+        _add(self.gets, (topic, group), self._clock, messages, size_bytes)
 
     def sent_back(self, group: str, topic: str, size_bytes: int) -> None:
         """A consumer has given a message back."""
@@ -159,27 +177,28 @@ class BrokerStats:
 
     def forget_topic(self, topic: str) -> None:
         """The topic is deleted; the totals stay."""
-        self.puts.pop(topic, None)
-        for table in (self.gets, self.send_backs):
-            for key in [key for key in table if key[0] == topic]:
-                del table[key]
+        gone = self.puts.pop(topic, None)
+        if gone is not None:
+            self._put.gone.add(gone.count)
+        self._forget(lambda key: key[0] == topic)
 
     def forget_group(self, group: str) -> None:
         """The group is deleted; the totals stay."""
-        for table in (self.gets, self.send_backs):
-            for key in [key for key in table if key[1] == group]:
-                del table[key]
+        self._forget(lambda key: key[1] == group)
+
+    def _forget(self, is_meant: Callable[[tuple[str, str]], bool]) -> None:
+        for key in [key for key in self.gets if is_meant(key)]:
+            self._got.gone.add(self.gets.pop(key).count)
+        for key in [key for key in self.send_backs if is_meant(key)]:
+            del self.send_backs[key]
 
     # ---- noting, by a timer --------------------------------------------------------------------------------
 
     def note_second(self) -> None:
         """Note the totals; call once a second."""
-        got = self.got_total
-        self._seconds.append(
-            Second(
-                self._clock.monotonic_ns(), self.put_total.messages, got.messages, got.calls, self.gets_missed
-            )
-        )
+        put, got = self.put_total, self.got_total
+        now_ns = self._clock.monotonic_ns()
+        self._seconds.append(Second(now_ns, put.messages, got.messages, got.calls, self.gets_missed))
 
     def note_due(self, slice_size: int) -> Iterator[None]:
         """Note what is due, in slices of so many counters: between two of them others may run."""
@@ -197,6 +216,16 @@ class BrokerStats:
                 for tally in part:
                     tally.note(window)
                 yield
+
+    @property
+    def put_total(self) -> Tally:
+        """All that was put since the start."""
+        return self._put.sum_of(self.puts.values())
+
+    @property
+    def got_total(self) -> Tally:
+        """All that was got since the start."""
+        return self._got.sum_of(self.gets.values())
 
     # ---- asking --------------------------------------------------------------------------------------------
 
