@@ -17,8 +17,8 @@ _READ_UNITS = 65_536
 def check_queue(
     queue: ConsumeQueue, times_ns: dict[int, int], log_end: int, note: QueueNote | None
 ) -> tuple[QueueNote, str | None]:
-    """Count the sound units of a queue with a file, changed at that time, for each first unit in `times_ns`;
-    returns what it holds, and what is wrong behind that.
+    """Count the sound units of a queue with a file, changed at that time, for each first unit in `times_ns`,
+    in order; returns what it holds, and what is wrong behind that.
     """
     if note is not None and _is_untouched(queue, times_ns, log_end, note):
         return note, None
@@ -48,13 +48,11 @@ def check_queue(
 
 def _is_untouched(queue: ConsumeQueue, times_ns: dict[int, int], log_end: int, note: QueueNote) -> bool:
     """Whether all files are there as they were noted, and no others."""
-    starts = range(note.first_offset, note.next_offset, queue.units_per_file)
     return (
-        len(starts) == len(times_ns) == len(note.times_ns)
+        list(times_ns.values()) == note.times_ns
+        and 0 not in note.times_ns
+        and list(times_ns) == list(range(note.first_offset, note.next_offset, queue.units_per_file))
         and note.end_physical_offset <= log_end
-        and all(
-            times_ns.get(start) == time_ns != 0 for start, time_ns in zip(starts, note.times_ns, strict=True)
-        )
     )
 
 

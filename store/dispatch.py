@@ -24,7 +24,7 @@ from store.message.record import MIN_RECORD_BYTES, decode_record
 _log = get_logger(__name__)
 
 _ROWS = 16_384
-_GROUPS = 512  # queues that one step writes to: 3 µs each, more where a file is to be made
+_GROUPS = 128  # queues that one step writes to: 5 µs each, 15 where a file is to be opened
 _KEYS = 65_536
 _REFUSED_MAX = 100_000
 _GAP_MAX = 1_000_000  # units to hold the places of records that are gone: 20 MB

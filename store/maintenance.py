@@ -21,7 +21,7 @@ from store.summary import DerivedSummary, QueueNotes, summary_path
 
 _log = get_logger(__name__)
 
-_QUEUES_A_TURN = 200  # about 2 ms
+_QUEUES_A_TURN = 100  # about a millisecond
 
 
 class Maintenance:
