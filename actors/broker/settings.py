@@ -135,7 +135,7 @@ class BrokerSettings(BaseModel):
         default=1_000, ge=1, validation_alias=_alias("os_page_cache_busy_ms", "osPageCacheBusyTimeOutMills")
     )
     """Sends that waited this long because the broker stood still are refused: their senders have given up."""
-    max_pending_requests: Annotated[int, LIVE] = Field(default=100_000, ge=1)
+    max_pending_requests: Annotated[int, LIVE] = Field(default=32_768, ge=1)
     """How many requests of one connection may be without an answer, held pulls among them."""
     max_unread_bytes: Annotated[int, LIVE] = Field(default=512 * 1024 * 1024, ge=1)
     """How much of our answers all peers together may leave unread before pulls are refused."""

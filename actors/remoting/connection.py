@@ -294,14 +294,17 @@ class Connection(asyncio.BufferedProtocol):
     def _read_commands(self) -> None:
         reader = self._reader
         hub = self.hub
+        left = hub.limits.input_budget_requests
         try:
             while (command := reader.next_command()) is not None:
                 if command.flag & FLAG_RESPONSE:
                     self._take_answer(command)
                 else:
                     self._handle(self, command)
+                left -= 1
                 if (
-                    self._out_bytes > hub.limits.high_water_bytes
+                    not left
+                    or self._out_bytes > hub.limits.high_water_bytes
                     or (self._is_behind and self.over_high_water)
                     or self.is_closed
                 ):

@@ -28,6 +28,8 @@ class RemotingLimits:
     """The bounds of what a peer may make us hold."""
 
     input_budget_bytes: int = 256 * 1024
+    input_budget_requests: int = 128
+    """Small requests cost by their number: 128 pulls take some 4 ms."""
     high_water_bytes: int = 4 * 1024 * 1024
     """Of one connection's answers that its peer has not read: from here on no further ones are produced."""
     unread_ms: int = 60_000

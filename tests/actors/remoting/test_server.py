@@ -280,6 +280,70 @@ def test_a_peer_that_does_not_read_gets_no_further_answers_produced() -> None:
     run(story())
 
 
+def test_a_peer_that_takes_nothing_for_a_minute_is_closed_and_one_that_reads_late_is_not(clock) -> None:
+    size = 256 * 1024
+
+    def big(context: RequestContext) -> RemotingCommand:
+        return RemotingCommand.response(parts=[memoryview(bytes(size))])
+
+    async def story() -> None:
+        limits = RemotingLimits(unread_ms=60_000)
+        async with (
+            serving({1: big}, clock=clock, limits=limits) as server,
+            raw_peer(server) as deaf,
+            raw_peer(server) as late,
+        ):
+            for peer in (deaf, late):
+                peer.writer.transport.pause_reading()  # type: ignore[attr-defined]
+                peer.send(*(request(1, number) for number in range(100)))
+            await until(lambda: server.hub.unread_bytes > 2 * limits.high_water_bytes)
+            assert server.hub.unread_bytes < 3 * limits.high_water_bytes
+            clock.advance(59_000)
+            server.hub.sweep()
+            assert len(server.connections) == 2
+            late.writer.transport.resume_reading()  # type: ignore[attr-defined]
+            for _ in range(100):
+                await late.read()
+            clock.advance(1_000)
+            server.hub.sweep()
+            assert len(server.connections) == 1
+            assert server.hub.unread_bytes == 0
+
+    with structlog.testing.capture_logs() as logs:
+        run(story())
+    (line,) = [line for line in logs if line["event"] == "connection_ended"]
+    assert "bytes of answers unread for 60 s" in line["reason"]
+
+
+def test_what_waits_for_a_drained_connection_comes_when_its_peer_has_read() -> None:
+    size = 256 * 1024
+    drained: list[str] = []
+
+    def big(context: RequestContext) -> RemotingCommand:
+        return RemotingCommand.response(parts=[memoryview(bytes(size))])
+
+    async def story() -> None:
+        limits = RemotingLimits(high_water_bytes=1024 * 1024)
+        async with serving({1: big}, limits=limits) as server, raw_peer(server) as peer:
+            peer.writer.transport.pause_reading()  # type: ignore[attr-defined]
+            peer.send(*(request(1, number) for number in range(100)))
+            await until(lambda: server.hub.unread_bytes > limits.high_water_bytes)
+            (connection,) = server.connections
+            connection.when_drained(lambda each: drained.append(each.peer))
+            for _ in range(20):
+                await asyncio.sleep(0)
+            assert drained == []
+            peer.writer.transport.resume_reading()  # type: ignore[attr-defined]
+            for _ in range(100):
+                await peer.read()
+            await until(lambda: drained)
+            assert server.hub.unread_bytes == 0
+            connection.when_drained(lambda each: drained.append("at once"))
+            await until(lambda: len(drained) == 2)
+
+    run(story())
+
+
 def test_one_connection_gets_its_share_of_a_turn_and_no_more() -> None:
     order: list[int] = []
 
@@ -296,6 +360,34 @@ def test_one_connection_gets_its_share_of_a_turn_and_no_more() -> None:
 
     run(story())
     assert order == list(range(100))
+
+
+def test_many_small_requests_do_not_keep_others_waiting() -> None:
+    order: list[int] = []
+
+    def note(context: RequestContext) -> RemotingCommand:
+        order.append(context.command.opaque)
+        return RemotingCommand.response()
+
+    async def story() -> None:
+        limits = RemotingLimits(input_budget_requests=10)
+        async with (
+            serving({1: note}, limits=limits) as server,
+            raw_peer(server) as greedy,
+            raw_peer(server) as modest,
+        ):
+            for peer in (greedy, modest):
+                peer.send(request(1, 0))
+                await peer.read()
+            greedy.send(*(request(1, number) for number in range(1, 101)))
+            modest.send(request(1, 1000))
+            for _ in range(100):
+                await greedy.read()
+            await modest.read()
+
+    run(story())
+    assert sorted(order) == [0, 0, *range(1, 101), 1000]
+    assert order.index(1000) < 40
 
 
 def test_a_connection_over_the_limit_is_turned_away() -> None:
