@@ -224,6 +224,7 @@ class BrokerInfo:
             table[f"{pool}ThreadPoolQueueCapacity"] = "0"
             table[f"{pool}ThreadPoolQueueHeadWaitTimeMills"] = "0"
         settings, reads = self._parts.settings, self._parts.reads
+        table["heldPulls"] = str(len(self._parts.held))
         table["sendThreadPoolQueueSize"] = str(self._parts.store.positions.waiting)
         table["sendThreadPoolQueueCapacity"] = str(settings.send_queue_capacity)
         table["pullThreadPoolQueueSize"] = str(reads.waiting)

@@ -1,19 +1,22 @@
 """Long polling: pulls that found nothing wait here, at the price of one small object each.
 
 No task, no thread and no loop over the waiting: an arrival looks only at the pulls of its own queue, and a
-heap knows whose deadline comes next. Nothing here knows sockets; whoever holds a pull says what resumes it.
+heap knows when the next deadlines come. Nothing here knows sockets; who holds a pull says what resumes it.
 """
 
 from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Collection, Hashable
-from itertools import count
+from typing import TypeVar
 
 from actors.remoting.codes import ResponseCode
 from actors.remoting.errors import Refused
 
-_STALE_ENTRIES_MIN = 1024
+DEADLINE_SPAN_NS = 1 << 23
+"""8 ms: so much later than asked a pull may be answered."""
+
+Key = TypeVar("Key", bound=Hashable)
 
 
 class HeldPull:
@@ -49,14 +52,19 @@ class HeldPull:
 
 
 class HeldPulls:
-    """All pulls that wait on one broker, bounded by `pulls_max`."""
+    """All pulls that wait on one broker, bounded by `pulls_max`.
+
+    Nothing goes through all pulls of a queue or a connection to find one of them: there may be thousands.
+    Deadlines are kept by spans of time; a pull's has come when its span is over.
+    """
 
     def __init__(self, pulls_max: int) -> None:
         self._pulls_max = pulls_max
-        self._by_queue: dict[tuple[str, int], list[HeldPull]] = {}
-        self._by_owner: dict[Hashable, set[HeldPull]] = {}
-        self._deadlines: list[tuple[int, int, HeldPull]] = []
-        self._sequence = count()
+        # Dictionaries serve as sets that keep their order.
+        self._by_queue: dict[tuple[str, int], dict[HeldPull, None]] = {}
+        self._by_owner: dict[Hashable, dict[HeldPull, None]] = {}
+        self._by_span: dict[int, dict[HeldPull, None]] = {}
+        self._spans: list[int] = []
         self._held = 0
 
     def __len__(self) -> int:
@@ -65,10 +73,10 @@ class HeldPulls:
     @property
     def next_deadline_ns(self) -> int | None:
         """The monotonic time at which `expired` has something to do next, if ever."""
-        deadlines = self._deadlines
-        while deadlines and not deadlines[0][2].is_held:
-            heapq.heappop(deadlines)
-        return deadlines[0][0] if deadlines else None
+        spans = self._spans
+        while spans and spans[0] not in self._by_span:
+            heapq.heappop(spans)
+        return (spans[0] + 1) * DEADLINE_SPAN_NS if spans else None
 
     def hold(self, pull: HeldPull) -> None:
         """Keep `pull` waiting. Raises `Refused` (SYSTEM_BUSY) when the broker already holds as many as it
@@ -81,9 +89,14 @@ class HeldPulls:
             )
         pull.is_held = True
         self._held += 1
-        self._by_queue.setdefault((pull.topic, pull.queue_id), []).append(pull)
-        self._by_owner.setdefault(pull.owner, set()).add(pull)
-        heapq.heappush(self._deadlines, (pull.deadline_ns, next(self._sequence), pull))
+        self._by_queue.setdefault((pull.topic, pull.queue_id), {})[pull] = None
+        self._by_owner.setdefault(pull.owner, {})[pull] = None
+        span = pull.deadline_ns // DEADLINE_SPAN_NS
+        in_span = self._by_span.get(span)
+        if in_span is None:
+            in_span = self._by_span[span] = {}
+            heapq.heappush(self._spans, span)
+        in_span[pull] = None
 
     def arrived(
         self, topic: str, queue_id: int, max_offset: int, tags_codes: Collection[int] | None
@@ -93,45 +106,36 @@ class HeldPulls:
         if waiting is None:
             return []
         woken = [pull for pull in waiting if pull.offset < max_offset and pull.wants(tags_codes)]
-        for pull in woken:
-            self._release(pull)
-        return woken
+        return self._release_all(woken)
 
     def expired(self, now_ns: int) -> list[HeldPull]:
         """Release and return the pulls whose deadline has come."""
         woken: list[HeldPull] = []
         while (deadline_ns := self.next_deadline_ns) is not None and deadline_ns <= now_ns:
-            pull = heapq.heappop(self._deadlines)[2]
-            self._release(pull)
-            woken.append(pull)
+            woken += self._release_all(list(self._by_span[self._spans[0]]))
         return woken
 
     def of_topic(self, topic: str) -> list[HeldPull]:
         """Release and return all pulls of a topic, as when it is deleted."""
         woken = [pull for key, pulls in self._by_queue.items() if key[0] == topic for pull in pulls]
-        for pull in woken:
-            self._release(pull)
-        return woken
+        return self._release_all(woken)
 
     def forget(self, owner: Hashable) -> None:
         """Drop the pulls of a connection that is gone; nobody is left to answer."""
-        for pull in tuple(self._by_owner.get(owner, ())):
-            self._release(pull)
+        self._release_all(list(self._by_owner.get(owner, ())))
 
-    def _release(self, pull: HeldPull) -> None:
-        pull.is_held = False
-        self._held -= 1
-        key = (pull.topic, pull.queue_id)
-        waiting = self._by_queue[key]
-        waiting.remove(pull)
-        if not waiting:
-            del self._by_queue[key]
-        owned = self._by_owner[pull.owner]
-        owned.discard(pull)
-        if not owned:
-            del self._by_owner[pull.owner]
-        # An answered pull stays in the heap until its deadline; when most of the heap is such, it is built
-        # anew.
-        if len(self._deadlines) > 2 * self._held + _STALE_ENTRIES_MIN:
-            self._deadlines = [entry for entry in self._deadlines if entry[2].is_held]
-            heapq.heapify(self._deadlines)
+    def _release_all(self, pulls: list[HeldPull]) -> list[HeldPull]:
+        self._held -= len(pulls)
+        for pull in pulls:
+            pull.is_held = False
+            _remove(self._by_queue, (pull.topic, pull.queue_id), pull)
+            _remove(self._by_owner, pull.owner, pull)
+            _remove(self._by_span, pull.deadline_ns // DEADLINE_SPAN_NS, pull)
+        return pulls
+
+
+def _remove(pulls_by: dict[Key, dict[HeldPull, None]], key: Key, pull: HeldPull) -> None:
+    pulls = pulls_by[key]
+    del pulls[pull]
+    if not pulls:
+        del pulls_by[key]

@@ -253,6 +253,8 @@ class Puller:
     def _resume(self, pull: HeldPull) -> None:
         assert isinstance(pull, _WaitingPull)
         context, request = pull.context, pull.request
+        if context.connection.is_closed:
+            return
         if context.connection.over_high_water:
             # Its peer is behind: nothing more is produced for it until it has caught up.
             context.connection.when_drained(lambda _: self._resume(pull))

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -71,12 +71,15 @@ def bench_root(options: BenchOptions) -> Iterator[Path]:
 
 
 @contextmanager
-def running(root: Path, flush: str) -> Iterator[BenchCluster]:
-    """Give a broker on whatever store is below `root`; one that still runs afterwards is killed."""
+def running(root: Path, flush: str, settings: Sequence[str] = ()) -> Iterator[BenchCluster]:
+    """Give a broker on whatever store is below `root`; one that still runs afterwards is killed.
+
+    `settings` are others of the store, each `key=value`.
+    """
     log_file = root / "broker.log"
     command = [
         sys.executable, "-m", "actors.standalone", "--store-root", str(root), "--nameserver-port", "0",
-        "--broker-port", "0", "--flush", flush,
+        "--broker-port", "0", "--flush", flush, *(f"--store={each}" for each in settings),
     ]  # fmt: skip
     environment = {**os.environ, "PYTHONPATH": str(SOURCE_ROOT)}
     started = time.perf_counter()

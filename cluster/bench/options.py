@@ -28,6 +28,10 @@ class BenchOptions:
     """How many queues a broker has where a bench gives it many."""
     backlog: int = 50_000_000
     """How many messages lie in a log where a bench works on top of them."""
+    cold_bytes: int = 4 * 1024**3
+    """How much lies in files that the page cache does not hold, where a bench reads such."""
+    connections: int = 5_000
+    """How many connections are open where a bench opens many, each with ten pulls held."""
     directory: Path | None = None
     """Where stores are laid; None: the system's place for temporary files."""
     progress: Progress = lambda _: None

@@ -22,6 +22,7 @@ BENCHES = {
     "many-queues": "Columns by send_table to 20,000 queues, and to 8; the start with them, memory, disk.",
     "backlog": "Sends, pulls and starts of a broker with 50 M messages beside those of an empty one.",
     "verify": "A 2 GiB log with its queues and index: all of it compared, with CRC.",
+    "interference": "One message after the other, while cold files are read, files roll, peers come and go.",
     "machine": "The machine's own limits: memory, disk, sockets.",
 }
 """Name of a bench → what it measures; its module has the same name."""

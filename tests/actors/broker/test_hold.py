@@ -5,8 +5,10 @@ than allowed.
 from __future__ import annotations
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from actors.broker.hold import HeldPull, HeldPulls
+from actors.broker.hold import DEADLINE_SPAN_NS, HeldPull, HeldPulls
 from actors.remoting.codes import ResponseCode
 from actors.remoting.errors import Refused
 
@@ -50,16 +52,58 @@ def test_an_arrival_of_unknown_tags_wakes_everyone() -> None:
 
 def test_deadlines_come_in_order_and_only_once() -> None:
     held = HeldPulls(10)
-    late, early = a_pull(deadline_ns=200), a_pull(deadline_ns=100)
-    held.hold(late)
-    held.hold(early)
-    assert held.next_deadline_ns == 100
-    assert held.expired(99) == []
-    assert held.expired(150) == [early]
-    assert held.next_deadline_ns == 200
+    span = DEADLINE_SPAN_NS
+    late, early, also_early = (a_pull(deadline_ns=at) for at in (3 * span, span, 2 * span - 1))
+    for pull in (late, early, also_early):
+        held.hold(pull)
+    assert held.next_deadline_ns == 2 * span
+    assert held.expired(2 * span - 1) == []
+    assert held.expired(2 * span) == [early, also_early]
+    assert held.next_deadline_ns == 4 * span
     held.arrived("T", 0, 11, None)
     assert held.next_deadline_ns is None
-    assert held.expired(999) == []
+    assert held.expired(99 * span) == []
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(["hold", "arrive", "expire", "close", "delete"]),
+            st.integers(0, 3), st.integers(0, 3), st.integers(0, 20),
+        ),
+        max_size=60,
+    )
+)  # fmt: skip
+def test_whatever_happens_each_pull_is_released_once(steps: list[tuple[str, int, int, int]]) -> None:
+    held = HeldPulls(1000)
+    waiting: set[HeldPull] = set()
+    for step, queue_id, owner, number in steps:
+        if step == "hold":
+            deadline_ns = number * DEADLINE_SPAN_NS // 4
+            pull = a_pull(number, queue_id=queue_id, owner=str(owner), deadline_ns=deadline_ns)
+            held.hold(pull)
+            waiting.add(pull)
+            continue
+        if step == "arrive":
+            wanted = {pull for pull in waiting if pull.queue_id == queue_id and pull.offset < number}
+            woken = held.arrived("T", queue_id, number, None)
+        elif step == "expire":
+            now_ns = number * DEADLINE_SPAN_NS
+            wanted = {pull for pull in waiting if pull.deadline_ns // DEADLINE_SPAN_NS < number}
+            woken = held.expired(now_ns)
+        elif step == "close":
+            wanted = {pull for pull in waiting if pull.owner == str(owner)}
+            held.forget(str(owner))
+            woken = list(wanted)
+        else:
+            wanted = set(waiting)
+            woken = held.of_topic("T")
+        assert len(woken) == len(wanted)
+        assert set(woken) == wanted
+        assert not any(pull.is_held for pull in wanted)
+        waiting -= wanted
+        assert len(held) == len(waiting)
 
 
 def test_a_closed_connection_takes_its_pulls_along() -> None:
@@ -89,9 +133,11 @@ def test_one_pull_too_many_is_refused_by_name_of_the_limit() -> None:
     assert refused.value.code == ResponseCode.SYSTEM_BUSY
 
 
-def test_answered_pulls_do_not_pile_up_before_their_deadlines() -> None:
+def test_answered_pulls_leave_nothing_behind() -> None:
     held = HeldPulls(10)
     for offset in range(10_000):
-        held.hold(a_pull(offset))
+        held.hold(a_pull(offset, deadline_ns=offset // 100 * DEADLINE_SPAN_NS))
         held.arrived("T", 0, offset + 1, None)
-    assert len(held._deadlines) <= 1100
+    assert (held._by_queue, held._by_owner, held._by_span) == ({}, {}, {})
+    assert held.next_deadline_ns is None
+    assert not held._spans

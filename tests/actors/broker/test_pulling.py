@@ -115,6 +115,19 @@ def test_a_held_pull_ends_at_its_time(tmp_path: Path) -> None:
     with_broker(story, settings_of(tmp_path))
 
 
+def test_a_message_that_wakes_hundreds_wakes_all_of_them_over_some_turns(tmp_path: Path) -> None:
+    async def story(peer: Peer) -> None:
+        await peer.send("T")
+        held = [asyncio.create_task(peer.pull("T", 1, wait_ms=15_000)) for _ in range(300)]
+        await until_held(peer, 300)
+        await peer.send("T", b"new")
+        answers = [await task for task in held]
+        assert {(answer.code, answer.ext["count"]) for answer in answers} == {(ResponseCode.SUCCESS, "1")}
+        assert peer.broker.describe()["held_pulls"] == 0
+
+    with_broker(story, settings_of(tmp_path))
+
+
 def test_held_pulls_go_with_their_connection(tmp_path: Path) -> None:
     async def story(peer: Peer) -> None:
         await peer.send("T")

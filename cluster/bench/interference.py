@@ -1,0 +1,191 @@
+"""interference: one message after the other, while something else goes on that has made brokers stand still.
+
+One after the other, each on a broker that has just been started, so that none of its files are mapped: a
+cold backlog is pulled; the offsets of thousands of queues are saved; cold files are searched by key and time;
+a thousand connections come and go; one peer never reads; a log file rolls and one is deleted. Each is
+compared with the same broker before it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from actors.loop_lag import longest_us, percentile_us
+from cluster.bench.broker import SOURCE_ROOT, BenchCluster, bench_root, running
+from cluster.bench.messages import MessagePool
+from cluster.bench.options import BenchFailed, BenchOptions
+from cluster.bench.result import BenchResult, Run, percentile
+from cluster.bench.send_one import send_for
+from cluster.bench.sending import fill, make_topic
+from cluster.client import Admin, Producer
+
+POOL_ROWS = 250_000
+RECORD_OVERHEAD_BYTES = 165
+COLD_TOPIC = "cold"
+CONNECTIONS = 1000
+BROKER = "broker-a"
+END_TIMEOUT_S = 60.0
+MIB = 1024 * 1024
+
+
+class Phase(NamedTuple):
+    """What goes on meanwhile, and the number that its disturbance wants."""
+
+    name: str
+    number: int
+
+
+class Latencies(NamedTuple):
+    """What senders saw, and how late the loop was, in milliseconds."""
+
+    run: Run
+    longest_ms: float
+    lag_p50_ms: float
+    lag_p99_ms: float
+    lag_longest_ms: float
+
+
+def run(options: BenchOptions) -> list[BenchResult]:
+    """Measure each disturbance for `options.seconds`, after a quiet time half as long."""
+    rows = min(POOL_ROWS, max(options.cold_bytes // (options.body_bytes + RECORD_OVERHEAD_BYTES), 1))
+    pool = MessagePool(rows, options.body_bytes)
+    rounds = max(options.cold_bytes // (rows * (options.body_bytes + RECORD_OVERHEAD_BYTES)), 1)
+    file_bytes = min(1024 * MIB, max(options.cold_bytes // 4, 4 * MIB))
+    settings = (f"commit_log_file_bytes={file_bytes}", "file_reserved_time_h=0", "delete_file_batch_max=1")
+    results = []
+    with bench_root(options) as root:
+        options.progress(f"interference: writing {rounds * rows:,} messages")
+        with running(root, options.flush, settings) as cluster:
+            fill(cluster.nameservers, COLD_TOPIC, pool, rounds)
+            cluster.stop()
+        for phase in (
+            Phase("backlog", 0),
+            Phase("offsets", options.queues),
+            Phase("queries", rows),
+            Phase("connections", CONNECTIONS),
+            Phase("unread", 0),
+            Phase("roll", 0),
+        ):
+            options.progress(f"interference: {phase.name}")
+            with running(root, options.flush, settings) as cluster:
+                results.append(_measure(phase, cluster, options, file_bytes))
+                cluster.stop()
+    return results
+
+
+def _measure(phase: Phase, cluster: BenchCluster, options: BenchOptions, file_bytes: int) -> BenchResult:
+    """Send on a quiet broker, then on a disturbed one."""
+    drop_cached(cluster.store)
+    with Admin(cluster.nameservers) as admin, Producer(cluster.nameservers) as producer:
+        make_topic(cluster.nameservers, "bench", 4)
+        make_topic(cluster.nameservers, "disturbance", max(phase.number, 8) if phase.name == "offsets" else 8)
+        address = admin.route("bench").addresses[BROKER][0]
+        _send(admin, producer, options, options.warm_up_s)
+        quiet = _send(admin, producer, options, options.seconds / 2)
+        if phase.name == "roll":
+            phase = Phase("roll", _to_the_next_file(admin, file_bytes))
+        before_bytes = cluster.anonymous_bytes()
+        topic = "disturbance" if phase.name in ("roll", "offsets") else COLD_TOPIC
+        with _disturbance(phase, address, topic) as process:
+            disturbed = _send(admin, producer, options, options.seconds)
+            grown_bytes = cluster.anonymous_bytes() - before_bytes
+            outcome = {**_end(phase, process), "anonymous_grown_mib": grown_bytes / MIB}
+    return BenchResult(f"interference-{phase.name}", [disturbed.run], _parameters(quiet, disturbed, outcome))
+
+
+def _send(admin: Admin, producer: Producer, options: BenchOptions, seconds: float) -> Latencies:
+    before = _lag_buckets(admin)
+    bodies = [os.urandom(options.body_bytes) for _ in range(16)]
+    seconds, taken_ms = send_for(producer, "bench", bodies, seconds)
+    lag = [after - was for after, was in zip(_lag_buckets(admin), before, strict=True)]
+    count = len(taken_ms)
+    measured = Run(
+        seconds,
+        count,
+        count * options.body_bytes,
+        percentile(taken_ms, 0.5),
+        percentile(taken_ms, 0.99),
+    )
+    lags = (percentile_us(lag, 0.5), percentile_us(lag, 0.99), longest_us(lag))
+    return Latencies(measured, taken_ms[-1], *(each / 1000 for each in lags))
+
+
+def _lag_buckets(admin: Admin) -> Sequence[int]:
+    return [int(count) for count in admin.broker_runtime(BROKER)["loopLagBuckets"].split()]
+
+
+def _parameters(quiet: Latencies, disturbed: Latencies, outcome: Mapping[str, float]) -> dict[str, object]:
+    quiet_p99_ms, p99_ms = quiet.run.p99_ms or 0.0, disturbed.run.p99_ms or 0.0
+    figures = {
+        "quiet_p50_ms": quiet.run.p50_ms or 0.0,
+        "quiet_p99_ms": quiet_p99_ms,
+        "quiet_longest_ms": quiet.longest_ms,
+        "longest_ms": disturbed.longest_ms,
+        "p99_over_quiet": p99_ms / quiet_p99_ms if quiet_p99_ms else 0.0,
+        "lag_p50_ms": disturbed.lag_p50_ms,
+        "lag_p99_ms": disturbed.lag_p99_ms,
+        "lag_longest_ms": disturbed.lag_longest_ms,
+        **outcome,
+    }
+    return {name: float(f"{value:.4g}") if value < 1000 else round(value) for name, value in figures.items()}
+
+
+def _to_the_next_file(admin: Admin, file_bytes: int) -> int:
+    """How much more makes the log roll, and half a mebibyte over that."""
+    written = int(admin.broker_runtime(BROKER)["commitLogMaxOffset"])
+    return file_bytes - written % file_bytes + MIB // 2
+
+
+def _disturbance(phase: Phase, address: str, topic: str) -> subprocess.Popen[str]:
+    command = [
+        sys.executable,
+        "-m",
+        "cluster.bench.disturbances",
+        phase.name,
+        address,
+        topic,
+        str(phase.number),
+    ]
+    process = subprocess.Popen(
+        command,
+        env={**os.environ, "PYTHONPATH": str(SOURCE_ROOT)},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    assert process.stdout is not None
+    if process.stdout.readline() != "GO\n":
+        process.kill()
+        raise BenchFailed(f"the disturbance {phase.name} did not begin")
+    return process
+
+
+def _end(phase: Phase, process: subprocess.Popen[str]) -> Mapping[str, float]:
+    """Tell a disturbance to end; gives what it did. Raises `BenchFailed` when it has failed."""
+    try:
+        out, _ = process.communicate(timeout=END_TIMEOUT_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        raise BenchFailed(f"the disturbance {phase.name} did not end within {END_TIMEOUT_S:g} s") from None
+    if process.returncode:
+        raise BenchFailed(f"the disturbance {phase.name} failed: see above")
+    found: Mapping[str, float] = json.loads(out)
+    return found
+
+
+def drop_cached(store: Path) -> None:
+    """Have the page cache forget the store's files, as far as no process has them mapped."""
+    for folder in ("commitlog", "consumequeue", "index"):
+        for path in (store / folder).rglob("*"):
+            if path.is_file():
+                descriptor = os.open(path, os.O_RDONLY)
+                os.fsync(descriptor)
+                os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+                os.close(descriptor)

@@ -1,0 +1,68 @@
+"""A plain blocking connection to a broker: it costs little, so that what is measured is the broker."""
+
+from __future__ import annotations
+
+import socket
+from types import TracebackType
+
+from actors.remoting.codes import ResponseCode
+from actors.remoting.command import PREFIX, RemotingCommand, decode_command, encode_command
+from cluster.bench.options import BenchFailed
+
+TIMEOUT_S = 30.0
+
+
+class RawPeer:
+    """Sends requests and reads their answers, one after the other. A context manager."""
+
+    def __init__(self, address: str) -> None:
+        host, _, port = address.rpartition(":")
+        self.socket = socket.create_connection((host, int(port)), TIMEOUT_S)
+        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._prefix = bytearray(PREFIX.size)
+        self._frame = bytearray(1024 * 1024)
+        self._opaque = 0
+
+    def __enter__(self) -> RawPeer:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.socket.close()
+
+    def request(self, code: int, ext: dict[str, str], body: bytes = b"") -> bytes:
+        """The frame of a request."""
+        self._opaque += 1
+        return encode_command(RemotingCommand(code, ext, body, opaque=self._opaque))
+
+    def ask(self, code: int, ext: dict[str, str], body: bytes = b"") -> RemotingCommand:
+        """The answer, whatever its code; its body is overwritten by the next one."""
+        self.socket.sendall(self.request(code, ext, body))
+        return self.read()
+
+    def succeed(self, code: int, ext: dict[str, str], body: bytes = b"") -> RemotingCommand:
+        """As `ask`; raises `BenchFailed` when the answer is a refusal."""
+        answer = self.ask(code, ext, body)
+        if answer.code != ResponseCode.SUCCESS:
+            raise BenchFailed(f"request {code} was refused: {answer.remark} (response code {answer.code})")
+        return answer
+
+    def read(self) -> RemotingCommand:
+        """The next answer."""
+        self._receive(memoryview(self._prefix))
+        total, mark = PREFIX.unpack(self._prefix)
+        rest = total - 4
+        if rest > len(self._frame):
+            self._frame = bytearray(rest)
+        view = memoryview(self._frame)[:rest]
+        self._receive(view)
+        length = mark & 0xFFFFFF
+        return decode_command(bytes(view[:length]), mark >> 24, view[length:])
+
+    def _receive(self, into: memoryview) -> None:
+        while into:
+            count = self.socket.recv_into(into)
+            if not count:
+                raise BenchFailed("the broker has closed the connection")
+            into = into[count:]
