@@ -23,6 +23,7 @@ BENCHES = {
     "backlog": "Sends, pulls and starts of a broker with 50 M messages beside those of an empty one.",
     "verify": "A 2 GiB log with its queues and index: all of it compared, with CRC.",
     "interference": "One message after the other, while cold files are read, files roll, peers come and go.",
+    "connections": "Sends beside 5,000 open connections with 50,000 held pulls; memory a held pull.",
     "machine": "The machine's own limits: memory, disk, sockets.",
 }
 """Name of a bench → what it measures; its module has the same name."""

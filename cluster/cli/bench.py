@@ -45,6 +45,9 @@ def command(
     backlog: Annotated[
         int, typer.Option(min=1000, help="How many messages lie in a log that is worked on top of.")
     ] = 50_000_000,
+    cold_bytes: Annotated[int, typer.Option(min=1, help="How much lies cold where such is read.")] = 4
+    * 1024**3,
+    connections: Annotated[int, typer.Option(min=1, help="How many are open where many are.")] = 5_000,
     directory: Annotated[
         Path | None,
         typer.Option(help="Where to lay stores; by default with temporary files.", show_default=False),
@@ -68,8 +71,9 @@ def command(
     if body_bytes % 8:
         raise typer.BadParameter(f"{body_bytes} is no multiple of 8", param_hint="--body-bytes")
     options = BenchOptions(
-        seconds, warm_up, runs, flush, body_bytes, messages, log_bytes, queues, backlog, directory
-    )
+        seconds, warm_up, runs, flush, body_bytes, messages, log_bytes, queues, backlog, cold_bytes,
+        connections, directory,
+    )  # fmt: skip
     raise typer.Exit(_run(name, options, as_json))
 
 

@@ -28,6 +28,8 @@ def options(directory: Path) -> BenchOptions:
         log_bytes=6_000_000,
         queues=64,
         backlog=50_000,
+        cold_bytes=16_000_000,
+        connections=20,
         directory=directory,
     )
 
