@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -381,3 +382,29 @@ def test_a_file_that_cannot_be_removed_is_tried_again(aged, clock, disk, monkeyp
     assert len(refused) == 2
     assert log_files(store)[0] == f"{8192:020d}"
     assert len(read_all(store)) == 9
+
+
+@pytest.mark.parametrize("kept", ["commitlog", "consumequeue", "index", "raymq.derived"])
+def test_a_power_loss_that_undoes_some_of_a_deletion_loses_no_message(
+    aged, stores, clock, disk, read_all, draft, kept
+):
+    """Unlinks are not synced: after a power loss any of the directories may be as it was before."""
+    small = {"index_entries": 5, "consume_queue_file_bytes": 80}
+    store = aged(file_reserved_time_h=3, **small)
+    store.truncate_to(store.positions.written)  # its checkpoint: all is noted
+    before = stores.kill(store, "before")
+    disk.percent = 76
+    one_round(store, clock)
+    whole = [(message.queue_offset, message.body) for message in read_all(store)]
+    after = stores.kill(store, "after")
+
+    part = after / kept
+    shutil.rmtree(part) if part.is_dir() else part.unlink()
+    (before / kept).rename(part)
+    again = stores.open("after", **small)
+
+    found = [(message.queue_offset, message.body) for message in read_all(again)]
+    assert found[-len(whole) :] == whole
+    assert [offset for offset, _ in found] == list(range(again.min_offset("Topic", 0), 11))
+    assert len(again.query_by_key("Topic", "key-7")) == 1
+    assert again.append(draft()).queue_offset == 11
