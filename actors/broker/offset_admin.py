@@ -9,10 +9,12 @@ start later.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 from actors.broker.clients import Clients
 from actors.broker.groups import Groups
 from actors.broker.offsets import ConsumerOffsets
+from actors.broker.reads import Reads
 from actors.broker.topics import Topics
 from actors.remoting.admin_bodies import encode_offsets
 from actors.remoting.admin_headers import CloneGroupOffsetHeader, ResetOffsetHeader
@@ -35,6 +37,7 @@ class OffsetAdmin:
         self,
         broker_name: str,
         store: MessageStore,
+        reads: Reads,
         topics: Topics,
         groups: Groups,
         offsets: ConsumerOffsets,
@@ -51,10 +54,13 @@ class OffsetAdmin:
         self._clients = clients
         self._catch_up = catch_up
         self._wake = wake
+        self._reads = reads
 
-    def reset(self, context: RequestContext) -> RemotingCommand:
+    def reset(self, context: RequestContext) -> None:
         """INVOKE_BROKER_TO_RESET_OFFSET; the answer says where the group goes on in each queue."""
-        header: ResetOffsetHeader = context.header
+        context.spawn(self._reset(context.header))
+
+    async def _reset(self, header: ResetOffsetHeader) -> RemotingCommand:
         queues = self._topics.get(header.topic).read_queue_nums
         if header.group not in self._groups.table.groups:
             raise Refused(
@@ -65,7 +71,11 @@ class OffsetAdmin:
         chosen = range(queues) if header.queue_id < 0 else [header.queue_id]
         if not chosen:
             raise Refused(ResponseCode.SYSTEM_ERROR, f"topic {header.topic!r} has no queues to reset")
-        targets = {queue_id: self._target(header, queue_id) for queue_id in chosen}
+        # All of them are found before the first is set: nothing is reset by halves.
+        targets = {
+            queue_id: await self._reads.settled(partial(self._target, header, queue_id))
+            for queue_id in chosen
+        }
         for queue_id, offset in targets.items():
             self._offsets.reset(header.group, header.topic, queue_id, offset)
         self._wake(header.topic)

@@ -346,7 +346,7 @@ class BrokerService:
                 clock,
                 catch_up,
             ),
-            OffsetAdmin(name, store, topics, groups, offsets, clients, catch_up, wake),
+            OffsetAdmin(name, store, self._reads, topics, groups, offsets, clients, catch_up, wake),
             ClientAdmin(name, clients, clock),
             BrokerInfo(
                 BrokerParts(
