@@ -285,6 +285,14 @@ class WriterEpoch:
             self._descriptor = -1
 
 
+def read_epoch(root: Path) -> int:
+    """The number of the last writer; 0 when there was none, or when it cannot be read."""
+    try:
+        return int((root / EPOCH_FILE).read_text())
+    except (FileNotFoundError, ValueError):
+        return 0
+
+
 class AbortFile:
     """Tells the next start whether this one ended in order."""
 

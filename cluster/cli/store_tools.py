@@ -1,4 +1,4 @@
-"""`raymq store verify`: a whole store on this machine's disk.
+"""`raymq store verify` and `rebuild`: a whole store on this machine's disk.
 
 The exit code is 0 when the store is sound, 1 when something is damaged or failed, and 2 when there is no
 store that could be looked at.
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
-from cluster.cli.console import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_REFUSED, AsJson, Output, tell
+from cluster.cli.console import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_REFUSED, AsJson, DryRun, Output, tell
 from cluster.cli.help import examples
 
 if TYPE_CHECKING:
@@ -63,6 +63,50 @@ def verify(
     raise typer.Exit(0 if report.is_sound else EXIT_FAILED)
 
 
+REBUILD_EXAMPLES = examples(
+    "raymq store rebuild ~/.raymq/DefaultCluster/store/broker-a-0 --dry-run",
+    "raymq store rebuild /data/rocketmq/store",
+)
+
+
+def rebuild(
+    path: Store,
+    log_paths: LogPaths = None,
+    delay_level: DelayLevel = None,
+    index: Annotated[bool, typer.Option(help="Build the index too.")] = True,
+    dry_run: DryRun = False,
+    as_json: AsJson = False,
+) -> None:
+    """Make the consume queues and the index again from the CommitLog, which is never touched.
+
+    Refuses a store in use. When it is interrupted, even by a kill, call it again: it goes on where it was.
+    """
+    from store.rebuild import rebuild as run
+
+    done = _run(
+        lambda progress: run(
+            path,
+            log_paths=log_paths or (),
+            message_delay_level=delay_level,
+            with_index=index,
+            dry_run=dry_run,
+            progress=progress,
+        ),
+        "rebuilding",
+        again="call it again: it goes on where it was",
+    )
+    size = done.log_end - done.log_begin
+    start = "from the start" if done.resumed_from is None else f"going on from {done.resumed_from:,}"
+    Output(as_json=as_json).done(
+        f"{path}: {done.records:,} records dispatched into {done.queues:,} queues and {done.index_files:,} "
+        f"index files, {start}; {done.holes:,} holes"
+        if done.is_done
+        else f"{path}: {done.queues:,} queues and {done.index_files:,} index files would be made "
+        f"again out of {size:,} bytes of log, {start}",
+        **done.as_json(),
+    )
+
+
 def _show(report: Report, output: Output) -> None:
     if report.findings:
         columns = ("kind", "path", "place", "bytes", "reason")
@@ -79,7 +123,7 @@ def _show(report: Report, output: Output) -> None:
     )
 
 
-def _run(work: Callable[[Progress], Result], what: str) -> Result:
+def _run(work: Callable[[Progress], Result], what: str, again: str = "nothing was changed") -> Result:
     """Do the work under a progress bar; a store that cannot be worked on ends the command with its reason."""
     from store.errors import StoreError
 
@@ -93,7 +137,7 @@ def _run(work: Callable[[Progress], Result], what: str) -> Result:
         tell(f"raymq store: {error}")
         raise typer.Exit(EXIT_FAILED) from error
     except KeyboardInterrupt:
-        tell("interrupted")
+        tell(f"interrupted; {again}")
         raise typer.Exit(EXIT_INTERRUPTED) from None
 
 

@@ -142,7 +142,8 @@ def _check_index_notes(
             file = IndexFile(index_path, slots, capacity, copy_on_write=True)
         except StoreError:
             continue  # its size has been told
-        if file.note() != index_note:
+        held = file.note()
+        if held._replace(time_ns=index_note.time_ns) != index_note:
             reason = f"what it says of {index_note.name} is not what the index file holds"
             report.add(summary_path(root), -1, 0, "notes", reason)
         file.close()
