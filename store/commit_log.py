@@ -8,6 +8,7 @@ It is the truth (design law 1); everything else is derived from it.
 """
 
 import errno
+import os
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -196,10 +197,13 @@ class CommitLog:
 
     def truncate_to(self, offset: int) -> None:
         """Drop everything from `offset` on: later files go, the rest of its own file becomes zeros."""
-        for base in [base for base in self._bases if base > self.base_of(offset)]:
+        # From the end: a kill in between must not leave a gap.
+        for base in [base for base in reversed(self._bases) if base > self.base_of(offset)]:
             self._remove(base)
         if self._bases and self._bases[0] <= offset < self.end:
-            self.file_at(offset).zero_from(offset - self.base_of(offset))
+            file = self.file_at(offset)
+            file.zero_from(offset - file.base)
+            os.fdatasync(file.descriptor)  # else what was dropped might come back behind what is written next
         self._last = None
 
     def _remove(self, base: int) -> None:
@@ -291,7 +295,6 @@ class CommitLog:
 
     def remove_unused_files(self) -> None:
         """Remove files that were allocated ahead and hold nothing, as RocketMQ does at an orderly end."""
-        for base in [
-            base for base in self._bases if base >= self.positions.written and base > self._bases[0]
-        ]:
+        unused = [base for base in self._bases if base >= self.positions.written and base > self._bases[0]]
+        for base in reversed(unused):
             self._remove(base)

@@ -33,6 +33,7 @@ __all__ = [
     "zero_data",
 ]
 
+_PAGE_BYTES = 4096
 _ZEROS = bytes(1 << 20)
 _TIME_STEPS_NS = 20_000_000  # Linux takes a tick of 1 to 10 ms
 _LIBC = ctypes.CDLL(None, use_errno=True)
@@ -77,14 +78,26 @@ def write_all(descriptor: int, data: bytes | bytearray | memoryview, place: int)
 
 
 def zero_data(descriptor: int, place: int, end: int) -> None:
-    """Write zeros over what is not zero in [place, end), but not into holes. Raises OSError."""
+    """Write zeros over what is not zero in [place, end), but not into holes. Raises OSError.
+
+    Page by page from the end: a kill stops a write between pages, and what comes before is still whole then.
+    """
     # All ranges first: what is read of a hole counts as data from then on.
-    for first, stop in list(data_ranges(descriptor, place, end)):
-        for at in range(first, stop, len(_ZEROS)):
-            part = os.pread(descriptor, min(stop - at, len(_ZEROS)), at)
-            zeros = _ZEROS[: len(part)]
-            if part != zeros:
-                write_all(descriptor, zeros, at)
+    for first, stop in reversed(list(data_ranges(descriptor, place, end))):
+        for part, at in _from_the_end(descriptor, first, stop, len(_ZEROS)):
+            if part == _ZEROS[: len(part)]:
+                continue
+            for page, page_at in _from_the_end(descriptor, at, at + len(part), _PAGE_BYTES):
+                if page != _ZEROS[: len(page)]:
+                    write_all(descriptor, _ZEROS[: len(page)], page_at)
+
+
+def _from_the_end(descriptor: int, first: int, stop: int, step: int) -> Iterator[tuple[bytes, int]]:
+    """What stands in [first, stop) and where, in parts between multiples of `step`, the last one first."""
+    while stop > first:
+        at = max(first, (stop - 1) // step * step)
+        yield os.pread(descriptor, stop - at, at), at
+        stop = at
 
 
 def data_ranges(descriptor: int, place: int, end: int) -> Iterator[tuple[int, int]]:

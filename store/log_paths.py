@@ -11,6 +11,7 @@ disk that then fails to take the file makes room for the next one's try.
 import errno
 import fcntl
 import os
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -23,6 +24,25 @@ _log = get_logger(__name__)
 
 COMMIT_LOG = "commitlog"
 _SCRATCH = ".raymq"
+_LOCK_WAIT_S = 1.0
+_LOCK_RETRY_S = 0.02
+
+
+def _is_locked(descriptor: int) -> bool:
+    """Lock a directory itself, as no file of ours may stand among the logs."""
+    # The store's own lock is held already: a process that has just died may let go of this one a bit later.
+    deadline_s = time.monotonic() + _LOCK_WAIT_S
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() >= deadline_s:
+                return False
+            time.sleep(_LOCK_RETRY_S)
+        except OSError:  # a file system without such locks
+            return True
+        else:
+            return True
 
 
 class LogPaths:
@@ -71,17 +91,13 @@ class LogPaths:
         for directory in self.all:
             descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
             self._locks.append(descriptor)
-            try:
-                # The directory itself is locked: no file of ours may stand among the logs.
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError as error:
-                if error.errno == errno.EWOULDBLOCK:
-                    self.unlock()
-                    raise StoreError(
-                        "is the CommitLog directory of another broker that is running: "
-                        "give each broker directories of its own",
-                        directory,
-                    ) from error
+            if not _is_locked(descriptor):
+                self.unlock()
+                raise StoreError(
+                    "is the CommitLog directory of another broker that is running: "
+                    "give each broker directories of its own",
+                    directory,
+                )
 
     def unlock(self) -> None:
         """Let others in."""

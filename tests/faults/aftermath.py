@@ -1,0 +1,105 @@
+"""What is asked of a store after a fault: everything acknowledged, nothing else, and derived files as the log
+makes them.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from store.message.record import decode_records
+from store.message_store import GetMessageStatus, MessageStore
+from tests.checkers import Event, Recorder, assert_sound, load
+from tests.faults.stories import SETTINGS, TOPIC, Writer, history_of, open_store
+from tests.store.conftest import NOTES, SmallStores
+
+READABLE = (GetMessageStatus.FOUND, GetMessageStatus.NO_MATCHED_MESSAGE)
+
+
+def history(root: Path) -> list[Event]:
+    """What the story over `root` has written down so far."""
+    return load(history_of(root).read_bytes().splitlines())
+
+
+def read_everything(store: MessageStore, recorder: Recorder, reader: str, topic: str = TOPIC) -> int:
+    """Read all queues of a topic from their beginnings to their ends; records are checked with their CRC."""
+    count = 0
+    for queue_topic, queue_id in sorted(store.queues()):
+        if queue_topic != topic:
+            continue
+        recorder.seek(reader, reader, topic, queue_id)
+        offset = store.min_offset(topic, queue_id)
+        end = store.max_offset(topic, queue_id)
+        while offset < end:
+            found = store.get_message(topic, queue_id, offset, 32, 1 << 20)
+            assert found.status in READABLE, (topic, queue_id, offset, found.status)
+            for run in found.slices:
+                for message in decode_records(run):
+                    value = message.body.partition(b":")[0].decode()
+                    recorder.read(reader, reader, topic, queue_id, message.queue_offset, value)
+                    count += 1
+            offset = found.next_begin_offset
+        assert offset == end
+    return count
+
+
+def check_store(
+    root: Path,
+    about: object,
+    *,
+    events: Iterable[Event] | None = None,
+    derived: bool = False,
+    holes: bool = False,
+    **settings: Any,
+) -> None:
+    """Open the store at `root`, and require that all holds; append, close and open it again: still.
+
+    With `derived`, its queues and index must be byte for byte what is built from the log alone. With `holes`
+    offsets may be missing, as those of messages that were never acknowledged and lie between kept ones.
+    """
+    recorder = Recorder(events=list(history(root) if events is None else events))
+    for number in range(2):
+        store = open_store(root, **settings)
+        try:
+            count = read_everything(store, recorder, f"reader-{number}")
+            ends = {queue: store.max_offset(*queue) for queue in store.queues() if queue[0] == TOPIC}
+            assert holes or sum(ends.values()) == count, f"{about}: {ends}, {count} read"
+            assert_sound(recorder.events, about, but_for=["jumped"] if holes else [])
+            check_keys(store, recorder, about)
+            writer = Writer(root, store, recorder)
+            for _ in range(3):
+                writer.send()
+            writer.settle()
+            read_everything(store, recorder, f"second-reader-{number}")
+            assert_sound(recorder.events, about, but_for=["jumped"] if holes else [])
+        finally:
+            store.close()
+    if derived:
+        check_derived(root, about, **settings)
+
+
+def check_keys(store: MessageStore, recorder: Recorder, about: object) -> None:
+    """Every message that was read is found by its key."""
+    values = {event.value for event in recorder.events if event.op == "read"}
+    missing = [value for value in sorted(values) if len(store.query_by_key(TOPIC, value)) != 1]
+    assert not missing, f"{about}: not found by key: {missing}"
+
+
+def check_derived(root: Path, about: object, **settings: Any) -> None:
+    """Queues and index of a closed store are what the log makes."""
+    rebuilt = root.with_name(f"{root.name}-rebuilt")
+    shutil.copytree(root, rebuilt)
+    for directory in ("consumequeue", "index"):
+        shutil.rmtree(rebuilt / directory)
+    (rebuilt / "raymq.derived").unlink()
+    open_store(rebuilt, **settings).close()
+    files = SmallStores(root, None).files  # type: ignore[arg-type]
+    found, right = files(root), files(rebuilt)
+    differing = sorted(name for name in found.keys() | right.keys() if found.get(name) != right.get(name))
+    assert not differing, f"{about}: not as the log makes them: {differing}"
+    shutil.rmtree(rebuilt)
+
+
+__all__ = ["NOTES", "SETTINGS", "check_derived", "check_keys", "check_store", "history", "read_everything"]

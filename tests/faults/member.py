@@ -1,0 +1,50 @@
+"""A consumer that can be stopped and killed: `python -m tests.faults.member NAMESERVER GROUP TOPIC HISTORY`.
+
+What it is handed goes to the history, line by line, before its listener returns. It ends when its standard
+input does.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from cluster.client import MessageExt, PushConfig, PushConsumer
+from tests.checkers import Recorder
+
+LEASE_MS = 1500
+
+
+def config_of(group: str) -> PushConfig:
+    return PushConfig(
+        group=group,
+        lease_ms=LEASE_MS,
+        sync_interval_ms=200,
+        commit_interval_ms=100,
+        consume_threads=4,
+        max_cached_messages=8,
+        request_timeout_ms=1000,
+    )
+
+
+def listener_of(recorder: Recorder, process: str, group: str) -> object:
+    def listen(messages: list[MessageExt]) -> None:
+        for each in messages:
+            recorder.read(process, group, each.topic, each.queue_id, each.queue_offset, each.body.decode())
+
+    return listen
+
+
+def main() -> None:
+    """Consume until the standard input ends."""
+    nameserver, group, topic, history = sys.argv[1:]
+    listener = listener_of(Recorder(Path(history)), "member", group)
+    with PushConsumer(nameserver, listener=listener, config=config_of(group)) as consumer:  # type: ignore[arg-type]
+        consumer.subscribe(topic)
+        sys.stdout.write("READY\n")
+        sys.stdout.flush()
+        sys.stdin.read()
+
+
+if __name__ == "__main__":
+    main()

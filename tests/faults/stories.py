@@ -1,0 +1,257 @@
+"""What a process does until it is killed: each story arms the steps for the part that it is about.
+
+All write what they send to `<root>.history` (see `tests.checkers`), line by line, so that a kill keeps it.
+"""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from store.errors import StoreError
+from store.message.batch import encode_batch
+from store.message.hosts import Host
+from store.message.message import Message
+from store.message.record import RecordDraft
+from store.message_store import AppendResult, MessageStore
+from store.metadata import JsonConfigFile
+from store.positions import Callback
+from store.settings import StoreSettings
+from tests.checkers import Operation, Recorder
+from tests.faults.steps import Steps
+from tests.store.conftest import OWNER, SMALL, a_draft
+
+SETTINGS: dict[str, Any] = {**SMALL, "flush": "sync", "checkpoint_interval_ms": 3_600_000}
+TOPIC = "Topic"
+QUEUES = 3
+
+
+class ClockThatTicks:
+    """Each look at the wall finds it a little later; leaps only when told."""
+
+    def __init__(self, wall_ms: int = 1_700_000_000_000) -> None:
+        self._wall_ms = wall_ms
+        self._monotonic_ns = 0
+
+    def wall_ms(self) -> int:
+        self._wall_ms += 7
+        return self._wall_ms
+
+    def monotonic_ns(self) -> int:
+        self._monotonic_ns += 1000
+        return self._monotonic_ns
+
+    def leap(self, ms: int) -> None:
+        self._wall_ms += ms
+        self._monotonic_ns += ms * 1_000_000
+
+
+def history_of(root: Path) -> Path:
+    return root.with_name(f"{root.name}.history")
+
+
+def open_store(root: Path, clock: ClockThatTicks | None = None, **settings: Any) -> MessageStore:
+    return MessageStore.open(
+        root,
+        StoreSettings.model_validate({**SETTINGS, **settings}),
+        OWNER,
+        clock or ClockThatTicks(),
+        store_host=Host("127.0.0.1", 10911),
+    )
+
+
+class Writer:
+    """Sends numbered messages into a store and writes down what became of each."""
+
+    def __init__(
+        self,
+        root: Path,
+        store: MessageStore,
+        recorder: Recorder | None = None,
+        on_kept: Callable[[int, Callback], None] | None = None,
+    ) -> None:
+        """`on_kept` calls back when what was sent is promised; as the store does, where nothing is given."""
+        self.store = store
+        self._on_kept = on_kept or store.on_confirmed
+        self.recorder = recorder or Recorder(history_of(root))
+        self.name = f"w{uuid.uuid4().hex[:6]}"
+        self._count = 0
+
+    def send(self, padding: int = 0, topic: str = TOPIC) -> AppendResult:
+        """One message; even its key is its own, so that it can be found by it."""
+        value, queue_id = self._next()
+        operation = self.recorder.send(self.name, topic, value, key=f"q{queue_id}", queue=queue_id)
+        body = value.encode() + b":" + b"x" * padding
+        try:
+            result = self.store.append(a_draft(body, topic, queue_id, keys=value, uniq=f"U{value}"))
+        except StoreError:
+            operation.fail()
+            raise
+        self._confirm([operation], queue_id, result)
+        return result
+
+    def send_batch(self, count: int) -> None:
+        numbered = [self._next() for _ in range(count)]
+        queue_id = numbered[0][1]
+        operations = [
+            self.recorder.send(self.name, TOPIC, value, key=f"q{queue_id}", queue=queue_id)
+            for value, _ in numbered
+        ]
+        messages = [Message(TOPIC, value.encode() + b":", keys=value) for value, _ in numbered]
+        result = self.store.append_batch(RecordDraft(TOPIC, queue_id, b""), encode_batch(messages))
+        self._confirm(operations, queue_id, result)
+
+    def _next(self) -> tuple[str, int]:
+        self._count += 1
+        return f"{self.name}-{self._count}", self._count % QUEUES
+
+    def _confirm(self, operations: list[Operation], queue_id: int, result: AppendResult) -> None:
+        def confirmed(error: Exception | None) -> None:
+            for number, operation in enumerate(operations):
+                if error is None:
+                    operation.ok(queue_id, result.queue_offset + number)
+                else:
+                    operation.info()
+
+        self._on_kept(result.physical_offset + result.size_bytes, confirmed)
+
+    def settle(self) -> None:
+        """Flush, acknowledge, dispatch."""
+        self.store.flush_now()
+        self.store.tick()
+        while self.store.has_more_to_dispatch:
+            self.store.tick()
+
+
+def _filled(root: Path, count: int = 5, **settings: Any) -> Writer:
+    writer = Writer(root, open_store(root, **settings))
+    for number in range(count):
+        writer.send(padding=number * 20)
+    writer.settle()
+    return writer
+
+
+def append(root: Path, steps: Steps) -> None:
+    """Sends and batches over the end of two files, flushed now and then."""
+    writer = _filled(root, 3)
+    steps.arm()
+    for number in range(6):
+        writer.send(padding=2500)
+        if number % 3 == 1:
+            writer.send_batch(3)
+        if number % 2:
+            writer.settle()
+
+
+def append_ahead(root: Path, steps: Steps) -> None:
+    """Files are allocated ahead of need, in the background."""
+    writer = _filled(root, 3, preallocate=True)
+    steps.arm()
+    for _ in range(7):
+        writer.send(padding=2500)
+        writer.settle()
+
+
+def dispatch(root: Path, steps: Steps) -> None:
+    """What was flushed long ago goes into new queues, over the ends of queue files and of index files."""
+    writer = _filled(root, 3)
+    for _ in range(40):
+        writer.send()
+        writer.store.flush_now()
+    steps.arm()
+    writer.settle()
+
+
+def checkpoint(root: Path, steps: Steps) -> None:
+    """The notes about what is durable in the derived files are renewed."""
+    clock = ClockThatTicks()
+    writer = Writer(root, open_store(root, clock, checkpoint_interval_ms=60_000))
+    for _ in range(2):
+        for _ in range(20):
+            writer.send()
+        writer.settle()
+        clock.leap(61_000)
+        steps.arm()
+        writer.store.tick()
+        writer.store.truncate_to(writer.store.positions.written)  # waits for the checkpoint under way
+        steps.disarm()
+
+
+def close(root: Path, steps: Steps) -> None:
+    """An orderly end, with something left to flush, to dispatch, and a file made ahead to be removed."""
+    writer = _filled(root, 3, preallocate=True)
+    for _ in range(3):
+        writer.send(padding=2500)
+        writer.settle()
+    writer.send()
+    steps.arm()
+    writer.store.close()
+
+
+def reopen(root: Path, steps: Steps) -> None:
+    """Recovery, of whatever stands at `root`, and a first message after it."""
+    steps.arm()
+    writer = Writer(root, open_store(root))
+    writer.send()
+    writer.settle()
+
+
+def truncate(root: Path, steps: Steps) -> None:
+    """The log is cut back over the ends of several files (a replica's tail); the history ends at the cut."""
+    writer = _filled(root, 6)
+    unknown = Writer(root, writer.store, Recorder())
+    unknown.name = "cut-off"
+    cut = unknown.send(padding=4000).physical_offset
+    for _ in range(6):
+        unknown.send(padding=4000)
+    unknown.settle()
+    for event in unknown.recorder.events:
+        if event.type == "invoke":
+            writer.recorder.add(event)
+    steps.arm()
+    writer.store.truncate_to(cut)
+
+
+def delete_topic(root: Path, steps: Steps) -> None:
+    """Another topic goes, with its queues."""
+    writer = _filled(root, 5)
+    for _ in range(60):
+        writer.store.append(a_draft(topic="Doomed", keys="k"))
+    writer.settle()
+    steps.arm()
+    writer.store.delete_topic("Doomed")
+
+
+def save_config(root: Path, steps: Steps) -> None:
+    """A table is saved again and again; `<root>.history` tells which save has ended."""
+    file = JsonConfigFile(root / "config" / "topics.json")
+    file.save({"saved": 0})
+    recorder = Recorder(history_of(root))
+    steps.arm()
+    for number in range(1, 4):
+        operation = recorder.send("w", "topics.json", str(number))
+        file.save({"saved": number})
+        operation.ok(0, number)
+
+
+def open_as_nobody(root: Path, steps: Steps) -> None:
+    """A process of another user opens the store; what it is told goes to `<root>.error`."""
+    with root.with_name(f"{root.name}.error").open("w") as told:
+        os.setgid(65534)
+        os.setuid(65534)
+        try:
+            open_store(root)
+        except StoreError as error:
+            told.write(str(error))
+
+
+STORIES: dict[str, Callable[[Path, Steps], None]] = {
+    story.__name__: story
+    for story in (
+        append, append_ahead, dispatch, checkpoint, close, reopen, truncate, delete_topic, save_config,
+        open_as_nobody,
+    )
+}  # fmt: skip

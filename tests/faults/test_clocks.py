@@ -1,0 +1,143 @@
+"""The wall clock jumps an hour either way or stands still: times in the log never go back, and nothing that
+waits is late, early or dropped by it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from actors.remoting.codes import ResponseCode
+from store.clock import SystemClock
+from store.message.record import decode_records
+from store.message_store import MessageStore
+from tests.actors.broker.brokers import Peer, settings_of, with_broker
+from tests.checkers import Recorder
+from tests.conftest import ClockAtRest
+from tests.faults.aftermath import check_store
+from tests.faults.stories import TOPIC, ClockThatTicks, Writer, open_store
+
+pytestmark = [pytest.mark.faults]
+
+HOUR_MS = 3_600_000
+JUMPS = {"an hour on": HOUR_MS, "an hour back": -HOUR_MS}
+
+
+class ClockThatJumps(ClockThatTicks):
+    """Its wall jumps or stands still when told; its monotonic side goes on."""
+
+    stands_still = False
+
+    def wall_ms(self) -> int:
+        return self._wall_ms if self.stands_still else super().wall_ms()
+
+    def jump(self, ms: int) -> None:
+        self._wall_ms += ms
+
+
+class SystemClockThatJumps(SystemClock):
+    """The machine's clock, whose wall is somewhere else when told."""
+
+    __slots__ = ("behind_ms", "stands_at_ms")
+
+    def __init__(self) -> None:
+        self.behind_ms = 0
+        self.stands_at_ms = 0
+
+    def wall_ms(self) -> int:
+        return self.stands_at_ms or super().wall_ms() - self.behind_ms
+
+
+def times(store: MessageStore, queue_id: int = 0) -> list[int]:
+    found = store.get_message(TOPIC, queue_id, 0, 32, 1 << 20)
+    return [message.store_timestamp for run in found.slices for message in decode_records(run)]
+
+
+@pytest.mark.parametrize("jump", [*JUMPS, "still"])
+def test_store_times_never_go_back_and_are_found_by_over_a_jump_and_a_restart(
+    tmp_path: Path, jump: str
+) -> None:
+    clock = ClockThatJumps()
+    events = Recorder().events
+    for _ in range(2):
+        store = open_store(tmp_path / "store", clock)
+        writer = Writer(store.root, store, Recorder(events=events))
+        for number in range(12):
+            writer.send()
+            if number == 6:
+                clock.jump(JUMPS.get(jump, 0))
+                clock.stands_still = jump == "still"
+        writer.settle()
+        for queue_id in range(3):
+            found = times(store, queue_id)
+            assert found == sorted(found)
+            for moment in found:
+                assert store.offset_by_timestamp(TOPIC, queue_id, moment) == found.index(moment)
+        store.close()
+        if jump in JUMPS:
+            clock.jump(-HOUR_MS)  # and again while it was down
+    check_store(tmp_path / "store", jump, events=events, derived=True)
+
+
+@pytest.mark.parametrize("jump", [*JUMPS, "still"])
+def test_connections_waits_and_memberships_do_not_see_the_wall_clock(tmp_path: Path, jump: str) -> None:
+    clock = SystemClockThatJumps()
+
+    async def story(peer: Peer) -> None:
+        await peer.send("T", b"before")
+        await peer.heartbeat("client", "G", T="*")
+        waiting = asyncio.create_task(peer.pull("T", 1, wait_ms=15_000))
+        await peer.committed("G", "T")  # answered behind the pull: that is held now
+        clock.behind_ms = -JUMPS.get(jump, 0)
+        clock.stands_at_ms = clock.wall_ms() if jump == "still" else 0
+        peer.broker._client_requests.expire()
+        assert peer.broker._clients.group("G") is not None
+        assert not waiting.done()
+        assert (await peer.send("T", b"after")).code == ResponseCode.SUCCESS
+        found = decode_records((await waiting).body)
+        assert [message.body for message in found] == [b"after"]
+        stored = [message.store_timestamp for message in await peer.messages("T")]
+        assert stored == sorted(stored)
+
+    with_broker(story, settings_of(tmp_path), clock)
+
+
+@pytest.mark.parametrize("jump", [*JUMPS, "still"])
+def test_a_delayed_message_is_neither_early_nor_late_by_a_jump_before_or_after_it(
+    tmp_path: Path, clock: ClockAtRest, jump: str
+) -> None:
+    """Level 2 delays by 5 s. One message waits when the clock jumps; another comes right after."""
+
+    async def story(peer: Peer) -> None:
+        delays = peer.broker._tables.delays
+
+        async def arrived() -> list[bytes]:
+            peer.broker._turns.catch_up()
+            delays.deliver()
+            return [message.body for message in await peer.messages("T")]
+
+        def pass_by(ms: int) -> None:
+            wall_ms = clock.wall_ms()
+            clock.advance(ms)
+            if jump == "still":
+                clock.set_wall_ms(wall_ms)
+
+        await peer.send("T", b"before", properties="DELAY\x012\x02")
+        assert await arrived() == []
+        pass_by(2_000)
+        clock.set_wall_ms(clock.wall_ms() + JUMPS.get(jump, 0))
+        assert await arrived() == []
+        await peer.send("T", b"after", properties="DELAY\x012\x02")
+        assert await arrived() == []
+        pass_by(2_950)
+        assert await arrived() == [], "early"
+        pass_by(100)
+        assert await arrived() == [b"before"], "late, or early"
+        pass_by(1_850)
+        assert await arrived() == [b"before"], "early"
+        pass_by(200)
+        assert await arrived() == [b"before", b"after"], "late"
+
+    with_broker(story, settings_of(tmp_path, {"flush": "async"}), clock)

@@ -1,0 +1,122 @@
+"""A broker's `config/*.json` that are cut, zeroed or changed: the backup serves; with both damaged the broker
+does not start and says which file; nothing is overwritten.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import orjson
+import pytest
+
+from actors.broker.config_files import DELAYS, GENERATIONS, GROUPS, OFFSETS, TOPICS
+from actors.broker.service import BrokerService
+from actors.broker.settings import BrokerSettings
+from actors.remoting.codes import RequestCode
+from actors.remoting.headers import CreateTopicHeader
+from store.clock import SystemClock
+from store.errors import StoreError
+from tests.actors.broker.brokers import Peer, run, settings_of, with_broker
+
+pytestmark = [pytest.mark.faults, pytest.mark.slow]
+
+TABLE_NAMES = {
+    TOPICS: b'"topicConfigTable"',
+    GROUPS: b'"subscriptionGroupTable"',
+    OFFSETS: b'"offsetTable"',
+    DELAYS: b'"offsetTable"',
+    GENERATIONS: b'"generations"',
+}
+
+
+def renamed(name: str) -> Callable[[bytes], bytes]:
+    """One bit of the table's own name flips: still JSON, but without the table."""
+    quoted = TABLE_NAMES[name]
+    return lambda content: content.replace(quoted, quoted.replace(b"a", b"c", 1), 1)
+
+
+def damages(name: str) -> dict[str, Callable[[bytes], bytes]]:
+    rng = random.Random(name)
+    return {
+        "emptied": lambda content: b"",
+        "cut": lambda content: content[: rng.randrange(1, len(content) - 1)],
+        "zeroed": lambda content: bytes(len(content)),
+        "a bit of the table's name": renamed(name),
+        "another type": lambda content: orjson.dumps({TABLE_NAMES[name].decode().strip('"'): {"T@G": [1]}}),
+    }
+
+
+@pytest.fixture(scope="module")
+def settings(tmp_path_factory: pytest.TempPathFactory) -> BrokerSettings:
+    """A broker that has saved each of its tables twice: file and backup hold the same."""
+    settings = settings_of(tmp_path_factory.mktemp("tables"))
+
+    async def use(peer: Peer) -> None:
+        await peer.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, CreateTopicHeader("T", 3, 3, 6).to_ext())
+        for number in range(4):
+            await peer.send("T", b"%d" % number)
+        await peer.commit("G", "T", 2)
+        await peer.heartbeat("client", "G", T="*")
+        offsets = peer.broker._tables.offsets
+        offsets.claim("G", "T", 0, 7)
+        await peer.broker._tables.save_definitions()
+        await peer.broker._tables.save_offsets()
+
+    with_broker(use, settings)
+    config = settings.store_root / "config"
+    (config / DELAYS).write_bytes(b'{"offsetTable":{"1":0}}')
+    for name in TABLE_NAMES:
+        shutil.copyfile(config / name, config / f"{name}.bak")
+    return settings
+
+
+def copy_of(settings: BrokerSettings, root: Path) -> BrokerSettings:
+    shutil.copytree(settings.store_root, root)
+    return settings.model_copy(update={"store_root": root})
+
+
+@pytest.mark.parametrize("name", TABLE_NAMES)
+def test_a_damaged_table_is_taken_from_its_backup_and_kept_aside(
+    settings: BrokerSettings, tmp_path: Path, name: str
+) -> None:
+    async def as_it_was(peer: Peer) -> None:
+        assert [message.body for message in await peer.messages("T")] == [b"0", b"1", b"2", b"3"]
+        assert (await peer.send("T", queue_id=2)).code == 0
+        assert (await peer.committed("G", "T")).ext["offset"] == "2"
+        assert peer.broker._tables.offsets.generation("G", "T", 0) == 7
+        assert "G" in peer.broker._tables.groups.table.groups
+
+    for number, (damage, change) in enumerate(damages(name).items()):
+        copy = copy_of(settings, tmp_path / str(number))
+        path = copy.store_root / "config" / name
+        path.write_bytes(change(path.read_bytes()))
+        damaged = path.read_bytes()
+        with_broker(as_it_was, copy)
+        with_broker(as_it_was, copy)
+        kept = [each.read_bytes() for each in path.parent.glob(f"{name}*")]
+        assert damaged in kept, f"{name} {damage}: the damaged file was overwritten"
+        backup = path.with_name(f"{name}.bak")
+        assert backup.read_bytes() != damaged, f"{name} {damage}: it took the place of the sound backup"
+
+
+@pytest.mark.parametrize("name", TABLE_NAMES)
+def test_a_table_damaged_with_its_backup_is_refused_by_name_and_left_as_it_is(
+    settings: BrokerSettings, tmp_path: Path, name: str
+) -> None:
+    async def refused(copy: BrokerSettings, damage: str) -> None:
+        with pytest.raises(StoreError, match=f"{name}: damaged, and no sound copy") as told:
+            await asyncio.wait_for(BrokerService(copy, SystemClock()).start(), 10)
+        assert "remove the file" in str(told.value), damage
+
+    for number, (damage, change) in enumerate(damages(name).items()):
+        copy = copy_of(settings, tmp_path / str(number))
+        config = copy.store_root / "config"
+        for path in (config / name, config / f"{name}.bak"):
+            path.write_bytes(change(path.read_bytes()))
+        before = {path: path.read_bytes() for path in config.iterdir()}
+        run(lambda copy=copy, damage=damage: refused(copy, damage))  # type: ignore[misc]
+        assert {path: path.read_bytes() for path in config.iterdir()} == before, damage

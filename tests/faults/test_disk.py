@@ -1,0 +1,339 @@
+"""The disk is full, read-only, another's or fails: said with the cause and a cure, nothing acknowledged is
+lost, and where the cause can go away writing comes back by itself.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from actors.broker.service import BrokerService
+from actors.remoting.codes import RequestCode, ResponseCode
+from actors.remoting.headers import CreateTopicHeader
+from store.clock import SystemClock
+from store.errors import StoreError
+from store.message_store import MessageStore
+from tests.actors.broker.brokers import Peer, run, settings_of, with_broker
+from tests.checkers import Recorder
+from tests.faults.aftermath import check_store, read_everything
+from tests.faults.conftest import SmallDisk
+from tests.faults.crasher import Crasher
+from tests.faults.stories import ClockThatTicks, Writer, open_store
+from tests.store.conftest import a_draft
+
+pytestmark = [pytest.mark.faults]
+
+Disks = Callable[[int], SmallDisk]
+
+
+class Half:
+    """A store on a small disk, filled when the test says so; its history goes with it."""
+
+    def __init__(self, disk: SmallDisk) -> None:
+        self.disk = disk
+        self.clock = ClockThatTicks()
+        self.store = open_store(disk.path / "store", self.clock)
+        self.writer = Writer(self.store.root, self.store, Recorder())
+        for _ in range(3):
+            self.writer.send(padding=500)
+        self.writer.settle()
+
+    def readable(self) -> int:
+        return read_everything(self.store, Recorder(), "reader")
+
+    def end(self) -> None:
+        """Everything is there again, now and after a restart."""
+        self.writer.send(padding=3000)
+        self.writer.settle()
+        self.store.close()
+        check_store(self.store.root, "a disk that was full", events=self.writer.recorder.events, derived=True)
+
+
+def test_no_space_for_the_log_refuses_sends_with_cause_and_cure_and_they_come_back(small_disk: Disks) -> None:
+    half = Half(small_disk(256 << 10))
+    half.disk.fill()
+    half.writer.send(padding=2500)
+    half.writer.send(padding=2500)
+    with pytest.raises(StoreError, match=r"No space left on device \(make room on its disk\)"):
+        half.writer.send(padding=2500)
+    half.writer.settle()
+    assert half.readable() == 5
+    half.disk.free()
+    half.end()
+
+
+@pytest.mark.parametrize("kind", ["queue", "index"])
+def test_no_space_for_queues_or_index_refuses_sends_and_loses_nothing(small_disk: Disks, kind: str) -> None:
+    half = Half(small_disk(256 << 10))
+    store = half.store
+    if kind == "index":  # its file has room for 63 keys: the next file must be made
+        for _ in range(11):
+            half.writer.send()
+        half.writer.settle()
+        for _ in range(30):
+            half.writer.send()
+    else:
+        store.append(a_draft(topic="Another"))
+    store.flush_now()
+    half.disk.fill()
+    store.tick()
+    assert "No space left on device (make room on its disk)" in (store.write_refusal or "")
+    with pytest.raises(StoreError, match="consume queues or index cannot be written: No space left"):
+        store.append(a_draft())
+    assert half.readable() >= 3
+    half.disk.free()
+    half.clock.leap(1000)
+    half.writer.settle()
+    assert store.write_refusal is None
+    assert kind == "index" or store.max_offset("Another", 0) == 1
+    half.end()
+
+
+def test_no_space_for_a_checkpoint_costs_nothing_and_it_is_made_later(small_disk: Disks) -> None:
+    half = Half(small_disk(256 << 10))
+    noted = (half.store.root / "raymq.derived").read_bytes()
+    half.writer.send()
+    half.writer.settle()
+    half.disk.fill()
+    half.clock.leap(3_600_001)
+    half.store.tick()
+    half.store.flush_now()
+    half.writer.send()
+    half.writer.settle()
+    assert half.store.write_refusal is None
+    with pytest.raises(StoreError, match=r"did not end in order: No space left"):
+        half.store.close()
+    assert (half.store.root / "raymq.derived").read_bytes() == noted
+    assert (half.store.root / "abort").exists()
+    half.disk.free()
+    check_store(half.store.root, "a full disk", events=half.writer.recorder.events, derived=True)
+
+
+def test_no_space_for_tables_keeps_the_old_ones_and_saves_the_new_ones_later(small_disk: Disks) -> None:
+    disk = small_disk(4 << 20)
+    store = {"commit_log_file_bytes": 1 << 16, "preallocate": False, "disk_refuse_writes_percent": 99}
+    settings = settings_of(disk.path, store)
+
+    async def story(peer: Peer) -> None:
+        await peer.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, CreateTopicHeader("Old", 2, 2, 6).to_ext())
+        await peer.broker._tables.save_definitions()
+        disk.fill()
+        await peer.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, CreateTopicHeader("New", 3, 3, 6).to_ext())
+        await peer.commit("G", "Old", 0)
+        await peer.broker._tables.save_definitions()
+        saved = (settings.store_root / "config" / "topics.json").read_bytes()
+        assert b'"Old"' in saved
+        assert b'"New"' not in saved
+        disk.free()
+        await peer.broker._tables.save_definitions()
+        assert b'"New"' in (settings.store_root / "config" / "topics.json").read_bytes()
+
+    async def later(peer: Peer) -> None:
+        assert peer.broker._tables.topics.find("New") is not None
+
+    with_broker(story, settings)
+    with_broker(later, settings)
+
+
+def test_a_broker_does_not_start_on_a_full_disk_and_says_so_and_does_when_there_is_space(
+    small_disk: Disks,
+) -> None:
+    disk = small_disk(4 << 20)
+    settings = settings_of(disk.path, {"commit_log_file_bytes": 1 << 16, "preallocate": False})
+
+    async def sends(peer: Peer) -> None:
+        assert (await peer.send("T")).code == ResponseCode.SUCCESS
+
+    async def refused() -> None:
+        with pytest.raises(StoreError, match=r"No space left on device \(make room on its disk\)"):
+            await BrokerService(settings, SystemClock()).start()
+
+    with_broker(sends, settings)
+    disk.fill()
+    run(refused)
+    disk.free()
+    with_broker(sends, settings)
+
+
+# ---- a disk that fails -----------------------------------------------------------------------------------
+
+
+def failing(number: int) -> Callable[..., None]:
+    def fails(*_: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    return fails
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.ENOSPC, errno.EROFS])
+def test_a_failed_fdatasync_is_final_for_the_process_and_a_restart_recovers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    store = open_store(tmp_path / "store")
+    writer = Writer(store.root, store, Recorder())
+    writer.send()
+    writer.settle()
+    writer.send()
+    with monkeypatch.context() as disk:
+        disk.setattr(os, "fdatasync", failing(number))
+        with pytest.raises(StoreError, match=os.strerror(number)):
+            store.flush_now()
+    assert [event.type for event in writer.recorder.events][-1] == "info", "its sender was told an error"
+    for _ in range(2):  # the disk is well again, and yet nothing more is promised
+        with pytest.raises(StoreError, match="failed, restart to recover"):
+            store.append(a_draft())
+        store.tick()
+        assert store.flush_job() is None
+    assert read_everything(store, Recorder(), "reader") == 1
+    store.close()
+    assert (store.root / "abort").exists()
+    check_store(store.root, "a failed flush", events=writer.recorder.events, derived=True)
+
+
+def test_a_failed_fdatasync_of_derived_files_costs_no_message_and_a_restart_mends_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = ClockThatTicks()
+    store = open_store(tmp_path / "store", clock)
+    writer = Writer(store.root, store, Recorder())
+    writer.send()
+    writer.settle()
+    with monkeypatch.context() as disk:
+        disk.setattr(os, "fdatasync", failing(errno.EIO))
+        clock.leap(3_600_001)
+        store.tick()
+        store._maintenance.finish()
+    assert store.write_refusal is None
+    writer.send()
+    writer.settle()
+    with pytest.raises(StoreError, match="derived files could not be made durable: restart"):
+        store.close()
+    assert (store.root / "abort").exists()
+    check_store(store.root, "a failed checkpoint", events=writer.recorder.events, derived=True)
+
+
+# ---- a disk that may not be written ------------------------------------------------------------------------
+
+
+def test_a_read_only_file_system_is_refused_with_file_and_cure(small_disk: Disks) -> None:
+    disk = small_disk(256 << 10)
+    open_store(disk.path / "store").close()
+    disk.make_read_only()
+    with pytest.raises(StoreError, match=r"lock: .*Read-only file system \(mount the file system writable\)"):
+        open_store(disk.path / "store")
+    with pytest.raises(StoreError, match=r"Read-only file system"):
+        open_store(disk.path / "new")
+
+
+@pytest.fixture
+def public_directory() -> Iterator[Path]:
+    """A directory that every user may enter, unlike pytest's own."""
+    directory = Path(tempfile.mkdtemp(prefix="raymq-faults-"))
+    directory.chmod(0o755)
+    yield directory
+    shutil.rmtree(directory)
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can become another user")
+def test_the_store_of_another_user_is_refused_with_file_and_cure(
+    public_directory: Path, crashing: Crasher
+) -> None:
+    root = public_directory / "store"
+    open_store(root).close()
+    before = sorted((path, path.stat().st_mtime_ns) for path in root.rglob("*"))
+    crashing.run("open_as_nobody", root)
+    told = (public_directory / "store.error").read_text()
+    assert told.startswith(f"{root}/lock: cannot be opened: Permission denied (give the files to the user")
+    assert sorted((path, path.stat().st_mtime_ns) for path in root.rglob("*")) == before
+
+
+# ---- two writers -------------------------------------------------------------------------------------------
+
+
+def lose_locks(store: MessageStore) -> None:
+    """Let another open the store though this one lives, as a network's disk might."""
+    (store.root / "lock").unlink()
+    log, aside = store.root / "commitlog", store.root / "aside"
+    log.rename(aside)  # the directory itself is locked too
+    log.mkdir()
+    for path in aside.iterdir():
+        path.rename(log / path.name)
+    aside.rmdir()
+
+
+def files(store: MessageStore) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in sorted(store.root.rglob("*")) if path.is_file()}
+
+
+def test_a_writer_that_lives_on_after_another_has_opened_its_store_changes_and_acknowledges_nothing(
+    tmp_path: Path, crashing: Crasher
+) -> None:
+    """The lock is lost only with its file, or on a network's disk; behind it stands the epoch."""
+    clock = ClockThatTicks()
+    root = tmp_path / "store"
+    old = open_store(root, clock)
+    writer = Writer(root, old)
+    writer.send()
+    writer.settle()
+    lose_locks(old)
+    crashing.run("reopen", root)  # a process of its own: it opens, sends, and does not end in order
+    left_by_successor = files(old)
+
+    clock.leap(60)
+    old.tick()
+    assert "another writer" in (old.write_refusal or "")
+    with pytest.raises(StoreError, match="another writer has opened this store"):
+        old.append(a_draft())
+    clock.leap(3_600_001)
+    old.tick()
+    old.close()
+    assert files(old) == left_by_successor
+    check_store(root, "two writers", derived=True)
+
+
+def test_a_send_that_waits_while_another_opens_the_store_is_not_acknowledged(
+    tmp_path: Path, crashing: Crasher
+) -> None:
+    old = open_store(tmp_path / "store")
+    told: list[StoreError | None] = []
+    result = old.append(a_draft(b"too late"))
+    old.on_confirmed(result.physical_offset + result.size_bytes, told.append)
+    old.flush_now()
+    lose_locks(old)
+    crashing.run("reopen", old.root)
+    old.tick()
+    assert "another writer" in str(told[0])
+    old.close()
+
+
+def test_a_broker_whose_store_another_has_opened_saves_no_table_and_leaves_the_routes_alone(
+    tmp_path: Path,
+) -> None:
+    settings = settings_of(tmp_path)
+
+    async def story(peer: Peer) -> None:
+        await peer.send("T")
+        await peer.broker._tables.save_definitions()
+        epoch = settings.store_root / "raymq.epoch"
+        successor = epoch.with_name("raymq.epoch.new")
+        successor.write_text("2\n")
+        successor.rename(epoch)
+        saved = {path: path.read_bytes() for path in (settings.store_root / "config").iterdir()}
+        while not peer.broker._store.is_superseded:
+            await peer.send("T")
+        refused = await peer.send("T", b"late")
+        assert refused.code == ResponseCode.SERVICE_NOT_AVAILABLE
+        assert "another writer has opened this store" in (refused.remark or "")
+        await peer.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, CreateTopicHeader("Late", 2, 2, 6).to_ext())
+        await peer.commit("G", "T", 1)
+        await peer.broker._tables.save_definitions()
+        await peer.broker._tables.save_offsets()
+        assert {path: path.read_bytes() for path in (settings.store_root / "config").iterdir()} == saved
+
+    with_broker(story, settings)

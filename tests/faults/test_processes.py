@@ -1,0 +1,251 @@
+"""Real processes killed and stopped under load: clients go on, and the histories are sound.
+
+A minute of standing still is scaled: leases of 1.5 s, stops of twice that.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import orjson
+import pytest
+
+from cluster.client import Admin, ClientError, Producer, ProducerConfig, PullConsumer, PushConsumer
+from tests.checkers import Recorder, assert_sound, load
+from tests.faults.member import LEASE_MS, config_of, listener_of
+
+pytestmark = [pytest.mark.faults, pytest.mark.slow]
+
+REPO = Path(__file__).parent.parent.parent
+TOPIC = "load"
+QUEUES = 4
+DEADLINE_S = 30.0
+STOPPED_S = 2 * LEASE_MS / 1000
+
+
+def wait_until(claim: Callable[[], bool], what: str) -> None:
+    pause = threading.Event()
+    deadline_s = time.monotonic() + DEADLINE_S
+    while not claim():
+        assert time.monotonic() < deadline_s, f"not within {DEADLINE_S:g} s: {what}"
+        pause.wait(0.01)
+
+
+class StandaloneProcess:
+    """Nameserver, rebalancer and broker in a process of their own, at the same ports after each start."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._ports = [0, 0]
+        self.start()
+
+    def start(self) -> None:
+        command = [
+            sys.executable, "-m", "actors.standalone", "--json", "--store-root", str(self._root),
+            "--nameserver-port", str(self._ports[0]), "--broker-port", str(self._ports[1]),
+            "--store", "commit_log_file_bytes=16777216", "--store", "index_slots=5000",
+            "--store", "index_entries=20000",
+        ]  # fmt: skip
+        log = (self._root / "log").open("ab")
+        self.process = subprocess.Popen(command, cwd=REPO, stdout=subprocess.PIPE, stderr=log)
+        log.close()
+        assert self.process.stdout is not None
+        told = orjson.loads(self.process.stdout.readline())
+        assert self.process.stdout.readline().startswith(b"READY")
+        self.nameserver = told["nameserver"]
+        self._ports = [
+            int(address.rpartition(":")[2]) for address in (told["nameserver"], told["brokers"]["broker-a"])
+        ]
+
+    def kill(self) -> None:
+        self.process.kill()
+        self._gone()
+
+    def stop(self) -> None:
+        self.process.terminate()
+        self._gone()
+
+    def _gone(self) -> None:
+        self.process.wait(20)
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+
+
+@contextmanager
+def stopped(pid: int) -> Iterator[None]:
+    """SIGSTOP, for longer than any lease lasts, then SIGCONT."""
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+        threading.Event().wait(STOPPED_S)
+    finally:
+        os.kill(pid, signal.SIGCONT)
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[StandaloneProcess]:
+    root = tmp_path / "stores"
+    root.mkdir()
+    process = StandaloneProcess(root)
+    with Admin(process.nameserver) as admin:
+        admin.create_topic(TOPIC, queues=QUEUES)
+    yield process
+    process.stop()
+
+
+class Load:
+    """Sends numbered, keyed messages from a thread, and writes down what became of each."""
+
+    def __init__(self, nameserver: str, recorder: Recorder, timeout_ms: int = 60_000) -> None:
+        self._recorder = recorder
+        self.acknowledged = 0
+        self.errors: list[ClientError] = []
+        self._is_over = threading.Event()
+        self._thread = threading.Thread(target=self._send)
+        self._config = ProducerConfig(
+            nameservers=nameserver, group="load", request_timeout_ms=1000, delivery_timeout_ms=timeout_ms
+        )
+
+    def __enter__(self) -> Load:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._is_over.set()
+        self._thread.join()
+
+    def _send(self) -> None:
+        with Producer(config=self._config) as producer:
+            number = 0
+            while not self._is_over.wait(0.002):
+                number += 1
+                key = f"k{number % 7}"
+                operation = self._recorder.send("load", TOPIC, str(number), key=key)
+                try:
+                    result = producer.send(TOPIC, str(number), sharding_key=key)
+                except ClientError as error:
+                    self.errors.append(error)
+                    operation.info(attempts=100)
+                else:
+                    # A send whose answer was lost is sent again, so its message may stand twice.
+                    operation.ok(result.queue.queue_id, result.queue_offset, attempts=100)
+                    self.acknowledged += 1
+
+
+class Reader:
+    """A consumer that is polled, and writes down what it was handed."""
+
+    def __init__(self, consumer: PullConsumer, recorder: Recorder, group: str) -> None:
+        self._consumer = consumer
+        self._recorder = recorder
+        self._group = group
+        self.seen: set[str] = set()
+
+    def poll(self) -> int:
+        for message in self._consumer.poll(1000, 50):
+            value = message.body.decode()
+            self.seen.add(value)
+            self._recorder.read("reader", self._group, TOPIC, message.queue_id, message.queue_offset, value)
+        return len(self.seen)
+
+
+def acknowledged(recorder: Recorder) -> set[str]:
+    return {event.value for event in recorder.events if event.op == "send" and event.type == "ok"}
+
+
+def test_a_broker_killed_under_load_loses_nothing_acknowledged_and_clients_go_on_by_themselves(
+    broker: StandaloneProcess,
+) -> None:
+    recorder = Recorder()
+    with PullConsumer(broker.nameserver, group="over-kills") as consumer:
+        consumer.subscribe(TOPIC)
+        reader = Reader(consumer, recorder, "over-kills")
+        with Load(broker.nameserver, recorder) as sending:
+            for _ in range(2):
+                seen = reader.poll()
+                wait_until(lambda seen=seen: reader.poll() >= seen + 50, "messages")  # type: ignore[misc]
+                broker.kill()
+                broker.start()
+            sent = sending.acknowledged
+            wait_until(lambda: sending.acknowledged >= sent + 50, "sends after the last kill")
+        assert sending.errors == []
+        wait_until(lambda: bool(reader.poll()) and reader.seen >= acknowledged(recorder), "every message")
+    # After a kill a group may go back to what was saved of its offsets.
+    assert_sound(recorder.events, but_for=["jumped"])
+
+
+def test_a_broker_that_stands_still_is_told_by_deadlines_and_goes_on_where_it_was(
+    broker: StandaloneProcess,
+) -> None:
+    recorder = Recorder()
+    with PullConsumer(broker.nameserver, group="over-a-stop") as consumer:
+        consumer.subscribe(TOPIC)
+        reader = Reader(consumer, recorder, "over-a-stop")
+        with Load(broker.nameserver, recorder, timeout_ms=1500) as sending:
+            wait_until(lambda: reader.poll() >= 50, "messages")
+            with stopped(broker.process.pid):
+                began_s = time.monotonic()
+                wait_until(lambda: bool(sending.errors), "an error within the send's deadline")
+                assert time.monotonic() - began_s < 3
+            sent = sending.acknowledged
+            wait_until(lambda: sending.acknowledged >= sent + 50, "sends after the stop")
+        assert all(error.retriable for error in sending.errors), sending.errors
+        wait_until(lambda: bool(reader.poll()) and reader.seen >= acknowledged(recorder), "every message")
+    assert_sound(recorder.events, but_for=["jumped"])
+
+
+@contextmanager
+def member(nameserver: str, group: str, history: Path) -> Iterator[subprocess.Popen[bytes]]:
+    command = [sys.executable, "-m", "tests.faults.member", nameserver, group, TOPIC, str(history)]
+    with subprocess.Popen(command, cwd=REPO, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"READY\n"
+        yield process
+        process.stdin.close()
+        process.wait(20)
+
+
+def test_a_consumer_that_stands_still_loses_its_queues_and_commits_nothing_when_it_wakes(
+    broker: StandaloneProcess, tmp_path: Path
+) -> None:
+    group = "one-sleeps"
+    recorder = Recorder(tmp_path / "history")
+    listener = listener_of(recorder, "other", group)
+    with (
+        Admin(broker.nameserver) as admin,
+        PushConsumer(broker.nameserver, listener=listener, config=config_of(group)) as other,  # type: ignore[arg-type]
+        member(broker.nameserver, group, tmp_path / "history") as sleeper,
+    ):
+
+        def shares() -> int:
+            for queue, offset in admin.committed_offsets(group, TOPIC).items():
+                if offset is not None:
+                    recorder.commit("seen", group, TOPIC, queue.queue_id, offset)
+            return len(other.assignment())
+
+        other.subscribe(TOPIC)
+        with Load(broker.nameserver, recorder) as sending:
+            wait_until(lambda: shares() == QUEUES // 2, "half of the queues for each")
+            with stopped(sleeper.pid):
+                wait_until(lambda: shares() == QUEUES, "all queues for the one that is awake")
+            wait_until(lambda: shares() == QUEUES // 2, "half of the queues again for the one that woke")
+            sent = sending.acknowledged
+            wait_until(lambda: shares() > 0 and sending.acknowledged > sent + 50, "more messages")
+
+        def all_read() -> bool:
+            shares()
+            events = load((tmp_path / "history").read_bytes().splitlines())
+            return {event.value for event in events if event.op == "read"} >= acknowledged(recorder)
+
+        wait_until(all_read, "every message")
+    # A queue that changes hands goes on from its last commit; listeners of one queue may overtake each other.
+    assert_sound(load((tmp_path / "history").read_bytes().splitlines()), but_for=["jumped", "out_of_order"])
