@@ -157,13 +157,6 @@ def own_node_ip() -> str:
     return str(ray.util.get_node_ip_address())
 
 
-def own_namespace() -> str:
-    """The namespace of the actor, task or driver that this process runs."""
-    import ray
-
-    return str(ray.get_runtime_context().namespace)
-
-
 def logs_folder() -> Path:
     """Where Ray keeps the logs of its session on this machine; its dashboard and `ray logs` look there."""
     import ray

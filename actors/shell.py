@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from actors.kept_spec import KeptSpec, directory_of
-from actors.ray_port import control, logs_folder, own_actor_id, own_namespace, own_node_ip
+from actors.ray_port import control, logs_folder, own_actor_id, own_node_ip
 from actors.service_host import NotServing, Service, ServiceHost
 from store.logs import write_events
 
@@ -22,7 +22,7 @@ class ActorShell:
     """
 
     def __init__(self, spec: Mapping[str, Any]) -> None:
-        self._log = start_log(str(spec.get("name", "actor")))
+        self._log = start_log(str(spec.get("namespace", "raymq")), str(spec["name"]))
         self._kept = KeptSpec(directory_of(spec), own_actor_id())
         self._spec = self._kept.load(spec)
         with contextlib.suppress(PermissionError):
@@ -84,12 +84,12 @@ class ActorShell:
         self._host.stop()
 
 
-def start_log(name: str) -> str:
+def start_log(namespace: str, name: str) -> str:
     """Write this actor's events to `<Ray's session>/logs/<namespace>/<name>.log`; gives the file's path.
 
     Empty where it cannot be written: an actor without a log is better than none.
     """
-    file = logs_folder() / own_namespace() / f"{name}.log"
+    file = logs_folder() / namespace / f"{name}.log"
     try:
         write_events(file)
     except OSError:

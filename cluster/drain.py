@@ -17,6 +17,9 @@ from typing import Any, Self
 QUIET_S = 3.0
 """How long no send must have come before they are refused."""
 
+HEARTBEAT_S = 31.0
+"""Clients tell a broker of themselves every 30 s: one that was just started does not know who needs it."""
+
 SHOWN = 3
 
 
@@ -45,6 +48,7 @@ class GroupLag:
 class Seen:
     """What the broker told at one moment."""
 
+    up_s: float
     messages_in: int
     producers: int
     groups: Sequence[GroupLag]
@@ -53,7 +57,12 @@ class Seen:
     def of(cls, progress: Mapping[str, Any]) -> Self:
         """From the broker's own words (`actors.broker.departure`)."""
         groups = [GroupLag(each["group"], each["members"], each["unread"]) for each in progress["groups"]]
-        return cls(progress["messages_in"], progress["producers"], groups)
+        return cls(progress["up_s"], progress["messages_in"], progress["producers"], groups)
+
+    @property
+    def knows_all(self) -> bool:
+        """Whether every client has had the time to tell the broker of itself."""
+        return self.up_s >= HEARTBEAT_S
 
     @property
     def reading(self) -> list[GroupLag]:
@@ -81,11 +90,12 @@ class Drain:
         if seen.messages_in != self._messages_in:
             self._messages_in = seen.messages_in
             self._quiet_since_s = now_s
-        if self.is_closed and not seen.reading:
+        if self.is_closed and seen.knows_all and not seen.reading:
             return Step.DOWN
         if now_s - self.begin_s > self.timeout_s:
             return Step.GIVE_UP
-        if not self.is_closed and (not seen.producers or now_s - self._quiet_since_s >= QUIET_S):
+        is_unused = seen.knows_all and not seen.producers
+        if not self.is_closed and (is_unused or now_s - self._quiet_since_s >= QUIET_S):
             self.is_closed = True
             return Step.CLOSE
         return Step.WAIT
@@ -94,6 +104,8 @@ class Drain:
         """Why it takes so long, in one line."""
         if not self.is_closed:
             return f"{seen.producers} producers, which look at the routes every 30 s, still send"
+        if not seen.knows_all:
+            return f"it serves for {seen.up_s:.0f} s only, and clients tell of themselves every 30 s"
         left = seen.reading
         more = f" and {len(left) - SHOWN} more groups" if len(left) > SHOWN else ""
         return f"unread messages of {', '.join(map(str, left[:SHOWN]))}{more}"

@@ -30,6 +30,10 @@ class Draining:
         """Say what a drain would wait for."""
         name, seen = self.actor.name, self._tell("look")
         self.report.line(f"would take {name} out of the routes, and wait for {seen.producers} producers")
+        if not seen.knows_all:
+            self.report.line(
+                f"it serves for {seen.up_s:.0f} s only: not all of its clients have told of themselves"
+            )
         for group in seen.reading:
             self.report.line(f"would wait until group {group.group} has read {group.unread:,} messages")
         self._say_who_is_absent(seen)

@@ -179,7 +179,7 @@ class Driver:
         deadline_s = time.monotonic() + PLACEMENT_TIMEOUT_S
         while True:
             placement = place(self.topology, ray_port.nodes())
-            if not placement.is_short_of_nodes or self.dry_run or time.monotonic() > deadline_s:
+            if not placement.homeless or self.dry_run or time.monotonic() > deadline_s:
                 break
             with self.report.working("waiting for a node with the resources that the topology names"):
                 time.sleep(PAUSE_S)

@@ -89,7 +89,9 @@ def create(namespace: str, spec: ActorSpec) -> None:
     """Make an actor; does not wait for it."""
     module, name = CLASSES[spec.kind]
     actor_class = getattr(import_module(module), name)
-    ray_port.create(actor_class, ActorName(namespace, spec.name), (spec.to_json(),), resource=spec.resource)
+    # Inside the actor Ray knows only the namespace of the job that made it.
+    told = {**spec.to_json(), "namespace": namespace}
+    ray_port.create(actor_class, ActorName(namespace, spec.name), (told,), resource=spec.resource)
 
 
 def stop(namespace: str, name: str) -> str:

@@ -10,12 +10,13 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rich.console import Console
 
+from actors import ray_port
 from actors.ray_port import ActorFailed, ActorGone, ActorSilent
 from actors.service_host import State
 from cluster import fleet
@@ -24,6 +25,7 @@ from cluster.driver import Driver, LaunchFailed, LaunchRefused, UpResult
 from cluster.environment import EnvironmentUnfit
 from cluster.health import probe
 from cluster.paths import home_of, only_one_driver
+from cluster.placement import place
 from cluster.plan import ActorSpec, Kind, Running
 from cluster.ray_head import HeadFailed, read_record, stop_head
 from cluster.ray_session import Mode, SessionFailed, choose_way, disconnect, is_connected, session
@@ -34,6 +36,7 @@ from cluster.topology_file import TopologyError, load_with_source
 STAYS = "stays"
 EXIT_FAILED, EXIT_REFUSED, EXIT_INTERRUPTED = 1, 2, 130
 DRAIN_TIMEOUT_S = 300.0
+STATUS_PATIENCE_S = 1.0
 Refusals = (TopologyError, LaunchRefused, EnvironmentUnfit)
 Failures = (LaunchFailed, SessionFailed, HeadFailed, ActorFailed, ActorGone, ActorSilent)
 
@@ -178,12 +181,23 @@ def status(topology: Topology) -> list[ActorStatus]:
     if way.mode is Mode.STARTED and not is_connected():
         return []
     with session(topology, home, way):
-        running = [actor for actor in fleet.observe(topology.namespace) if actor.is_ours]
+        running = [a for a in fleet.observe(topology.namespace, STATUS_PATIENCE_S) if a.is_ours]
+        placement = place(topology, ray_port.nodes())
     mine, _ = split_by_cluster(running, topology)
+    away = {name: placement.resources[name] for name in placement.homeless}
+    mine = [with_node_away(actor, away) for actor in mine]
     brokers = [actor.spec for actor in mine if actor.spec is not None and actor.spec.kind is Kind.BROKER]
     order = list(Kind)
     mine.sort(key=lambda actor: (order.index(actor.spec.kind) if actor.spec else len(order), actor.name))
     return [ActorStatus(actor, why_failing(actor, brokers)) for actor in mine]
+
+
+def with_node_away(actor: Running, away: Mapping[str, str]) -> Running:
+    """An actor that does not answer, with the reason that its node is away where that is so."""
+    if actor.spec is not None or actor.name not in away:
+        return actor
+    reason = f"its node is away: no living node has the resource {away[actor.name]!r}"
+    return replace(actor, state="node away", reason=reason)
 
 
 def why_failing(actor: Running, brokers: Sequence[ActorSpec]) -> str:

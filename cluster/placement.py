@@ -40,8 +40,8 @@ class Placement:
 
     resources: Mapping[str, str]
     problems: Sequence[Problem]
-    is_short_of_nodes: bool = False
-    """Whether a node that joins could cure it."""
+    homeless: Sequence[str] = ()
+    """The actors whose resource no living node has: a node that joins could cure it."""
 
 
 def place(topology: Topology, nodes: Sequence[Node]) -> Placement:
@@ -49,12 +49,12 @@ def place(topology: Topology, nodes: Sequence[Node]) -> Placement:
     head = next((node for node in nodes if node.is_head), nodes[0])
     resources: dict[str, str] = {}
     problems: list[Problem] = []
-    is_short_of_nodes = False
+    homeless: list[str] = []
     for path, name, entry in topology.listeners():
         resource = entry.resource or f"node:{head.ip}"
         resources[name] = resource
         if not any(node.resources.get(resource, 0) > 0 for node in nodes):
-            is_short_of_nodes = True
+            homeless.append(name)
             shown = "; ".join(f"{node.ip} has {', '.join(own_resources(node)) or 'none'}" for node in nodes)
             problems.append(
                 (
@@ -71,8 +71,8 @@ def place(topology: Topology, nodes: Sequence[Node]) -> Placement:
                 (
                     (*path, "advertised_host"),
                     (
-                        f"{host} is advertised, which the other {len(nodes) - 1} nodes of this Ray "
-                        "cluster cannot dial; set listen_host and advertised_host to an address of its node"
+                        f"{host} is advertised, which other nodes of this Ray cluster (it has {len(nodes)}) "
+                        "cannot dial; set listen_host and advertised_host to an address of its node"
                     ),
                 )
             )
@@ -83,7 +83,7 @@ def place(topology: Topology, nodes: Sequence[Node]) -> Placement:
                     f"{host} cannot be dialed; set advertised_host to an address of its node",
                 )
             )
-    return Placement(resources, problems, is_short_of_nodes)
+    return Placement(resources, problems, homeless)
 
 
 def own_resources(node: Node) -> list[str]:

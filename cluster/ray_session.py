@@ -124,6 +124,8 @@ def connect(topology: Topology, home: Path, way: Way) -> None:
             )
     except (ConnectionError, RuntimeError, ValueError) as error:
         raise SessionFailed(_why_not(address, error)) from error
+    # Ray would print the cluster's troubles, such as a lost node, among what a command prints.
+    ray._private.worker._worker_logs_enabled = False  # noqa: SLF001 - as its own debugger silences it
 
 
 def disconnect() -> None:
@@ -131,6 +133,7 @@ def disconnect() -> None:
     import ray
 
     ray.shutdown()
+    ray._private.worker._worker_logs_enabled = True  # noqa: SLF001
 
 
 def _why_not(address: str, error: Exception) -> str:

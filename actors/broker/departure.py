@@ -79,6 +79,7 @@ class Departure:
         self._clients = clients
         self._stats = stats
         self._clock = clock
+        self._begin_ns = clock.monotonic_ns()
         self._heard_ns = 0
 
     def leave(self) -> None:
@@ -117,6 +118,7 @@ class Departure:
         producers = sum(len(list(self._clients.producers(name))) for name in self._clients.producer_groups())
         return {
             "state": str(self.state),
+            "up_s": (self._clock.monotonic_ns() - self._begin_ns) / 1e9,
             "messages_in": self._stats.put_total.messages,
             "producers": producers,
             "groups": [each.to_json() for each in sorted(groups, key=lambda each: each.group)],

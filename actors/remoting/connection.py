@@ -119,9 +119,10 @@ class Connection(asyncio.BufferedProtocol):
             self._end()
 
     def hush(self) -> None:
-        """Read nothing more from the peer: what it sends from now on was never taken."""
+        """Take nothing more from the peer. What it still sends is dropped, not left unread: closing a socket
+        with bytes unread would reset it, and the peer could lose the answers that are on their way.
+        """
         self._is_hushed = True
-        self._hold()
 
     def on_close(self, callback: CloseCallback) -> None:
         """Run this once when the connection has ended, whoever ended it."""
@@ -178,6 +179,8 @@ class Connection(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         """So many bytes have come."""
+        if self._is_hushed:
+            return
         self._was_active = True
         self._turn_bytes += nbytes
         self._reader.received(nbytes)

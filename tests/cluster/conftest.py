@@ -18,7 +18,7 @@ COMMIT_LOG_FILE_BYTES = 16 * 1024 * 1024
 
 @dataclass
 class RayMQ:
-    """The `raymq` command over one topology of two brokers on free ports."""
+    """The `raymq` command over one topology of two nameservers and two brokers on free ports."""
 
     home: Path
     ports: Sequence[int]
@@ -29,12 +29,16 @@ class RayMQ:
         return f"127.0.0.1:{self.ports[0]}"
 
     @property
+    def nameservers(self) -> list[str]:
+        return [f"127.0.0.1:{self.ports[0]}", f"127.0.0.1:{self.ports[3]}"]
+
+    @property
     def overrides(self) -> list[str]:
         values = {
             "ray.address": "new",
             "ray.port": 0,
             "ray.dashboard_port": 0,
-            "nameservers.0.listen_port": self.ports[0],
+            "nameservers": f"[{{listen_port: {self.ports[0]}}}, {{listen_port: {self.ports[3]}}}]",
             "brokers.broker-a.listen_port": self.ports[1],
             "brokers.broker-b.listen_port": self.ports[2],
             "broker_settings.store.commit_log_file_bytes": COMMIT_LOG_FILE_BYTES,
@@ -78,7 +82,7 @@ def raymq(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RayMQ]:
             patch.setenv(key, value)
         patch.delenv("RAY_ADDRESS", raising=False)
         try:
-            yield RayMQ(home, free_ports(["127.0.0.1"] * 3), given | own)
+            yield RayMQ(home, free_ports(["127.0.0.1"] * 4), given | own)
         finally:
             _leave_ray()
             stop_head(home)

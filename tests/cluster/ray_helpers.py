@@ -28,7 +28,7 @@ def ensure_up(raymq: RayMQ) -> None:
     if read_record(raymq.home) is None:
         done = raymq.run("up")
         assert done.returncode == 0, done.stderr + done.stdout
-        assert last_line(done.stdout) == f"READY {raymq.nameserver}"
+        assert last_line(done.stdout) == f"READY {';'.join(raymq.nameservers)}"
     topology = load_topology(overrides=raymq.overrides)
     if not is_connected():
         connect(topology, home_of(topology.cluster), choose_way(topology, raymq.home, os.environ))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cluster.drain import QUIET_S, Drain, GroupLag, Seen, Step
+from cluster.drain import HEARTBEAT_S, QUIET_S, Drain, GroupLag, Seen, Step
 from cluster.draining import find_broker
 from cluster.driver import LaunchRefused
 from cluster.launch import drain, restart
@@ -14,8 +14,8 @@ from cluster.topology import Topology
 TOPOLOGY = Topology.model_validate({"brokers": [{"name": "broker-a"}]})
 
 
-def seen(messages_in: int, *groups: GroupLag, producers: int = 2) -> Seen:
-    return Seen(messages_in, producers, groups)
+def seen(messages_in: int, *groups: GroupLag, producers: int = 2, up_s: float = 100) -> Seen:
+    return Seen(up_s, messages_in, producers, groups)
 
 
 def test_sends_are_refused_when_none_came_for_a_while_and_down_it_goes_when_all_is_read() -> None:
@@ -33,6 +33,16 @@ def test_without_producers_there_is_nothing_to_wait_for() -> None:
     drain = Drain(begin_s=0, timeout_s=60)
     assert drain.step(seen(10, producers=0), 0.0) is Step.CLOSE
     assert drain.step(seen(10, producers=0), 0.0) is Step.DOWN
+
+
+def test_a_broker_that_was_just_started_does_not_know_yet_who_needs_it() -> None:
+    drain = Drain(begin_s=0, timeout_s=60)
+    new = seen(10, producers=0, up_s=HEARTBEAT_S - 1)
+    assert drain.step(new, 0.0) is Step.WAIT
+    assert drain.step(new, QUIET_S) is Step.CLOSE
+    assert drain.step(new, QUIET_S) is Step.WAIT
+    assert "clients tell of themselves every 30 s" in drain.what_is_left(new)
+    assert drain.step(seen(10, producers=0, up_s=HEARTBEAT_S), QUIET_S) is Step.DOWN
 
 
 def test_groups_without_members_are_not_waited_for() -> None:

@@ -34,7 +34,7 @@ def test_a_named_resource_binds_to_the_node_that_has_it() -> None:
 
 def test_a_resource_that_nobody_has_is_named_with_what_there_is() -> None:
     placement = place(topology(resource="disk-x"), [HEAD])
-    assert placement.is_short_of_nodes
+    assert placement.homeless
     (path, text), *_ = placement.problems
     assert path == ("brokers", 0, "resource")
     assert "no living node has the resource 'disk-x' (10.0.0.1 has node:10.0.0.1)" in text
@@ -43,8 +43,11 @@ def test_a_resource_that_nobody_has_is_named_with_what_there_is() -> None:
 def test_loopback_is_refused_where_other_nodes_must_dial_it() -> None:
     placement = place(topology(), [HEAD, OTHER])
     assert [path[0] for path, _ in placement.problems] == ["nameservers", "brokers", "rebalancers"]
-    assert "127.0.0.1 is advertised, which the other 1 nodes" in placement.problems[0][1]
-    assert not placement.is_short_of_nodes
+    assert (
+        "127.0.0.1 is advertised, which other nodes of this Ray cluster (it has 2) cannot dial"
+        in placement.problems[0][1]
+    )
+    assert not placement.homeless
 
 
 def test_an_address_that_nobody_can_dial_is_refused() -> None:

@@ -83,7 +83,12 @@ def test_status_tells_what_runs(running: RayMQ) -> None:
     done = running.run("status")
     assert done.returncode == 0, done.stderr
     actors = {actor["actor"]: actor for actor in json.loads(done.stdout)["actors"]}
-    assert list(actors) == ["nameserver-0", "rebalancer-0", "broker-a-0", "broker-b-0"]
+    assert list(actors) == [
+        "nameserver-0",
+        "nameserver-1",
+        "rebalancer-0",
+        *(f"{name}-0" for name in BROKERS),
+    ]
     assert {actor["state"] for actor in actors.values()} == {"serving"}
     assert actors["nameserver-0"]["address"] == running.nameserver
 
@@ -92,7 +97,7 @@ def test_up_again_adopts_what_runs(running: RayMQ) -> None:
     before = status_of("broker-a-0")["pid"]
     result = launch.up(overrides=running.overrides)
     assert {action.verb for action in result.plan.actions} == {Verb.ADOPT}
-    assert result.nameservers == launch.find_nameservers() == [running.nameserver]
+    assert result.nameservers == launch.find_nameservers() == running.nameservers
     assert status_of("broker-a-0")["pid"] == before
 
 
@@ -300,7 +305,7 @@ def test_submitted_as_a_job_edited_and_submitted_again_keeps_every_message(
     (tree / "actors" / "shell.py").open("a").write("# edited\n")
 
     shown = submit(running, tree)
-    assert f"READY {running.nameserver}" in shown
+    assert f"READY {';'.join(running.nameservers)}" in shown
     first = status_of("broker-a-0")["code_version"]
     assert f"→ {first}" in shown
 
@@ -313,7 +318,7 @@ def test_submitted_as_a_job_edited_and_submitted_again_keeps_every_message(
 
 def test_an_interrupted_start_leaves_nothing_running(raymq: RayMQ, tmp_path: Path) -> None:
     sets = [part for override in raymq.overrides for part in ("--set", override)]
-    ports = [f"{key}.listen_port=0" for key in ("nameservers.0", "brokers.0", "brokers.1")]
+    ports = [f"{key}.listen_port=0" for key in ("nameservers.0", "nameservers.1", "brokers.0", "brokers.1")]
     sets += [part for port in ports for part in ("--set", port)]
     started = subprocess.Popen(
         [sys.executable, "-m", "cluster.cli.main", "up", *sets],

@@ -1,0 +1,214 @@
+"""A cluster over two Ray nodes: actors where their resources are, a node that is lost and comes back.
+
+Both nodes are raylets of this machine, the second under an address of its own.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+import pytest
+import yaml
+
+from actors import ray_port
+from actors.ray_port import ActorName
+from cluster import launch, logs
+from cluster.client import Admin, Producer, PullConsumer
+from cluster.fleet import status_of
+from cluster.log_files import Query, event_of
+from cluster.ray_head import MARK_ENV, read_record
+from cluster.topology import Topology
+from cluster.topology_file import TopologyError, load_topology
+from tests.cluster.conftest import COMMIT_LOG_FILE_BYTES, RayMQ
+from tests.cluster.ray_helpers import ensure_up
+
+pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.timeout(600)]
+
+SECOND_IP = "127.0.0.2"
+RESOURCE = "disk-y"
+START_TIMEOUT_S = 120
+DEADLINE_S = 90.0
+
+
+def wait_until(claim: Callable[[], bool], what: str) -> None:
+    pause = threading.Event()
+    deadline_s = time.monotonic() + DEADLINE_S
+    while not claim():
+        assert time.monotonic() < deadline_s, f"not within {DEADLINE_S:g} s: {what}"
+        pause.wait(0.05)
+
+
+class SecondNode:
+    """A raylet that joins the session's Ray; it carries the head's mark, so that it goes with it."""
+
+    def __init__(self, raymq: RayMQ) -> None:
+        record = read_record(raymq.home)
+        assert record is not None
+        self._address = record.address
+        self._environment = {**os.environ, MARK_ENV: record.mark, "RAY_worker_niceness": "0"}
+
+    def start(self) -> None:
+        command = [sys.executable, "-m", "ray.scripts.scripts", "start", f"--address={self._address}"]
+        command += [f"--node-ip-address={SECOND_IP}", f'--resources={{"{RESOURCE}": 1}}', "--num-cpus=1"]
+        command += ["--object-store-memory=80000000", "--min-worker-port=30000", "--max-worker-port=31000"]
+        for is_last in (False, True):  # Ray gives its own processes 30 s, which a busy machine may miss
+            done = subprocess.run(
+                command, env=self._environment, capture_output=True, text=True, check=False,
+                timeout=START_TIMEOUT_S,
+            )  # fmt: skip
+            if done.returncode == 0:
+                break
+            assert not is_last, done.stdout + done.stderr
+        wait_until(lambda: len(ray_port.nodes()) == 2, "two nodes")
+
+    def raylets(self) -> list[psutil.Process]:
+        mark = f"node_ip_address={SECOND_IP}"
+        return [
+            process
+            for process in psutil.process_iter(["name", "cmdline"])
+            if process.info["name"] == "raylet"
+            and any(mark in part for part in process.info["cmdline"] or ())
+        ]
+
+    def lose(self) -> None:
+        """End the raylet as a loss of power would."""
+        for raylet in self.raylets():
+            raylet.kill()
+
+    def leave(self) -> None:
+        for raylet in self.raylets():
+            raylet.terminate()
+        wait_until(lambda: len(ray_port.nodes()) == 1, "one node")
+
+
+@dataclass(frozen=True)
+class Multi:
+    """A cluster with broker x on the head's node and broker y on the second."""
+
+    file: Path
+    node: SecondNode
+    host: str
+
+    @property
+    def topology(self) -> Topology:
+        return load_topology(self.file)
+
+    @property
+    def nameserver(self) -> str:
+        (address,) = launch.find_nameservers("multi")
+        return address
+
+
+def write_topology(file: Path, address: str, host: str) -> None:
+    content = {
+        "cluster": "Multi", "namespace": "multi", "listen_host": host, "ray": {"address": address},
+        "broker_settings": {
+            "store": {"commit_log_file_bytes": COMMIT_LOG_FILE_BYTES}, "register_interval_ms": 1000,
+        },
+        "nameservers": [{"listen_port": 0}],
+        "brokers": [
+            {"name": "x", "listen_port": 0}, {"name": "y", "listen_port": 0, "resource": RESOURCE},
+        ],
+        "rebalancers": [{"listen_port": 0, "settings": {"min_lease_ms": 200}}],
+    }  # fmt: skip
+    file.write_text(yaml.safe_dump(content))
+
+
+@pytest.fixture(scope="module")
+def multi(raymq: RayMQ, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Multi]:
+    """Give the second node and the cluster over both; another cluster, of one node, runs beside it."""
+    ensure_up(raymq)
+    host = ray_port.own_node_ip()
+    if host.startswith("127."):
+        pytest.skip("this machine has no address but loopback, which is refused on several nodes")
+    record = read_record(raymq.home)
+    assert record is not None
+    home = tmp_path_factory.mktemp("multi-home")
+    write_topology(home / "multi.yaml", record.address, host)
+    node = SecondNode(raymq)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RAYMQ_HOME", str(home))
+        node.start()
+        try:
+            launch.up(home / "multi.yaml")
+            yield Multi(home / "multi.yaml", node, host)
+        finally:
+            if len(ray_port.nodes()) == 1:
+                node.start()
+            launch.down(load_topology(home / "multi.yaml"))
+            node.leave()
+
+
+def pid_of(actor: str) -> int:
+    return int(status_of(ActorName("multi", actor), 30.0)["pid"])
+
+
+def failing(multi: Multi) -> dict[str, str]:
+    return {entry.actor.name: entry.failing for entry in launch.status(multi.topology)}
+
+
+def test_an_address_that_other_machines_cannot_dial_is_refused(multi: Multi, raymq: RayMQ) -> None:
+    with pytest.raises(TopologyError, match=r"brokers\[0\]\.advertised_host: 127\.0\.0\.1 is advertised"):
+        launch.up(overrides=raymq.overrides)
+
+
+def test_brokers_stand_where_their_resource_is_and_are_dialled_at_their_address(multi: Multi) -> None:
+    found = {entry.actor.name: entry.actor for entry in launch.status(multi.topology)}
+    assert found["x-0"].node_ip == multi.host
+    assert found["y-0"].node_ip == SECOND_IP
+    assert all(entry.failing == "" for entry in launch.status(multi.topology))
+    with Admin(multi.nameserver) as admin:
+        brokers = admin.cluster_info().brokers.values()
+        assert {data.broker_addrs[0].rpartition(":")[0] for data in brokers} == {multi.host}
+
+
+def test_events_of_all_nodes_are_gathered_once(multi: Multi) -> None:
+    lines = list(logs.read(multi.topology, Query("multi", ("y",))))
+    serving = [event_of(line) for _, line in lines if event_of(line)["event"] == "broker_serving"]
+    assert [(event["broker"], event["level"]) for event in serving] == [("y", "info")]
+
+
+def test_a_node_that_is_lost_and_comes_back_brings_its_broker_with_all_its_messages(multi: Multi) -> None:
+    with Admin(multi.nameserver) as admin:
+        admin.create_topic("kept", queues=2)
+    sent: list[bytes] = []
+
+    def send(producer: Producer, count: int) -> set[str]:
+        results = []
+        for _ in range(count):
+            results.append(producer.send("kept", b"%d" % len(sent)))
+            sent.append(b"%d" % len(sent))
+        return {result.queue.broker_name for result in results}
+
+    with (
+        Producer(multi.nameserver, group="multi") as producer,
+        PullConsumer(multi.nameserver, "multi") as consumer,
+    ):
+        consumer.subscribe("kept")
+        assert send(producer, 40) == {"x", "y"}
+        before = pid_of("y-0")
+        multi.node.lose()
+        wait_until(lambda: len(ray_port.nodes()) == 1, "the node's loss")
+        assert send(producer, 40) <= {"x", "y"}
+        assert failing(multi)["y-0"] == f"its node is away: no living node has the resource '{RESOURCE}'"
+        assert send(producer, 40) == {"x"}
+
+        multi.node.start()
+        wait_until(lambda: not any(failing(multi).values()), "all serving again")
+        assert pid_of("y-0") != before
+        received: set[bytes] = set()
+
+        def has_all() -> bool:
+            received.update(message.body for message in consumer.poll(1000, 200))
+            return received >= set(sent)
+
+        wait_until(has_all, "every acknowledged message")
+        assert "y" in send(producer, 40)
