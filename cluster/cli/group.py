@@ -189,6 +189,38 @@ def members(group: Group, nameserver: Nameserver = NAMESERVER, as_json: AsJson =
     with_admin(nameserver, work)
 
 
+@app.command(
+    epilog=examples("raymq group member billing CLIENT_ID", "raymq group member billing CLIENT_ID --json")
+)
+def member(
+    group: Group,
+    client_id: Annotated[str, typer.Argument(help="As `members` shows it.", show_default=False)],
+    nameserver: Nameserver = NAMESERVER,
+    as_json: AsJson = False,
+) -> None:
+    """Show what a member says of itself: its queues, what it has fetched of them, its subscriptions."""
+
+    def work(admin: Admin) -> None:
+        import orjson
+
+        told = admin.running_info(group, client_id)
+        out = Output(as_json=as_json)
+        try:
+            info = orjson.loads(told)
+        except orjson.JSONDecodeError:  # Java's own dialect, with objects as keys
+            out.line(told.decode(errors="replace"))
+            return
+        if out.is_json:
+            out.json(info)
+            return
+        rows = [{**orjson.loads(queue), **state} for queue, state in info["mqTable"].items()]
+        columns = ("topic", "brokerName", "queueId", "commitOffset", "cachedMsgCount", "droped")
+        out.table(f"queues of {client_id}", columns, rows)
+        out.fields(info["properties"])
+
+    with_admin(nameserver, work)
+
+
 app.command(
     "reset",
     epilog=examples(

@@ -15,6 +15,7 @@ from cluster.client.core.fetcher import Chunk, Fetcher
 from cluster.client.core.group_session import GroupSession, notified_by, tags_of
 from cluster.client.core.instance import ClientInstance
 from cluster.client.core.offsets import Commit, OffsetClient
+from cluster.client.core.running_info import QueueInfo, answer_running_info
 from cluster.client.errors import ClientClosed, ClientError, CommitFenced, ConfigInvalid, QueueNotAssigned
 from store.clock import Clock, SystemClock
 from store.errors import MessageIllegal
@@ -69,9 +70,20 @@ class PullCore:
         self.offsets = OffsetClient(self.instance, self.config.group, self.config.consume_timestamp_ms)
         self.session = GroupSession(self.instance, self.config, self)
         notified_by(table, self.session.wake)
+        answer_running_info(table, self.instance, self.session, self._queues, threads=1)
         self.instance.start_route_refresh()
         if self.config.auto_commit:
             self.instance.spawn(self._commit_now_and_then(), "auto-commit")
+
+    def _queues(self) -> dict[MessageQueue, QueueInfo]:
+        """What is held, for administrators."""
+        with self.deliveries.lock:
+            return {
+                state.queue: QueueInfo(
+                    state.committed, state.consumed, state.position, is_dropped=state.is_leaving
+                )
+                for state in self.deliveries.states.values()
+            }
 
     # ---- what to consume
     # ---------------------------------------------------------------------------------------

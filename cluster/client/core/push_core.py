@@ -18,6 +18,7 @@ from cluster.client.core.instance import ClientInstance
 from cluster.client.core.offsets import Commit, OffsetClient
 from cluster.client.core.process_queue import ProcessQueue
 from cluster.client.core.queue_work import Limits, QueueWork
+from cluster.client.core.running_info import QueueInfo, answer_running_info
 from cluster.client.errors import ClientError, QueueNotAssigned
 from store.clock import Clock, SystemClock
 from store.logs import get_logger
@@ -60,6 +61,7 @@ class PushCore:
         self.offsets = OffsetClient(self.instance, self.config.group, self.config.consume_timestamp_ms)
         self.session = GroupSession(self.instance, self.config, self)
         notified_by(table, self.session.wake)
+        answer_running_info(table, self.instance, self.session, self._queues, self.config.consume_threads)
         self._consuming = Consuming(
             self._listener, self.config, self.clock, self._settled, self._dead_letter, self.instance.spawn
         )
@@ -77,6 +79,17 @@ class PushCore:
         """The queues held now."""
         works = list(self._works.values())
         return sorted(work.queue for work in works if not work.is_leaving and not work.is_of_retries)
+
+    def _queues(self) -> dict[MessageQueue, QueueInfo]:
+        """What is held, for administrators."""
+        found = {}
+        for work in self._works.values():
+            queue = work.process_queue
+            done, end = queue.commit_offset, queue.fetched_to
+            found[work.queue] = QueueInfo(
+                done, done, end, queue.cached_messages, queue.cached_bytes, work.is_leaving
+            )
+        return found
 
     async def join(self) -> None:
         """Wait for the end. Raises the failure that brought it."""

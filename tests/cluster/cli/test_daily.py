@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 from cluster.client import MessageQueue, PullConsumer
 from tests.cluster.cli.conftest import Raymq
 from tests.cluster.client.conftest import eventually
@@ -64,6 +66,12 @@ def test_a_groups_lag_members_and_settings_are_told(raymq: Raymq) -> None:
         assert told["settings"]["retryMaxTimes"] == 16
         assert raymq.ok("group", "members", group)[0]["client_id"] == told["members"][0]["client_id"]
         assert "subscribes to" in raymq.shown("group", "describe", group)
+        info = raymq.ok("group", "member", group, told["members"][0]["client_id"])
+        held = {json.loads(key)["queueId"]: state for key, state in info["mqTable"].items() if '"a"' in key}
+        assert held[0]["cachedMsgMaxOffset"] == 3
+        assert [wanted["subString"] for wanted in info["subscriptionSet"]] == ["a || b"]
+        assert "cachedMsgCount" in raymq.shown("group", "member", group, told["members"][0]["client_id"])
+        assert "is connected" in raymq.refused("group", "member", group, "nobody")
         assert "members online" in raymq.refused("group", "delete", group, "--yes")
         rows = {row["group"]: row for row in raymq.ok("group", "list")}
         assert (rows[group]["lag"], rows[group]["topics"]) == (6, [topic])
