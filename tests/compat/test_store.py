@@ -5,9 +5,11 @@ from __future__ import annotations
 import hashlib
 import ipaddress
 import json
+import os
 import shutil
 import subprocess
 import sys
+import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -213,6 +215,37 @@ def assert_ours_goes_on(root: Path, java: JavaView) -> None:
         b"ours again"
     ]
     store.close()
+
+
+def delete_the_oldest_files(root: Path, count: int) -> None:
+    """Let the retention of our store take the first log files, with what was derived from them."""
+    store = open_store(root)
+    for path in sorted((root / "commitlog").iterdir())[:count]:
+        os.utime(path, (0, 0))
+    begin = store.positions.min
+    store.retention.delete_expired()
+    deadline_s = time.monotonic() + 30
+    while store.retention.files_deleted < count or store.retention.has_stale_queues:
+        assert time.monotonic() < deadline_s
+        store.tick()
+        store.retention.finish()
+    assert store.positions.min > begin
+    store.close()
+
+
+@pytest.mark.parametrize("our_store", ["closed"], indirect=True)
+def test_rocketmq_reads_what_our_retention_has_left(
+    our_store: OurStore, java_store: JavaStore, conf: Path
+) -> None:
+    whole = list(dump(our_store.root))
+    delete_the_oldest_files(our_store.root, 2)
+    left = list(dump(our_store.root))
+    assert 0 < len(left) < len(whole)
+
+    java = java_store.read(our_store.root, conf)
+
+    assert_rows_equal(left, java.rows)
+    assert java.found == keys_in(java.rows) == our_answers(our_store.root, java.found)
 
 
 @pytest.mark.parametrize("ending", ["clean", "crashed"])
