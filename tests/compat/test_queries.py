@@ -2,8 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+from bisect import bisect_left, bisect_right
+
 import pytest
 
+from actors.remoting.client import RemotingClient
+from actors.remoting.codes import RequestCode
+from actors.remoting.command import RemotingCommand
+from actors.remoting.headers import SearchOffsetHeader
+from store.clock import SystemClock
 from tests.compat.agent import Agent, OperationFailed
 from tests.compat.conftest import Names
 from tests.compat.peers import Peer
@@ -55,6 +63,40 @@ def test_an_offset_is_found_by_time(client: Agent, topic: str) -> None:
     assert at(stored[0] - 10_000) == 0
     assert stored[at(stored[6])] == stored[6]
     assert at(stored[9] + 10_000) == 10
+
+
+def test_both_bounds_of_a_time_with_equal_and_missing_ones(client: Agent, peer: Peer, topic: str) -> None:
+    sent = filled_queue(client, topic, 12)
+    stored = [client.call("view", topic=topic, msgId=one["offsetMsgId"])["storeTimestamp"] for one in sent]
+    wanted = sorted({each + near for each in stored for near in (-1, 0, 1)} | {1, stored[-1] + 10_000})
+
+    asked = [(when, bound) for when in wanted for bound in ("LOWER", "UPPER")]
+    found = asyncio.run(offsets_at(peer, topic, asked))
+
+    for (when, bound), offset in zip(asked, found, strict=True):
+        last_before = max(bisect_right(stored, when) - 1, 0)
+        expected = bisect_left(stored, when) if bound == "LOWER" else last_before
+        assert offset == expected, (when - stored[0], bound, [each - stored[0] for each in stored])
+
+
+async def offsets_at(peer: Peer, topic: str, asked: list[tuple[int, str]]) -> list[int]:
+    """What the broker answers to SEARCH_OFFSET_BY_TIMESTAMP with each bound."""
+    client = RemotingClient(SystemClock())
+    try:
+        answers = [
+            await client.invoke(
+                peer.broker_address,
+                RemotingCommand(
+                    RequestCode.SEARCH_OFFSET_BY_TIMESTAMP,
+                    SearchOffsetHeader(topic, 1, when, bound).to_ext(),
+                ),
+                5_000,
+            )
+            for when, bound in asked
+        ]
+    finally:
+        await client.close()
+    return [int(answer.ext["offset"]) for answer in answers]
 
 
 @pytest.mark.parametrize(
