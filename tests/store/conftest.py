@@ -63,7 +63,8 @@ class SmallStores:
     def kill(self, store: MessageStore, into: str) -> Path:
         """What a kill leaves now: a copy of the files as they are, `abort` among them."""
         target = self.directory / into
-        shutil.copytree(store.root, target)
+        # A note that is being written is renamed while we copy.
+        shutil.copytree(store.root, target, ignore=shutil.ignore_patterns("*.new"))
         return target
 
     def files(self, root: Path) -> dict[str, str]:
