@@ -29,6 +29,7 @@ _COLUMNS = "{:<40} {:>5} {:>10} {:>16} {:>9} {:>20}  {}"
 
 app.command(epilog=store_tools.VERIFY_EXAMPLES)(store_tools.verify)
 app.command(epilog=store_tools.REBUILD_EXAMPLES)(store_tools.rebuild)
+app.command(epilog=store_tools.INFO_EXAMPLES)(store_tools.info)
 
 
 @app.command(epilog=examples("raymq store dump DIR", "raymq store dump DIR --json"))
