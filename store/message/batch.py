@@ -37,24 +37,20 @@ def encode_batch(messages: Iterable[Message]) -> bytes:
     """The body of a batch request. Raises MessageIllegal when a message's properties are over the limit."""
     parts: list[bytes] = []
     for message in messages:
-        append_element(parts, message.flag, message.body, encode_properties(message.properties))
+        parts += element_parts(message.flag, message.body, encode_properties(message.properties))
     return b"".join(parts)
 
 
-def append_element(parts: list[bytes], flag: int, body: bytes, properties: bytes) -> None:
-    """One message of a batch, behind what `parts` has. Raises MessageIllegal as `encode_batch` does."""
+def element_parts(flag: int, body: bytes, properties: bytes) -> tuple[bytes, bytes, bytes, bytes]:
+    """What one message of a batch is made of. Raises MessageIllegal as `encode_batch` does."""
     properties_bytes, body_bytes = len(properties), len(body)
     if properties_bytes > MAX_PROPERTIES_BYTES:
         raise MessageIllegal(
             f"properties of {properties_bytes:,} bytes are over the limit of {MAX_PROPERTIES_BYTES:,}"
         )
     size_bytes = MIN_ELEMENT_BYTES + body_bytes + properties_bytes
-    parts += (
-        _HEADER.pack(size_bytes, 0, 0, flag, body_bytes),
-        body,
-        _SHORT.pack(properties_bytes),
-        properties,
-    )
+    header = _HEADER.pack(size_bytes, 0, 0, flag, body_bytes)
+    return header, body, _SHORT.pack(properties_bytes), properties
 
 
 def decode_batch(body: Buffer) -> list[BatchElement]:

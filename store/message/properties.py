@@ -12,8 +12,6 @@ from store.errors import MessageIllegal
 
 NAME_VALUE_SEPARATOR = "\x01"
 PROPERTY_SEPARATOR = "\x02"
-_NO_VALUE = NAME_VALUE_SEPARATOR + PROPERTY_SEPARATOR
-_NO_NAME = PROPERTY_SEPARATOR + NAME_VALUE_SEPARATOR
 
 
 class MessageConst:
@@ -63,24 +61,26 @@ KEY_SEPARATOR = " "
 
 
 def encode_properties(properties: Mapping[str, str]) -> bytes:
-    """The string of a property map, as UTF-8.
+    """The string of a property map, as UTF-8. Raises as `properties_text`."""
+    return properties_text(properties).encode("utf-8", "replace")  # a lone surrogate becomes "?", as in Java
+
+
+def properties_text(properties: Mapping[str, str]) -> str:
+    """The string of a property map.
 
     Raises MessageIllegal when a name holds either separator or a value holds 0x02: it would be read back as
     another property.
     """
-    text = "".join(
-        [f"{name}{NAME_VALUE_SEPARATOR}{value}{PROPERTY_SEPARATOR}" for name, value in properties.items()]
-    )
+    text = ""
+    for name, value in properties.items():
+        if not name or not value:
+            return _with_care(properties)
+        text += f"{name}\x01{value}\x02"  # in full: every message of a producer comes by here
+    # One separator of each kind for every pair: none can be within a name or a value then.
     pairs = len(properties)
-    if (
-        text.count(NAME_VALUE_SEPARATOR) != pairs
-        or text.count(PROPERTY_SEPARATOR) != pairs
-        or _NO_VALUE in text
-        or _NO_NAME in text
-        or text.startswith(NAME_VALUE_SEPARATOR)
-    ):
-        text = _with_care(properties)
-    return text.encode("utf-8", "replace")  # a lone surrogate becomes "?", as in Java
+    if text.count("\x01") != pairs or text.count("\x02") != pairs:
+        return _with_care(properties)
+    return text
 
 
 def _with_care(properties: Mapping[str, str]) -> str:

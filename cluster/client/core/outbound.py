@@ -22,11 +22,12 @@ from cluster.client.core.route_table import AUTO_CREATE_TOPIC
 from cluster.client.errors import ConfigInvalid, MessageRejected
 from store.clock import Clock
 from store.errors import MessageIllegal
-from store.message.batch import append_element
+from store.message.batch import element_parts
 from store.message.compression import MAX_PLAIN_BYTES, compress
 from store.message.message import Message
 from store.message.message_id import SEQUENCE_HEX, UniqKeyGenerator
-from store.message.properties import MessageConst, encode_properties
+from store.message.properties import MessageConst, properties_text
+from store.message.record import MAX_PROPERTIES_BYTES
 from store.message.sys_flag import COMPRESSION_LZ4, COMPRESSION_ZLIB, COMPRESSION_ZSTD
 from store.message.validate import check_body, check_group, check_properties, check_topic
 
@@ -144,15 +145,17 @@ class OutboundFactory:
                 raise MessageIllegal("a delayed message cannot be part of a batch: send it alone")
             if not 0 < len(body) <= max_bytes:
                 check_body(body, max_bytes)
-            encoded = encode_properties(properties)
+            text = properties_text(properties)
             msg_id = properties.get(MessageConst.UNIQ_KEY)
             if msg_id is None:
                 msg_id = f"{prefix}{number:0{SEQUENCE_HEX}X}"
-                encoded += f"{MessageConst.UNIQ_KEY}\x01{msg_id}\x02".encode()
-            number += 1
+                text += f"{MessageConst.UNIQ_KEY}\x01{msg_id}\x02"
+                number += 1
             ids.append(msg_id)
-            check_properties(encoded, BROKER_PROPERTIES_BYTES)
-            append_element(parts, message.flag, body, encoded)
+            encoded = text.encode("utf-8", "replace")
+            if len(encoded) > MAX_PROPERTIES_BYTES - BROKER_PROPERTIES_BYTES:
+                check_properties(encoded, BROKER_PROPERTIES_BYTES)
+            parts += element_parts(message.flag, body, encoded)
         return b"".join(parts), ids
 
     def check_topic(self, topic: str) -> None:
@@ -186,9 +189,10 @@ class OutboundFactory:
                 return added, msg_id
         else:
             added = ""
-        encoded = encode_properties(properties)
-        check_properties(encoded, BROKER_PROPERTIES_BYTES + len(added))
-        return encoded.decode() + added, msg_id
+        text = properties_text(properties) + added
+        encoded = text.encode("utf-8", "replace")
+        check_properties(encoded, BROKER_PROPERTIES_BYTES)
+        return text if len(encoded) == len(text) else encoded.decode(), msg_id
 
 
 def rejected(error: MessageIllegal) -> MessageRejected:
