@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from actors.broker.clients import Clients, Member, Subscription
+from actors.broker.reads import Reads
 from actors.broker.subscriptions import ALL_TAGS
 from actors.remoting.admin_bodies import (
     ClientConnection,
@@ -23,7 +24,10 @@ from actors.remoting.errors import Refused, RemotingError, TimedOut
 from actors.remoting.groups import SubscriptionData
 from actors.remoting.headers import ConsumerGroupHeader
 from store.clock import Clock
+from store.errors import StoreError
+from store.message.message_id import decode_message_id
 from store.message.tags import tags_code
+from store.message_store import MessageStore
 
 # RocketMQ's Broker2Client gives a client this long to answer.
 CLIENT_TIMEOUT_MS = 10_000
@@ -34,10 +38,19 @@ class ClientAdmin:
     QUERY_SUBSCRIPTION_BY_CONSUMER; passes GET_CONSUMER_RUNNING_INFO and CONSUME_MESSAGE_DIRECTLY on.
     """
 
-    def __init__(self, broker_name: str, clients: Clients[Connection], clock: Clock) -> None:
+    def __init__(
+        self,
+        broker_name: str,
+        clients: Clients[Connection],
+        clock: Clock,
+        store: MessageStore,
+        reads: Reads,
+    ) -> None:
         self._broker_name = broker_name
         self._clients = clients
         self._clock = clock
+        self._store = store
+        self._reads = reads
 
     def consumers(self, context: RequestContext) -> RemotingCommand:
         """GET_CONSUMER_CONNECTION_LIST."""
@@ -90,8 +103,25 @@ class ClientAdmin:
         }
         return RemotingCommand.response(body=encode_producer_table(groups))
 
-    def ask_consumer(self, context: RequestContext) -> None:
-        """GET_CONSUMER_RUNNING_INFO and CONSUME_MESSAGE_DIRECTLY: the member's own answer, as it is."""
+    def running_info(self, context: RequestContext) -> None:
+        """GET_CONSUMER_RUNNING_INFO: the member's own answer, as it is."""
+        self._ask(context, bytes(context.command.body))
+
+    def consume_directly(self, context: RequestContext) -> None:
+        """CONSUME_MESSAGE_DIRECTLY: a member is given one message now, and tells what became of it."""
+        header: ClientHeader = context.header
+        _, offset = decode_message_id(header.msg_id or "")
+
+        def read() -> bytes:
+            try:
+                return bytes(self._store.record_at(offset))
+            except StoreError as error:
+                raise Refused(ResponseCode.SYSTEM_ERROR, f"no message at offset {offset}: {error}") from error
+
+        self._reads.serve(context, read, lambda record: self._ask(context, record))
+
+    def _ask(self, context: RequestContext, body: bytes) -> None:
+        """Put a request to the member that it names, and hand its answer back."""
         header: ClientHeader = context.header
         group = self._clients.group(header.consumer_group)
         member = group.members.get(header.client_id) if group is not None else None
@@ -113,7 +143,7 @@ class ClientAdmin:
                     RemotingCommand.response(answer.code, answer.remark, answer.ext, bytes(answer.body))
                 )
 
-        command = RemotingCommand(request.code, ext, bytes(request.body))
+        command = RemotingCommand(request.code, ext, body)
         member.connection.call(command, CLIENT_TIMEOUT_MS, answered)
 
 

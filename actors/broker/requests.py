@@ -193,8 +193,8 @@ def _members(admin: ClientAdmin) -> tuple[Row, ...]:
         (code.GET_PRODUCER_CONNECTION_LIST, admin.producers, producers, group, Action.GET, cost),
         (code.GET_ALL_PRODUCER_INFO, admin.all_producers, None, group, Action.LIST, cost),
         (code.QUERY_SUBSCRIPTION_BY_CONSUMER, admin.subscription, subscription, group, Action.GET, cost),
-        (code.GET_CONSUMER_RUNNING_INFO, admin.ask_consumer, member, group, Action.GET, cost),
-        (code.CONSUME_MESSAGE_DIRECTLY, admin.ask_consumer, member, group, Action.UPDATE, cost),
+        (code.GET_CONSUMER_RUNNING_INFO, admin.running_info, member, group, Action.GET, cost),
+        (code.CONSUME_MESSAGE_DIRECTLY, admin.consume_directly, member, group, Action.UPDATE, cost),
     )
 
 

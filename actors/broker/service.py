@@ -347,7 +347,7 @@ class BrokerService:
                 catch_up,
             ),
             OffsetAdmin(name, store, self._reads, topics, groups, offsets, clients, catch_up, wake),
-            ClientAdmin(name, clients, clock),
+            ClientAdmin(name, clients, clock, store, self._reads),
             BrokerInfo(
                 BrokerParts(
                     settings,

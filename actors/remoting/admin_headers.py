@@ -87,6 +87,7 @@ class ClientHeader(Header):
     consumer_group: str
     client_id: str = ""
     jstack_enable: bool | None = None
+    msg_id: str | None = None
 
 
 @dataclass(slots=True)

@@ -163,10 +163,15 @@ def tell(text: str) -> None:
 
 def confirmed(question: str, *, yes: bool) -> None:
     """Ask before what destroys, where somebody is there to answer. Raises Failed on a no."""
-    if yes or not sys.stdin.isatty():
+    if yes or not is_somebody_there():
         return
     if not typer.confirm(question, err=True):
         raise Failed("nothing was changed")
+
+
+def is_somebody_there() -> bool:
+    """Whether a question would be answered."""
+    return sys.stdin.isatty()
 
 
 def moment_ms(text: str) -> int:

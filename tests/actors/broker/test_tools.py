@@ -38,6 +38,7 @@ from actors.remoting.headers import ConsumerGroupHeader, CreateTopicHeader, Topi
 from actors.remoting.routes import decode_kv_table, decode_topic_list
 from actors.remoting.table import RequestTable
 from store.message.message_queue import MessageQueue
+from store.message.record import decode_records
 from store.message.tags import tags_code
 from tests.actors.broker.brokers import Peer, settings_of, with_broker
 
@@ -302,14 +303,26 @@ def test_a_member_answers_through_its_broker(tmp_path: Path) -> None:
                 body=b'{"mqTable":{{"queueId":0}:{}},"asked":%s}' % asked.encode()
             )
 
+        def consume(context: RequestContext) -> RemotingCommand:
+            [message] = decode_records(context.command.body)
+            return RemotingCommand.response(ext={"took": message.body.decode()})
+
         pushed = RequestTable()
         pushed.add(RequestCode.GET_CONSUMER_RUNNING_INFO, tell)
+        pushed.add(RequestCode.CONSUME_MESSAGE_DIRECTLY, consume)
         member = Peer(peer.broker, pushed)
         await member.heartbeat("client-1", "CG", T="*")
         header = ClientHeader("CG", "client-1", False)
         answer = await peer.ask(RequestCode.GET_CONSUMER_RUNNING_INFO, header.to_ext())
         # Java's JSON with bare keys goes through untouched.
         assert bytes(answer.body) == b'{"mqTable":{{"queueId":0}:{}},"asked":false}'
+        sent = await peer.send("T", b"again")
+        header.msg_id = sent.ext["msgId"]
+        answer = await peer.ask(RequestCode.CONSUME_MESSAGE_DIRECTLY, header.to_ext())
+        assert answer.ext["took"] == "again"
+        header.msg_id = "nonsense"
+        answer = await peer.ask(RequestCode.CONSUME_MESSAGE_DIRECTLY, header.to_ext())
+        assert answer.code == ResponseCode.MESSAGE_ILLEGAL
         header.client_id = "client-2"
         answer = await peer.ask(RequestCode.GET_CONSUMER_RUNNING_INFO, header.to_ext())
         assert (answer.code, answer.remark) == (

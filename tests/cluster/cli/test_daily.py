@@ -3,6 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
+import pty
+import signal
+import subprocess
+import sys
+
+import pytest
 
 from cluster.client import MessageQueue, PullConsumer
 from tests.cluster.cli.conftest import Raymq
@@ -187,3 +194,40 @@ def test_top_looks_once(raymq: Raymq) -> None:
     assert next(row for row in told["topics"] if row["topic"] == topic)["messages"] == 20
     assert next(row for row in told["groups"] if row["group"] == "top-group")["lag"] == 20
     assert topic in raymq.shown("top", "--once", "--rows", "100")
+
+
+def test_what_destroys_asks_where_somebody_is_there(raymq: Raymq, monkeypatch: pytest.MonkeyPatch) -> None:
+    topic = raymq.filled(1)
+    monkeypatch.setattr("cluster.cli.console.is_somebody_there", lambda: True)
+    code, _, errors = raymq.run("topic", "delete", topic, given="n\n")
+    assert code == 1
+    assert "1 messages in 4 queues? [y/N]" in errors
+    assert "nothing was changed" in errors
+    assert raymq.run("topic", "delete", topic, given="y\n")[0] == 0
+    assert topic not in {row["topic"] for row in raymq.ok("topic", "list")}
+
+
+def test_top_lives_on_a_terminal_until_it_is_interrupted(raymq: Raymq) -> None:
+    topic = raymq.filled(3)
+    ours, theirs = pty.openpty()
+    command = [
+        sys.executable,
+        "-m",
+        "cluster.cli.main",
+        "top",
+        "--interval",
+        "0.2",
+        "-n",
+        raymq.cluster.address,
+    ]
+    environment = {**os.environ, "COLUMNS": "160", "LINES": "60", "TERM": "xterm"}
+    with subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, env=environment) as top:
+        os.close(theirs)
+        seen = b""
+        while topic.encode() not in seen:
+            seen += os.read(ours, 65_536)
+        top.send_signal(signal.SIGINT)
+        eventually(lambda: top.poll() is not None)
+    os.close(ours)
+    assert top.returncode == 0
+    assert b"Traceback" not in seen
