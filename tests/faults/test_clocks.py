@@ -5,6 +5,7 @@ waits is late, early or dropped by it.
 from __future__ import annotations
 
 import asyncio
+import os
 from pathlib import Path
 
 import pytest
@@ -35,6 +36,10 @@ class ClockThatJumps(ClockThatTicks):
 
     def jump(self, ms: int) -> None:
         self._wall_ms += ms
+
+    def pass_by(self, ms: int) -> None:
+        """Time goes on for who does not look at the wall."""
+        self._monotonic_ns += ms * 1_000_000
 
 
 class SystemClockThatJumps(SystemClock):
@@ -141,3 +146,35 @@ def test_a_delayed_message_is_neither_early_nor_late_by_a_jump_before_or_after_i
         assert await arrived() == [b"before", b"after"], "late"
 
     with_broker(story, settings_of(tmp_path, {"flush": "async"}), clock)
+
+
+@pytest.mark.parametrize("jump", [*JUMPS, "still"])
+def test_retention_over_a_jump_keeps_what_is_over_an_hour_from_its_end(tmp_path: Path, jump: str) -> None:
+    """Files of two and a half hours go after four; a jump of an hour takes none of them, two jumps do."""
+    clock = ClockThatJumps()
+    every_hour = ";".join(f"{hour:02}" for hour in range(24))
+    settings = {"file_reserved_time_h": 4, "delete_when_h": every_hour, "preallocate": False}
+    store = open_store(tmp_path / "store", clock, **settings)
+    writer = Writer(store.root, store, Recorder())
+    for _ in range(6):
+        writer.send(padding=3000)
+    writer.settle()
+    files = sorted((store.root / "commitlog").iterdir())
+    for path in files:
+        changed_s = (clock.wall_ms() - 5 * HOUR_MS // 2) / 1000
+        os.utime(path, (changed_s, changed_s))
+
+    def rounds() -> list[Path]:
+        for _ in range(8):
+            clock.pass_by(store.settings.clean_interval_ms)
+            store.tick()
+            store.retention.finish()
+        return sorted((store.root / "commitlog").iterdir())
+
+    clock.stands_still = jump == "still"
+    clock.jump(JUMPS.get(jump, 0))
+    assert rounds() == files
+    if jump == "an hour on":
+        clock.jump(HOUR_MS)
+        assert rounds() == files[-1:]
+    store.close()

@@ -80,7 +80,7 @@ class Sample:
 
     def with_flipped_record(self, end: str, seed: int) -> tuple[Path, Path]:
         """A copy of the store with one flipped bit in what a record can be checked by: sizes, magic, CRC,
-        place and body. Nothing covers the other fields, unless `append_property_crc` is set.
+        place and body. Nothing that we look at covers the other fields.
         """
         rng = random.Random(seed)
         self._copies += 1

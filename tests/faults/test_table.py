@@ -1,0 +1,40 @@
+"""docs/faults.md cannot lie: every test that it names is there, and every test of faults stands in it."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+REPO = Path(__file__).parent.parent.parent
+TABLE = (REPO / "docs" / "faults.md").read_text()
+NAMED = re.findall(r"`(tests/[\w/]+\.py)::(test_\w+)`", TABLE)
+
+pytestmark = [pytest.mark.faults]
+
+
+def names_of_tests(path: Path) -> set[str]:
+    functions = (ast.FunctionDef, ast.AsyncFunctionDef)
+    found = (node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, functions))
+    return {node.name for node in found if node.name.startswith("test_")}
+
+
+def test_every_row_of_the_table_names_a_test_that_is_there() -> None:
+    rows = [row for row in TABLE.splitlines() if row.startswith("|")]
+    rows = [row for row in rows if not row.startswith(("|---", "| fault |"))]
+    assert len(rows) == len(NAMED) > 40, "each row ends in one test"
+    missing = [f"{path}::{name}" for path, name in NAMED if name not in names_of_tests(REPO / path)]
+    assert not missing, missing
+
+
+def test_every_test_of_faults_stands_in_the_table() -> None:
+    here = {
+        f"tests/faults/{path.name}::{name}"
+        for path in Path(__file__).parent.glob("test_*.py")
+        if path.name != "test_table.py"
+        for name in names_of_tests(path)
+    }
+    missing = sorted(here - {f"{path}::{name}" for path, name in NAMED})
+    assert not missing, missing
