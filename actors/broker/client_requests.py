@@ -111,7 +111,7 @@ class ClientRequests:
 
         self._rebalancers.forward_sync(request.group, context.command.body, answered)
 
-    def group_changed(self, context: RequestContext) -> None:
+    def group_changed(self, context: RequestContext) -> RemotingCommand:
         """GROUP_CHANGED, from a rebalancer: members come or go, and those connected here are told at once."""
         header: ConsumerGroupHeader = context.header
         if context.command.body:
@@ -119,6 +119,7 @@ class ClientRequests:
         else:
             self._rebalancers.drop_members(header.consumer_group)
         self._notify(header.consumer_group)
+        return RemotingCommand.response()
 
     def expire(self) -> None:
         """Forget clients that have been silent for too long; call every few seconds."""

@@ -70,7 +70,7 @@ class RequestContext:
 
     def note_pending(self) -> None:
         """The handler has returned and may answer later: until then the request counts as pending."""
-        if not self._is_answered:
+        if not self._is_answered and not self.command.flag & FLAG_ONEWAY:
             self._is_pending = True
             self.connection.pending += 1
 

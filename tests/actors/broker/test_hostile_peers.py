@@ -1,0 +1,152 @@
+"""A broker among hostile and broken peers: each gets an error or a close, and nobody else notices."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import structlog
+
+from actors.remoting.codes import RayMQRequestCode, RequestCode, ResponseCode
+from actors.remoting.command import RemotingCommand, encode_command
+from actors.remoting.headers import PullRecordsHeader
+from tests.actors.broker.brokers import Peer, settings_of, with_broker
+from tests.actors.header_names import least_fields
+
+CORPUS = sorted((Path(__file__).parents[2] / "fixtures" / "frames").glob("*.bin"))
+FIELDS = (
+    "topic", "queueId", "offset", "queueOffset", "consumerGroup", "group", "key", "timestamp", "a", "b", "c",
+    "d", "e", "f", "g", "h", "i", "maxMsgNums", "sysFlag", "commitOffset", "suspendTimeoutMillis",
+    "subVersion", "subscription", "expressionType", "clientID", "brokerName", "statsName", "statsKey",
+    "count", "index", "isForce", "maxNum", "beginTimestamp", "endTimestamp", "producerGroup", "perm",
+    "readQueueNums", "writeQueueNums", "defaultTopic", "topicFilterType", "delayLevel", "groupName",
+)  # fmt: skip
+VALUES = (
+    "", "T", "0", "-1", "7", "4294967296", "9223372036854775807", "true", "%RETRY%G", "G", "a || b", "\x00",
+    "x" * 300, "TAG", "SQL92", "SCHEDULE_TOPIC_XXXX", "1e9", "ü",
+)  # fmt: skip
+BODIES = (b"", b"{}", b"[]", b"null", b'{"clientID":5}', b'{"offsets":[[1]]}', b"\xff" * 40, b"x" * 5000)
+
+
+@asynccontextmanager
+async def socket_to(peer: Peer) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+    host, _, port = peer.broker.address.rpartition(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    try:
+        yield reader, writer
+    finally:
+        writer.close()
+
+
+async def until_alone(peer: Peer) -> None:
+    """Wait until only the good peer is connected."""
+    while len(peer.broker._server.connections) > 1:  # noqa: ASYNC110 - the broker tells nobody
+        await asyncio.sleep(0)
+
+
+def test_any_fields_and_bodies_get_an_answer_and_no_bug_shows(tmp_path: Path) -> None:
+    rng = random.Random(11)
+
+    async def story(peer: Peer) -> None:
+        await peer.send("T")
+        table = peer.broker._server.hub.chain.table
+        for entry in list(table):
+            least = least_fields(entry.header_type) if entry.header_type is not None else {}
+            for _ in range(12):
+                ext = least | {name: rng.choice(VALUES) for name in least if rng.random() < 0.3}
+                ext |= {rng.choice(FIELDS): rng.choice(VALUES) for _ in range(rng.randrange(4))}
+                ext |= {"suspendTimeoutMillis": "0", "waitMs": "0"}  # nobody waits
+                answer = await peer.ask(entry.code, ext, rng.choice(BODIES))
+                remark = answer.remark or ""
+                bug = [name for name in ("TypeError", "AttributeError", "KeyError", "IndexError", "Overflow")
+                       if remark.startswith(name)]  # fmt: skip
+                assert not bug, (entry.code, ext, remark)
+        assert (await peer.send("T")).code == ResponseCode.SUCCESS
+
+    with structlog.testing.capture_logs():
+        with_broker(story, settings_of(tmp_path))
+
+
+def test_the_corpus_at_the_door_changes_nothing(tmp_path: Path) -> None:
+    async def story(peer: Peer) -> None:
+        await peer.send("T")
+        for path in CORPUS:
+            async with socket_to(peer) as (reader, writer):
+                writer.write(path.read_bytes())
+                writer.write_eof()
+                while await reader.read(65536):
+                    pass
+        assert (await peer.send("T")).code == ResponseCode.SUCCESS
+        await until_alone(peer)
+        hub = peer.broker._server.hub
+        assert (hub.memory.assembly_bytes, hub.unread_bytes) == (0, 0)
+
+    with structlog.testing.capture_logs():
+        with_broker(story, settings_of(tmp_path))
+
+
+def test_hundreds_of_connections_come_and_go_and_leave_nothing(tmp_path: Path) -> None:
+    pull = encode_command(
+        RemotingCommand(
+            RayMQRequestCode.PULL_RECORDS, PullRecordsHeader("T", 0, 1, "CG", wait_ms=15_000).to_ext()
+        )
+    )
+
+    async def one(peer: Peer, number: int) -> None:
+        async with socket_to(peer) as (_, writer):
+            if number % 3:
+                writer.write(pull if number % 3 == 1 else pull[: number % len(pull)])
+                await writer.drain()
+            if number % 5 == 0:
+                writer.transport.abort()
+
+    async def story(peer: Peer) -> None:
+        await peer.send("T")
+        for _ in range(3):
+            await asyncio.gather(*(one(peer, number) for number in range(100)))
+            assert (await peer.send("U")).code == ResponseCode.SUCCESS
+        await until_alone(peer)
+        assert peer.broker.describe()["held_pulls"] == 0
+        held = peer.broker._held
+        assert (held._by_queue, held._by_owner) == ({}, {})
+
+    with structlog.testing.capture_logs():
+        with_broker(story, settings_of(tmp_path))
+
+
+def test_a_consumer_that_never_reads_cannot_make_the_broker_grow(tmp_path: Path) -> None:
+    pull = encode_command(
+        RemotingCommand(RayMQRequestCode.PULL_RECORDS, PullRecordsHeader("T", 0, 0, "CG").to_ext())
+    )
+
+    async def story(peer: Peer) -> None:
+        for _ in range(16):
+            await peer.send("T", b"x" * 50_000)
+        async with socket_to(peer) as (_, writer):
+            writer.transport.pause_reading()  # type: ignore[attr-defined]
+            writer.write(pull * 500)
+            hub = peer.broker._server.hub
+            while hub.unread_bytes < 4 * 1024 * 1024:  # noqa: ASYNC110 - the broker tells nobody
+                await asyncio.sleep(0)
+            for _ in range(20):
+                assert (await peer.send("U")).code == ResponseCode.SUCCESS
+            assert hub.unread_bytes < 6 * 1024 * 1024
+            refused = await peer.pull_records("T")
+            assert refused.code == ResponseCode.SYSTEM_BUSY
+            assert "bytes of answers wait for peers that do not read them" in (refused.remark or "")
+        await until_alone(peer)
+        assert hub.unread_bytes == 0
+        assert (await peer.pull_records("T")).code == ResponseCode.SUCCESS
+
+    with_broker(story, settings_of(tmp_path, max_unread_bytes=4_000_000))
+
+
+def test_a_listener_is_bound_to_loopback_unless_told_otherwise(tmp_path: Path) -> None:
+    async def story(peer: Peer) -> None:
+        assert peer.broker.address.startswith("127.0.0.1:")
+        assert (await peer.ask(RequestCode.GET_ALL_TOPIC_CONFIG)).code == ResponseCode.SUCCESS
+
+    with_broker(story, settings_of(tmp_path))
