@@ -156,6 +156,8 @@ class BrokerService:
             "longest_flush_us": self._flusher.longest_flush_ns // 1000,
             "unread_bytes": self._server.hub.unread_bytes,
             "cold_reads": self._reads.cold,
+            "log_holes": len(store.holes),
+            "messages_passed_over": store.passed_over,
             "requests_refused": self._admission.refused,
             **self.lag.figures(),
         }

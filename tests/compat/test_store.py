@@ -20,6 +20,7 @@ import pytest
 from store.dump import dump
 from store.image import StoreImage
 from store.message.record import RecordDraft, decode_record
+from store.verify import verify
 from tests.compat.build import JavaKit
 from tests.compat.processes import Program
 from tests.compat.rocketmq import STORE_JVM
@@ -246,6 +247,27 @@ def test_rocketmq_reads_what_our_retention_has_left(
 
     assert_rows_equal(left, java.rows)
     assert java.found == keys_in(java.rows) == our_answers(our_store.root, java.found)
+
+
+@pytest.mark.parametrize("our_store", ["closed"], indirect=True)
+def test_rocketmq_reads_around_a_hole_in_our_log(
+    our_store: OurStore, java_store: JavaStore, conf: Path
+) -> None:
+    """RocketMQ, too, starts from its newest files: what stands before them is not cut off."""
+    rows = list(dump(our_store.root))
+    victim = next(row for row in rows if 0 < row["commitLogOffset"] < 500_000 and row["bodyLen"] > 20)
+    with (our_store.root / "commitlog" / f"{0:020d}").open("r+b") as file:
+        file.seek(victim["commitLogOffset"] + 8)  # the body's CRC
+        file.write(b"\xff\xff\xff\xff")
+    [damage] = verify(our_store.root).findings
+    assert (damage.kind, damage.place) == ("hole", victim["commitLogOffset"])
+
+    java = java_store.read(our_store.root, conf)
+
+    others = [row for row in rows if row is not victim]
+    place = (victim["topic"], victim["queueId"], victim["queueOffset"])
+    sound = [row for row in java.rows if (row["topic"], row["queueId"], row["queueOffset"]) != place]
+    assert_rows_equal(others, sound)
 
 
 @pytest.mark.parametrize("ending", ["clean", "crashed"])

@@ -166,6 +166,38 @@ def test_a_zeroed_record_among_confirmed_ones_is_a_hole_even_if_it_looks_like_a_
     assert len(messages(again, read_all)) == 8
 
 
+def test_a_hole_in_a_log_of_rocketmqs_is_kept_apart_and_stale_records_are_not_taken_for_what_follows(
+    clean_store,
+):
+    """RocketMQ leaves the bytes behind its end as they are: what is older than what precedes it is stale."""
+    rocketmq = clean_store()
+    [*_, last] = sorted(dump(rocketmq.root), key=lambda line: line["commitLogOffset"])
+    lines = list(dump(rocketmq.root))
+    victim = lines[500]
+    path = rocketmq.root / "commitlog" / f"{victim['commitLogOffset'] // (1 << 20) * (1 << 20):020d}"
+    sound = path.read_bytes()
+    place = victim["commitLogOffset"] % (1 << 20)
+    path.write_bytes(sound[:place] + bytes(victim["storeSize"]) + sound[place + victim["storeSize"] :])
+    log = CommitLog(LogPaths(rocketmq.root), 1 << 20, Positions(), read_only=True)
+    tail = find_tail(log, 0, check_crc=True, is_ours=False)
+    assert [(hole.position, hole.size_bytes) for hole in tail.holes] == [
+        (victim["commitLogOffset"], victim["storeSize"])
+    ]
+    assert tail.last_record == last["commitLogOffset"]
+    log.close()
+    later = (1 << 60).to_bytes(8, "big")  # the record before it was stored after all that follows
+    before = max(
+        line["commitLogOffset"] for line in lines if line["commitLogOffset"] < victim["commitLogOffset"]
+    )
+    with path.open("r+b") as file:
+        file.seek(before % (1 << 20) + 56)
+        file.write(later)
+    log = CommitLog(LogPaths(rocketmq.root), 1 << 20, Positions(), read_only=True)
+    tail = find_tail(log, 0, check_crc=True, is_ours=False)
+    assert (tail.holes, tail.position) == ((), victim["commitLogOffset"])
+    log.close()
+
+
 @pytest.mark.parametrize("kind", ["huge", "negative", "lower", "zero", "one more"])
 def test_a_damaged_queue_offset_costs_its_own_record_only(stores, filled, read_all, kind):
     """No CRC covers the field: a queue must not grow by terabytes, nor lose what it has."""
