@@ -114,26 +114,28 @@ class Retention:
         self._asked_rounds = _MANUAL_ROUNDS
         self._due_ns = self._clock.monotonic_ns()
 
-    def clean_expired_queues(self, is_kept: Callable[[str], bool]) -> list[tuple[str, int]]:
-        """Remove the queues whose messages are all gone, but those of topics that are kept; returns them.
+    def clean_expired_queues(self, is_kept: Callable[[str], bool], limit: int) -> list[tuple[str, int]]:
+        """Remove up to `limit` queues whose messages are all gone, but none of a topic that is kept.
 
-        As in RocketMQ (cleanExpiredCQ) such a queue begins at offset 0 again. Raises OSError.
+        Returns them; there may be more when it is `limit`. As in RocketMQ (cleanExpiredCQ) such a queue
+        begins at offset 0 again. Raises OSError.
         """
         first = self._positions.min
-        expired = [
+        expired = (
             queue
             for queue in self._queues
             if 0 < queue.next_offset == queue.assigned_offset
             and queue.end_physical_offset <= first
             and not is_kept(queue.topic)
-        ]
-        self._queues.reset(*expired)
-        for queue in expired:
+        )
+        removed = list(islice(expired, limit))
+        self._queues.reset(*removed)
+        for queue in removed:
             self._stale.pop(queue, None)
             _log.info("queue_cleaned", topic=queue.topic, queue_id=queue.queue_id, end=queue.next_offset)
-        if expired:
+        if removed:
             self._on_derived_changed()
-        return [(queue.topic, queue.queue_id) for queue in expired]
+        return [(queue.topic, queue.queue_id) for queue in removed]
 
     # ---- turns ---------------------------------------------------------------------------------------------
 

@@ -317,10 +317,10 @@ def test_queues_whose_messages_are_all_gone_are_removed_by_hand(stores, draft, d
     clock.set_wall_ms(2 * clock.wall_ms())
     one_round(store, clock)
 
-    assert store.retention.clean_expired_queues(lambda topic: topic == "Kept") == [("Old", 0)]
+    assert store.retention.clean_expired_queues(lambda topic: topic == "Kept", 9) == [("Old", 0)]
     assert not (store.root / "consumequeue/Old/0").exists()
     assert (store.min_offset("Kept", 0), store.max_offset("Kept", 0)) == (1, 1)
-    assert store.retention.clean_expired_queues(lambda topic: topic == "Kept") == []
+    assert store.retention.clean_expired_queues(lambda topic: topic == "Kept", 9) == []
     store.append(draft(b"new", topic="Old"))
     store.tick()
     assert [message.body for message in read_all(store, "Old")] == [b"new"]
