@@ -129,7 +129,7 @@ class Driver:
                     self.report.line(f"Ray: {head.address}, dashboard and jobs {head.dashboard}")
                     if os.environ.get(AUTH_MODE_ENV) == "token":
                         self.report.line(
-                            f"for `ray` commands and programs of your own on this Ray: export {AUTH_MODE_ENV}=token"
+                            f"for `ray` and your own programs on this Ray: export {AUTH_MODE_ENV}=token"
                         )
             yield
 
