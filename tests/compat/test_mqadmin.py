@@ -75,7 +75,10 @@ def test_what_it_reads(client: Agent, mqadmin: Mqadmin, names: Names, topic: str
         "missing": f"producerConnection -g nobody -t {topic}",
     }
     told = dict(zip(commands, mqadmin.run(*commands.values()), strict=True))
+    member = rows(told["online"])[0]["ClientId"]
+    [directly] = mqadmin.run(f"queryMsgById -i {sent[3]['offsetMsgId']} -t {topic} -g {online} -d {member}")
     client.call("push_stop", name=topic)
+    assert "CR_SUCCESS" in directly, directly
     brokers_are_told(told, broker)
     progress_is_told(told, topic, group)
     members_are_told(told, online)
