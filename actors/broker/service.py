@@ -44,6 +44,7 @@ from actors.broker.stats import BrokerStats
 from actors.broker.stored_properties import PropertyWriter
 from actors.broker.tables import BrokerTables
 from actors.broker.turns import Turns
+from actors.descriptors import connections_that_fit
 from actors.loop_lag import LoopLag
 from actors.remoting.client import RemotingClient
 from actors.remoting.connection import Connection
@@ -68,6 +69,7 @@ NOTE_STATS_MS = 1000
 COUNTERS_A_SLICE = 500
 SAVE_TABLES_MS = 200
 START_RETRY_MS = 200
+OTHER_DESCRIPTORS = 256
 ANSWER_TIMEOUT_MS = 2000
 ANSWER_PAUSE_MS = 2
 warm_up_once = cache(warm_up)
@@ -276,7 +278,9 @@ class BrokerService:
             busy_poll_us=settings.busy_poll_us,
             unread_ms=settings.unread_timeout_ms,
             idle_ms=settings.idle_timeout_ms,
-            max_connections=settings.max_connections,
+            max_connections=connections_that_fit(
+                settings.max_connections, 2 * settings.store.max_open_files + OTHER_DESCRIPTORS
+            ),
         )
         self._server = RemotingServer(table, clock, limits, self._end_turn, steps=(self._admission,))
         self.handle = HandleApi(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 EPILOG = examples("raymq status", "raymq status --json")
 EXIT_NOT_SERVING = 1
-COLUMNS = ("actor", "kind", "state", "address", "node", "process", "code", "epoch", "up")
+COLUMNS = ("actor", "kind", "state", "address", "node", "process", "code", "epoch", "loop lag", "up")
 
 
 def command(
@@ -94,9 +94,21 @@ def table_of(cluster: str, rows: Sequence[dict[str, Any]]) -> Table:
     for column in COLUMNS:
         table.add_column(column)
     for row in rows:
-        shown = row | {"epoch": row["details"].get("epoch", ""), "up": f"{row['up_s']} s"}
+        details = row["details"]
+        shown = row | {
+            "epoch": details.get("epoch", ""),
+            "loop lag": lag_of(details),
+            "up": f"{row['up_s']} s",
+        }
         style = None if row["state"] == "serving" else "red"
         table.add_row(
             *(str(shown[column] if shown[column] is not None else "") for column in COLUMNS), style=style
         )
     return table
+
+
+def lag_of(details: Mapping[str, Any]) -> str:
+    """How late an actor's loop runs what is due: p99 of the last minutes, and the longest ever."""
+    if "loop_lag_p99_us" not in details:
+        return ""
+    return f"{details['loop_lag_p99_us'] / 1000:.1f} / {details['longest_lag_us'] / 1000:.0f} ms"

@@ -1,0 +1,33 @@
+"""How many files and sockets this process may have open."""
+
+from __future__ import annotations
+
+import resource
+
+from store.logs import get_logger
+
+_log = get_logger(__name__)
+
+
+def connections_that_fit(wanted: int, reserved: int) -> int:
+    """How many of the `wanted` connections the system's limit allows beside `reserved` other descriptors.
+
+    The limit is raised as far as it may be; what it does not allow is told.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    needed = wanted + reserved
+    if soft != resource.RLIM_INFINITY and soft < needed:
+        raised = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (raised, hard))
+        soft = raised
+    if soft == resource.RLIM_INFINITY or soft >= needed:
+        return wanted
+    fitting = max(soft - reserved, 1)
+    _log.warning(
+        "fewer_connections_than_set",
+        max_connections=wanted,
+        taken=fitting,
+        descriptors=soft,
+        advice="raise the limit of open files (ulimit -n), or lower max_connections",
+    )
+    return fitting

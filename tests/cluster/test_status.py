@@ -1,0 +1,22 @@
+"""What `raymq status` prints of an actor, without a cluster."""
+
+from __future__ import annotations
+
+from io import StringIO
+
+from rich.console import Console
+
+from cluster.cli.status import lag_of, table_of
+
+
+def test_a_brokers_loop_lag_is_printed_and_others_have_none() -> None:
+    row = {
+        "actor": "broker-a-0", "kind": "broker", "state": "serving", "address": "127.0.0.1:10911",
+        "node": "127.0.0.1", "process": 7, "code": "c", "up_s": 3,
+        "details": {"epoch": 2, "loop_lag_p99_us": 1_455, "longest_lag_us": 21_180},
+    }  # fmt: skip
+    other = row | {"actor": "nameserver-0", "details": {}}
+    out = StringIO()
+    Console(file=out, width=200).print(table_of("c", [row, other]))
+    assert "1.5 / 21 ms" in out.getvalue()
+    assert lag_of({}) == ""
