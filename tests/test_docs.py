@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from actors.remoting.codes import RayMQRequestCode, RequestCode
 from cluster.settings_doc import SECTIONS, page
 from store.live_settings import live_names
+from tests import protocol_page
 
 DOCS = Path(__file__).parent.parent / "docs"
 
@@ -26,3 +28,16 @@ def test_every_setting_has_a_row_that_says_whether_it_is_live(title, model) -> N
             row = next(line for line in rows.splitlines() if line.startswith(f"| `{name}` "))
             assert ("| live |" in row) == (name in live_names(model))
             assert not row.endswith("|  |"), f"{name} has no docstring"
+
+
+def test_the_page_of_the_protocol_is_as_the_tables_are() -> None:
+    assert (DOCS / "protocol.md").read_text() == protocol_page.page(), (
+        "run `uv run python -m tests.protocol_page > docs/protocol.md`"
+    )
+
+
+def test_every_code_that_is_answered_is_named_by_a_test() -> None:
+    answered = {code for table in protocol_page.tables().values() for code in table}
+    names = {code.value: code.name for kind in (RequestCode, RayMQRequestCode) for code in kind}
+    untested = sorted(names[code] for code in answered if not protocol_page.tests_by_code()[names[code]])
+    assert untested == []
