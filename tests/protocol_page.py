@@ -76,7 +76,9 @@ def tables() -> Mapping[str, Mapping[int, RequestEntry]]:
     return {
         "nameserver": NameserverService(NameserverSettings(), clock).server.hub.chain.table.entries,
         "broker": request_table(handlers).entries,
-        "rebalancer": RebalancerService(RebalancerSettings(data_dir=Path()), clock).server.hub.chain.table.entries,
+        "rebalancer": RebalancerService(
+            RebalancerSettings(data_dir=Path()), clock
+        ).server.hub.chain.table.entries,
     }
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import orjson
 
@@ -16,6 +17,7 @@ from actors.remoting.codes import ResponseCode
 from actors.remoting.command import RemotingCommand
 from actors.remoting.errors import Refused
 from actors.remoting.headers import CreateTopicHeader, DeleteTopicHeader, TopicHeader
+from actors.remoting.json_fields import get_objects, load_object
 from actors.remoting.routes import encode_topic_list
 from store.message_store import MessageStore
 from store.metadata import SubscriptionGroupConfig, TopicConfig
@@ -57,6 +59,12 @@ class AdminRequests:
         )
         return RemotingCommand.response()
 
+    def update_topics(self, context: RequestContext) -> RemotingCommand:
+        """UPDATE_AND_CREATE_TOPIC_LIST: all of them, or none where one cannot be read."""
+        for topic in [_topic_config(each) for each in _objects(context, "topicConfigList")]:
+            self._topics.update(topic)
+        return RemotingCommand.response()
+
     def delete_topic(self, context: RequestContext) -> RemotingCommand:
         """DELETE_TOPIC_IN_BROKER: the topic, its queues and what groups have consumed of it."""
         header: DeleteTopicHeader = context.header
@@ -78,13 +86,13 @@ class AdminRequests:
 
     def update_group(self, context: RequestContext) -> RemotingCommand:
         """UPDATE_AND_CREATE_SUBSCRIPTIONGROUP."""
-        try:
-            group = SubscriptionGroupConfig.from_json(orjson.loads(context.command.body))
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise Refused(
-                ResponseCode.INVALID_PARAMETER, f"the body is no subscription group: {error!r}"
-            ) from error
-        self._groups.update(group)
+        self._groups.update(_group_config(load_object(context.command.body, "subscription group")))
+        return RemotingCommand.response()
+
+    def update_groups(self, context: RequestContext) -> RemotingCommand:
+        """UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: all of them, or none where one cannot be read."""
+        for group in [_group_config(each) for each in _objects(context, "groupConfigList")]:
+            self._groups.update(group)
         return RemotingCommand.response()
 
     def delete_group(self, context: RequestContext) -> RemotingCommand:
@@ -113,6 +121,29 @@ class AdminRequests:
     def all_groups(self, context: RequestContext) -> RemotingCommand:
         """GET_ALL_SUBSCRIPTIONGROUP_CONFIG."""
         return RemotingCommand.response(body=orjson.dumps(self._groups.table.to_json()))
+
+
+def _objects(context: RequestContext, key: str) -> list[dict[str, Any]]:
+    found = get_objects(load_object(context.command.body, f"list of {key}"), key)
+    if not found:
+        raise Refused(ResponseCode.INVALID_PARAMETER, f"the body's {key} is empty: send at least one")
+    return found
+
+
+def _topic_config(content: Mapping[str, Any]) -> TopicConfig:
+    try:
+        return TopicConfig.from_json(content)
+    except ValueError as error:
+        raise Refused(ResponseCode.INVALID_PARAMETER, f"{content!r} is no topic: {error}") from error
+
+
+def _group_config(content: Mapping[str, Any]) -> SubscriptionGroupConfig:
+    try:
+        return SubscriptionGroupConfig.from_json(content)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise Refused(
+            ResponseCode.INVALID_PARAMETER, f"{content!r} is no subscription group: {error!r}"
+        ) from error
 
 
 def parse_attributes(text: str) -> dict[str, str]:

@@ -154,10 +154,19 @@ def _admin(admin: AdminRequests) -> tuple[Row, ...]:
     delete_group, one_group = admin_headers.DeleteGroupHeader, admin_headers.GroupHeader
     return (
         (code.UPDATE_AND_CREATE_TOPIC, admin.update_topic, create, topic, Action.UPDATE, cost),
+        (code.UPDATE_AND_CREATE_TOPIC_LIST, admin.update_topics, None, topic, Action.UPDATE, cost),
         (code.DELETE_TOPIC_IN_BROKER, admin.delete_topic, delete, topic, Action.DELETE, cost),
         (code.GET_TOPIC_CONFIG, admin.topic_config, headers.TopicHeader, topic, Action.GET, cost),
         (code.GET_ALL_TOPIC_CONFIG, admin.all_topics, None, topic, Action.LIST, cost),
         (code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, admin.update_group, None, group, Action.UPDATE, cost),
+        (
+            code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST,
+            admin.update_groups,
+            None,
+            group,
+            Action.UPDATE,
+            cost,
+        ),
         (code.GET_SYSTEM_TOPIC_LIST_FROM_BROKER, admin.system_topics, None, topic, Action.LIST, cost),
         (code.DELETE_SUBSCRIPTIONGROUP, admin.delete_group, delete_group, group, Action.DELETE, cost),
         (code.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, admin.all_groups, None, group, Action.LIST, cost),
