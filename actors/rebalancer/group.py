@@ -123,6 +123,11 @@ class Group:
 
     # ---- what happens ------------------------------------------------------------------------------
 
+    def choose(self, strategy: AllocateMessageQueueStrategy) -> None:
+        """Share out by this from now on."""
+        self.strategy = strategy
+        self._target = None
+
     def set_queues(self, topic: str, queues: Iterable[MessageQueue]) -> None:
         """The queues that a topic has now."""
         wanted = frozenset(queues)

@@ -162,7 +162,11 @@ class RebalancerService:
 
     def _answer_sync(self, context: RequestContext, request: SyncGroupRequest) -> RemotingCommand:
         lease_ms = self._lease_ms(request)
-        group = self._group(request.group, context.connection, request.strategy)
+        group = self._group(request.group, context.connection)
+        if (
+            not group.topics
+        ):  # a heartbeat may have made it, but the first member's request names the strategy
+            group.choose(self._strategy_of(request.group, request.strategy))
         for topic in request.subscriptions:
             if self._routes.knows(topic):
                 group.set_queues(topic, self._routes.queues(topic))
@@ -182,7 +186,7 @@ class RebalancerService:
         header: ForwardHeartbeatHeader = context.header
         heartbeat = HeartbeatData.decode(context.command.body)
         for consumer in heartbeat.consumers:
-            group = self._group(consumer.group_name, context.connection, None)
+            group = self._group(consumer.group_name, context.connection)
             if header.language == OUR_LANGUAGE or consumer.message_model == BROADCASTING:
                 continue  # ours ask by SYNC_GROUP; who broadcasts shares nothing
             subscriptions = {item.topic: item.sub_string for item in consumer.subscriptions}
@@ -233,15 +237,15 @@ class RebalancerService:
         # Longer than asked for is safe: the member's own count ends first.
         return max(request.lease_ms, settings.min_lease_ms)
 
-    def _group(self, name: str, connection: Connection, strategy: str | None) -> Group:
+    def _group(self, name: str, connection: Connection) -> Group:
         self._note_broker(name, connection)
         group = self.groups.get(name)
         if group is None:
-            group = self.groups[name] = self._make_group(name, strategy)
+            group = self.groups[name] = self._make_group(name)
         return group
 
-    def _make_group(self, name: str, strategy: str | None) -> Group:
-        chosen = self._strategy(self.settings.strategies.get(name) or strategy or self.settings.strategy)
+    def _make_group(self, name: str) -> Group:
+        chosen = self._strategy_of(name, None)
         lease_before_ms = self._generations.lease_before_ms(name)
         recovering_until_ns = 0
         if lease_before_ms is not None:
@@ -255,7 +259,8 @@ class RebalancerService:
             recovering_until_ns,
         )
 
-    def _strategy(self, text: str) -> AllocateMessageQueueStrategy:
+    def _strategy_of(self, group: str, asked: str | None) -> AllocateMessageQueueStrategy:
+        text = self.settings.strategies.get(group) or asked or self.settings.strategy
         try:
             return make_strategy(text)
         except ValueError as error:

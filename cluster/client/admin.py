@@ -91,7 +91,7 @@ class Admin(GroupAdmin, BrokerAdmin):
         return self._thread.run(self._admin.route(topic))
 
     def cluster_info(self) -> ClusterInfo:
-        """All brokers and their addresses."""
+        """All brokers and their addresses, as the nameservers know them together."""
         return self._thread.run(self._admin.cluster_info())
 
     def splits(self, topic: str) -> list[SplitsBody]:

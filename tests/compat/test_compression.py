@@ -1,0 +1,50 @@
+"""Compressed bodies cross over: what our producer packs Java's consumers unpack, and the other way round."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Literal
+
+import pytest
+
+from cluster.client import Admin, Producer, ProducerConfig, PullConsumer
+from store.message.sys_flag import COMPRESSED
+from tests.compat.agent import Agent
+from tests.compat.conftest import Names
+from tests.compat.peers import Peer
+
+pytestmark = pytest.mark.java
+
+BODY = b"so long, and thanks " * 800
+
+
+@pytest.mark.parametrize("compression", ["zlib", "lz4", "zstd"])
+def test_java_unpacks_what_our_producer_packs(
+    client: Agent, peer: Peer, topic: str, names: Names, compression: Literal["zlib", "lz4", "zstd"]
+) -> None:
+    config = ProducerConfig(compression=compression)
+    with Producer(peer.nameserver_address, names.group(), config=config) as producer:
+        result = producer.send(topic, BODY, tags="packed", keys="k1")
+
+    client.call("lite_start", name=topic, group=names.group("_reads"), topic=topic, assign=True)
+    [message] = client.call("lite_poll", name=topic, count=1, timeoutMs=10_000)
+    client.call("lite_stop", name=topic)
+    assert message["bodySha1"] == hashlib.sha1(BODY).hexdigest()
+    assert message["storeSize"] < len(BODY) // 4
+    assert (message["tags"], message["keys"], message["msgId"]) == ("packed", "k1", result.msg_id)
+
+
+def test_we_unpack_what_javas_producers_pack(
+    each_client: Agent, peer: Peer, topic: str, names: Names
+) -> None:
+    [sent] = each_client.send([{"topic": topic, "body": BODY.decode()}])
+
+    with Admin(peer.nameserver_address) as admin:
+        stored = admin.message_by_id(sent["offsetMsgId"])
+    assert stored.body == BODY
+    assert stored.store_size < len(BODY) // 4
+    assert stored.sys_flag & COMPRESSED
+    if type(peer).__name__ == "RayMQ":  # our consumers ask for records in a way of their own
+        with PullConsumer(peer.nameserver_address, names.group()) as consumer:
+            consumer.assign(consumer.queues(topic))
+            assert [message.body for message in consumer.poll(timeout_ms=10_000)] == [BODY]
