@@ -100,6 +100,14 @@ class ConsumerOffsets:
         suffix = f"@{group}"
         return sorted(key.removesuffix(suffix) for key in self.table.offsets if key.endswith(suffix))
 
+    def topics_by_group(self) -> dict[str, list[str]]:
+        """The same for all groups."""
+        found: dict[str, list[str]] = {}
+        for key in sorted(self.table.offsets):
+            topic, _, group = key.partition("@")
+            found.setdefault(group, []).append(topic)
+        return found
+
     def groups_of(self, topic: str) -> list[str]:
         """The groups that have committed offsets of a topic."""
         prefix = f"{topic}@"

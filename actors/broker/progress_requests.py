@@ -41,6 +41,7 @@ from store.message.message_queue import MessageQueue
 from store.message_store import MessageStore
 
 QUEUES_A_SLICE = 32
+ENCODED_ON_LOOP_QUEUES = 1000
 
 
 class ProgressRequests:
@@ -124,7 +125,7 @@ class ProgressRequests:
             end = self._store.max_offset(topic, queue.queue_id)
             newest_ms = await self._stored_ms(topic, queue.queue_id, end - 1) if end else 0
             offsets[queue] = TopicOffset(first, end, newest_ms)
-        return RemotingCommand.response(body=TopicStatsTable(offsets, self._stats.put_tps(topic)).encode())
+        return await _response(TopicStatsTable(offsets, self._stats.put_tps(topic)).encode, len(offsets))
 
     async def _consume_stats(self, group: str, topics: Iterable[str]) -> RemotingCommand:
         self._catch_up()
@@ -134,21 +135,22 @@ class ProgressRequests:
             if of_topic is not None:
                 stats.offsets |= of_topic.offsets
                 stats.consume_tps += of_topic.consume_tps
-        return RemotingCommand.response(body=stats.encode())
+        return await _response(stats.encode, len(stats.offsets))
 
     async def _all_consume_stats(self, *, only_ordered: bool) -> RemotingCommand:
         self._catch_up()
-        groups: dict[str, list[ConsumeStats]] = {}
-        for group in list(self._groups.table.groups):
-            rows = groups[group] = []
-            for topic in self._offsets.topics_of(group):
+        groups: dict[str, list[ConsumeStats]] = {name: [] for name in self._groups.table.groups}
+        topics = self._offsets.topics_by_group()
+        for group, rows in groups.items():
+            for topic in topics.get(group, ()):
                 config = self._topics.find(topic)
                 if only_ordered and (config is None or not config.order):
                     continue
                 stats = await self._progress(group, topic)
                 if stats is not None:
                     rows.append(stats)
-        return RemotingCommand.response(body=encode_consume_stats_list(groups, self._address))
+        queues = sum(len(stats.offsets) for rows in groups.values() for stats in rows)
+        return await _response(lambda: encode_consume_stats_list(groups, self._address), queues)
 
     async def _progress(self, group: str, topic: str) -> ConsumeStats | None:
         """None for a topic that is gone, and for one that the group, while it is online, does not want."""
@@ -181,13 +183,19 @@ class ProgressRequests:
             if consumed is not None and consumed < end:
                 span.delay_ms = now_ms - await self._stored_ms(topic, queue_id, max(consumed, first))
             spans.append(span)
-        return RemotingCommand.response(body=encode_time_spans(spans))
+        return await _response(lambda: encode_time_spans(spans), len(spans))
 
     async def _stored_ms(self, topic: str, queue_id: int, offset: int) -> int:
         return await self._reads.settled(lambda: self._store.store_timestamp(topic, queue_id, offset))
 
     async def _queues(self, topic: str, count: int) -> AsyncIterator[MessageQueue]:
         for queue_id in range(count):
-            if queue_id % QUEUES_A_SLICE == QUEUES_A_SLICE - 1:
+            if queue_id % QUEUES_A_SLICE == 0:  # before the first too: many topics have few queues each
                 await asyncio.sleep(0)
             yield MessageQueue(topic, self._broker_name, queue_id)
+
+
+async def _response(encode: Callable[[], bytes], queues: int) -> RemotingCommand:
+    """The answer with this body; a long one is encoded in a thread (design law 4)."""
+    body = encode() if queues <= ENCODED_ON_LOOP_QUEUES else await asyncio.to_thread(encode)
+    return RemotingCommand.response(body=body)

@@ -104,6 +104,26 @@ def test_consume_stats_tell_what_is_committed_pulled_and_left(tmp_path: Path) ->
     with_broker(story, settings_of(tmp_path))
 
 
+def test_a_topic_of_two_thousand_queues_is_told_whole_and_in_slices(tmp_path: Path) -> None:
+    async def story(peer: Peer) -> None:
+        create = CreateTopicHeader("T", 2000, 2000, 6)
+        await peer.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, create.to_ext())
+        await peer.send("T", queue_id=1999)
+        await peer.commit("CG", "T", 1, queue_id=1999)
+        asked = [
+            peer.ask(RequestCode.GET_CONSUME_STATS, ConsumeStatsHeader("CG").to_ext()),
+            peer.ask(RequestCode.GET_TOPIC_STATS_INFO, TopicHeader("T").to_ext()),
+            peer.send("T", queue_id=7),
+        ]
+        done = [await answer for answer in asyncio.as_completed(asked)]
+        assert "queueOffset" in done[0].ext  # the send did not wait for the tables
+        stats = await progress(peer, "CG")
+        assert len(stats.offsets) == 2000
+        assert (stats.lag, stats.offsets[MessageQueue("T", "broker-a", 1999)].consumer_offset) == (1, 1)
+
+    with_broker(story, settings_of(tmp_path))
+
+
 def test_a_group_that_is_online_is_told_by_what_it_subscribes_to(tmp_path: Path) -> None:
     async def story(peer: Peer) -> None:
         await fill(peer, 1)

@@ -220,7 +220,7 @@ def test_top_lives_on_a_terminal_until_it_is_interrupted(raymq: Raymq) -> None:
         "-n",
         raymq.cluster.address,
     ]
-    environment = {**os.environ, "COLUMNS": "160", "LINES": "60", "TERM": "xterm"}
+    environment = {**os.environ, "COLUMNS": "160", "LINES": "900", "TERM": "xterm"}
     with subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, env=environment) as top:
         os.close(theirs)
         seen = b""
