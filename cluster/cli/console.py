@@ -7,6 +7,7 @@ standard error. The exit code is 1 when something failed and 2 when it was asked
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
@@ -149,7 +150,7 @@ def finish(work: Callable[[], int | None]) -> None:
     except KeyboardInterrupt:
         code = EXIT_INTERRUPTED
     except BrokenPipeError:  # the reader has enough, as `head` has
-        sys.stderr.close()
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is left goes nowhere, silently
         code = 0
     raise typer.Exit(code or 0)
 

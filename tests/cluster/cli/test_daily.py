@@ -215,6 +215,8 @@ def test_top_lives_on_a_terminal_until_it_is_interrupted(raymq: Raymq) -> None:
         "-m",
         "cluster.cli.main",
         "top",
+        "--rows",
+        "300",
         "--interval",
         "0.2",
         "-n",

@@ -122,6 +122,21 @@ def test_a_tail_follows_until_it_is_interrupted(raymq: Raymq) -> None:
         assert (tail.returncode, tail.stderr.read()) == (0, "")
 
 
+def test_a_reader_that_has_enough_is_no_error(raymq: Raymq) -> None:
+    topic = raymq.filled()
+    raymq.ok("send", topic, given="".join(f"{n} {'x' * 200}\n" for n in range(2000)))
+    tail = f"{sys.executable} -m cluster.cli.main tail {topic} --from first -n {raymq.cluster.address}"
+    done = subprocess.run(
+        ["bash", "-c", f"{tail} | head -1; exit ${{PIPESTATUS[0]}}"],
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert json.loads(done.stdout)["topic"] == topic
+
+
 def test_what_cannot_be_is_told_in_a_line(raymq: Raymq) -> None:
     topic = raymq.filled(1)
     assert "no such message" in raymq.refused("message", "get", topic, "--queue", "a:0", "--offset", "9")

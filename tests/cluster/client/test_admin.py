@@ -6,8 +6,9 @@ import asyncio
 
 import pytest
 
-from cluster.client import Admin, MessageQueue, Producer, PullConsumer, aio
-from cluster.client.errors import BrokerRefused, ClientClosed, ConfigInvalid, TopicNotFound
+from cluster.client import Admin, MessageQueue, Producer, ProducerConfig, PullConsumer, aio
+from cluster.client.errors import BrokerRefused, ClientClosed, ConfigInvalid, GroupNotFound, TopicNotFound
+from store.metadata import SubscriptionGroupConfig
 
 from .conftest import Cluster, eventually
 from .test_pull_consumer import fill
@@ -59,6 +60,52 @@ def test_brokers_and_splits_are_told(cluster: Cluster) -> None:
     for name, split in splits.items():
         for queue in split.queues:
             assert queue.max_offset == ends[MessageQueue(topic, name, queue.queue_id)]
+
+
+def test_groups_their_progress_and_their_members_are_told(cluster: Cluster, group: str) -> None:
+    topic = cluster.topic(queues=1)
+    fill(cluster, topic, 10)
+    with Admin(cluster.address) as admin:
+        admin.put_group(SubscriptionGroupConfig(group, retry_max_times=2))
+        assert admin.groups()[group].retry_max_times == 2
+        assert set(admin.reset_offsets(group, topic, 0).values()) == {0}
+        stats = admin.group_stats(group, topic)
+        assert (stats.lag, admin.all_group_stats()[group].lag) == (10, 10)
+        spans = admin.group_time_spans(group, topic)
+        assert all(span.min_timestamp <= span.max_timestamp for span in spans)
+        assert admin.groups_of_topic(topic) == [group]
+        assert admin.topics_of_group(group) == [topic]
+        admin.clone_offsets(group, f"{group}-2", topic)
+        assert admin.topics_of_group(f"{group}-2") == [topic]
+        assert admin.group_connection(group) is None
+        with pytest.raises(GroupNotFound, match="no member 'x'"):
+            admin.running_info(group, "x")
+        admin.delete_group(group)
+        assert group not in admin.groups()
+        assert admin.topics_of_group(group) == []
+        with pytest.raises(GroupNotFound):
+            admin.reset_offsets(group, topic)
+
+
+def test_brokers_queues_and_producers_are_told(cluster: Cluster) -> None:
+    topic = cluster.topic(queues=1)
+    config = ProducerConfig(nameservers=cluster.address, group="told-producers", heartbeat_ms=50)
+    with Producer(config=config) as producer, Admin(cluster.address) as admin:
+        for number in range(40):
+            producer.send(topic, f"{number}", queue=MessageQueue(topic, "a", 0))
+        eventually(lambda: admin.producers("told-producers"))
+        assert admin.producers("nobody") == []
+        queue = MessageQueue(topic, "a", 0)
+        assert [unit.physic_size > 91 for unit in admin.units(queue, 38, 10).units] == [True, True]
+        messages = admin.messages_at(queue, 3, 100)
+        assert [message.body for message in messages] == [f"{n}".encode() for n in range(3, 40)]
+        assert admin.messages_at(queue, 40) == []
+        assert admin.topic_stats(topic).offsets[queue].max_offset == 40
+        assert admin.brokers().keys() == {"a", "b"}
+        stats = admin.broker_stats("a", "TOPIC_PUT_NUMS", topic)
+        assert stats is not None
+        assert stats.minute.sum == 40
+        assert admin.broker_stats("b", "TOPIC_PUT_NUMS", topic) is None
 
 
 def test_the_async_face_is_the_same(cluster: Cluster) -> None:
