@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import gc
 import os
 import threading
 import time
@@ -22,6 +21,7 @@ from typing import Protocol, TypeVar
 
 import uvloop
 
+from actors import garbage
 from actors.code_version import code_version
 from store.errors import StoreError
 from store.logs import get_logger
@@ -155,9 +155,7 @@ class ServiceHost:
                     return
             else:
                 self.service, self.reason, self.state = service, "", State.SERVING
-                # What is alive now stays so: a full collection need not walk over it, while clients wait.
-                gc.collect()
-                gc.freeze()
+                garbage.settle()
                 log.info("service_serving", code_version=self.code_version, pid=os.getpid())
                 return
             if time.monotonic() > deadline_s:

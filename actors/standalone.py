@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import gc
 import logging
 import signal
 import sys
@@ -22,6 +21,7 @@ from typing import Protocol
 import orjson
 import uvloop
 
+from actors import garbage
 from actors.broker.service import BrokerService
 from actors.broker.settings import BrokerSettings
 from actors.nameserver.service import NameserverService
@@ -181,9 +181,7 @@ async def run(settings: StandaloneSettings, *, as_json: bool) -> None:
         loop.add_signal_handler(number, stop.set)
     cluster = StandaloneCluster(settings, SystemClock())
     await cluster.start()
-    # What is there now stays; the collector need not walk it again and again.
-    gc.collect()
-    gc.freeze()
+    garbage.settle()
     if as_json:
         sys.stdout.write(orjson.dumps(cluster.describe()).decode() + "\n")
     sys.stdout.write(f"READY {cluster.nameserver_address}\n")

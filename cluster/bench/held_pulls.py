@@ -2,8 +2,9 @@
 
     python -m cluster.bench.held_pulls ADDRESS TOPIC CONNECTIONS PULLS
 
-opens them all and says OPEN; at a line on its standard input it sends PULLS pulls over each and says HELD; a
-pull that is answered is sent again. It ends when its standard input does.
+opens them all and says OPEN; at a line on its standard input it sends PULLS pulls over each, one connection
+after the other over the time for which a pull is held, and says HELD; a pull that is answered is sent again. It
+ends when its standard input does.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from cluster.bench.sending import QUEUES
 
 HOLD_MS = 15_000
 """What RocketMQ's consumers ask for (brokerSuspendMaxTimeMillis)."""
+PAUSE_MS = 3
 SUSPEND_AND_SUBSCRIPTION = 0x2 | 0x4
 OPENED_AT_ONCE = 200
 
@@ -92,8 +94,11 @@ async def hold(address: str, topic: str, connections: int, pulls: int) -> None:
         consumers += some
     print("OPEN", flush=True)
     await loop.run_in_executor(None, sys.stdin.readline)
-    for each in consumers:
+    began_s = loop.time()
+    for number, each in enumerate(consumers):
         each.ask(pulls)
+        # Consumers have come at different times; all at once would be another thing to measure.
+        await asyncio.sleep(began_s + number * PAUSE_MS / 1000 - loop.time())
     print("HELD", flush=True)
     await loop.run_in_executor(None, sys.stdin.read)
 
