@@ -105,25 +105,24 @@ class _Calls:
             return Run(cluster.start_s, total, total * self._options.body_bytes)
 
     def _tables(self, cluster: BenchCluster, topic: str, seconds: float, *, is_keyed: bool) -> Run:
-        """Send for `seconds`, at least one table, until all is dispatched."""
+        """Send for `seconds`, at least one table, until all is acknowledged; then see that all is there."""
         pool = self._pool
         started = time.perf_counter()
         with Producer(cluster.nameservers) as producer:
             rounds = send_rounds(producer, topic, pool, self._rounds, seconds, is_keyed=is_keyed)
+        seconds = time.perf_counter() - started
         self._rounds += rounds
-        return self._arrived(cluster, topic, started, rounds * pool.rows, pool.last_key())
+        messages = rounds * pool.rows
+        self.sent[topic] += messages
+        await_arrival(cluster.nameservers, topic, self.sent[topic], pool.last_key())
+        return Run(seconds, messages, messages * pool.body_bytes)
 
     def _singles(self, cluster: BenchCluster, topic: str, seconds: float) -> Run:
         async def send() -> Run:
             async with AsyncProducer(cluster.nameservers) as producer:
                 return await send_for(producer, topic, self._bodies, seconds)
 
-        started = time.perf_counter()
-        return self._arrived(cluster, topic, started, uvloop.run(send()).messages or 0, None)
-
-    def _arrived(
-        self, cluster: BenchCluster, topic: str, started: float, messages: int, last_key: str | None
-    ) -> Run:
-        self.sent[topic] += messages
-        await_arrival(cluster.nameservers, topic, self.sent[topic], last_key)
-        return Run(time.perf_counter() - started, messages, messages * self._options.body_bytes)
+        run: Run = uvloop.run(send())
+        self.sent[topic] += run.messages or 0
+        await_arrival(cluster.nameservers, topic, self.sent[topic], None)
+        return run
