@@ -10,20 +10,30 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from store.kernels.crc32 import crc32_kernel
 from store.kernels.memory import find_byte, load_i32, load_i64
 from store.kernels.walk import (
     check_record_at,
     plain_check_record_at,
     record_parts,
+    record_size,
     store_timestamp_at,
 )
-from store.message.record import MAGIC_BLANK, decode_record
+from store.message.record import (
+    CRC_PROPERTY_BYTES,
+    CRC_PROPERTY_DIGITS,
+    MAGIC_BLANK,
+    RecordVerdict,
+    check_record,
+    decode_record,
+)
 
 Bytes = NDArray[np.uint8]
 
 _MAGIC_FIRST = 0xDA  # the first byte of both magics
 _BLANK_FIRST = 0xCB
 _HEAD_BYTES = 8
+_CRC_NAME = int.from_bytes(b"__CRC32#", "big")
 
 
 @njit(cache=True, nogil=True)
@@ -87,6 +97,29 @@ def append_end(buffer: Bytes, start: int, size: int, base: int) -> int:
         position += code
 
 
+@njit(cache=True, nogil=True)
+def next_bad_whole(buffer: Bytes, start: int, end: int) -> tuple[int, int]:
+    """The next sound record in [start, end) whose CRC of the whole is wrong, and its size; else `end`.
+
+    Only records with that property (store format 1.6) are judged.
+    """
+    position = start
+    while position < end:
+        size = record_size(buffer, position, end)
+        if size <= 0:
+            break
+        length = record_parts(buffer, position, size)[5]
+        last = position + size - CRC_PROPERTY_BYTES
+        if length >= CRC_PROPERTY_BYTES and load_i64(buffer, last) == _CRC_NAME and buffer[last + 8] == 1:
+            stated = 0
+            for digit in range(CRC_PROPERTY_DIGITS - 1, -1, -1):  # the lowest comes first
+                stated = stated * 10 + int(np.int64(buffer[last + 9 + digit])) - 0x30
+            if stated != crc32_kernel(buffer, position, last):
+                return position, size
+        position += size
+    return end, 0
+
+
 def plain_next_record(buffer: Any, start: int, stop: int, size: int, base: int) -> int:
     """The twin of `next_record`, over the record codec."""
     for position in range(start, stop - _HEAD_BYTES + 1):
@@ -115,3 +148,19 @@ def plain_append_end(buffer: Any, start: int, size: int, base: int) -> int:
         expected = (*made_by[:3], message.queue_offset + 1)
         position += code
     return position
+
+
+def plain_next_bad_whole(buffer: Any, start: int, end: int) -> tuple[int, int]:
+    """The twin of `next_bad_whole`, over the record codec."""
+    view = memoryview(buffer)[:end]
+    position = start
+    while position < end:
+        check = check_record(view, position, check_crc=False)
+        if check.verdict != RecordVerdict.RECORD:
+            break
+        whole = bytes(view[position : position + check.size_bytes])
+        has_one = whole[-CRC_PROPERTY_BYTES:].startswith(b"__CRC32#\x01")
+        if has_one and check_record(whole, force_crc_property=True).verdict != RecordVerdict.RECORD:
+            return position, check.size_bytes
+        position += check.size_bytes
+    return end, 0

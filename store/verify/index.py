@@ -1,8 +1,6 @@
 """Index files against the log: takes the keys that a rebuild would put into them."""
 
-from collections import deque
 from collections.abc import Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +15,6 @@ from store.kernels.index import ENTRY_BYTES, HEADER_BYTES, SLOT_BYTES
 from store.verify.findings import Report
 
 _PROBLEMS = 4096
-_WAITING_MAX = 4
 _FIELDS = {
     kernel.HASH: ("keyHash", 0, 4),
     kernel.PHYSICAL_OFFSET: ("phyOffset", 4, 8),
@@ -32,29 +29,6 @@ _HEADER = (
     ("hashSlotCount", 32, 4),
 )
 _SECOND_MS = 1000
-
-
-class KeysBehind:
-    """Hands keys on to another thread: the walk over the log goes on meanwhile."""
-
-    def __init__(self, check: "IndexCheck") -> None:
-        self._check = check
-        self._thread = ThreadPoolExecutor(1, "verify-index")
-        self._waiting: deque[Future[None]] = deque()
-
-    def put(self, keys: NDArray[np.int64], count: int) -> None:
-        """Compare the first `count` rows, soon."""
-        while len(self._waiting) >= _WAITING_MAX:
-            self._waiting.popleft().result()
-        self._waiting.append(self._thread.submit(self._check.put, keys[:count].copy(), count))
-
-    def finish(self) -> None:
-        """Wait until all is compared. Raises what went wrong."""
-        try:
-            while self._waiting:
-                self._waiting.popleft().result()
-        finally:
-            self._thread.shutdown(cancel_futures=True)
 
 
 class IndexCheck:

@@ -54,7 +54,7 @@ class CheckedQueue(ConsumeQueue):
         while done < count:
             there = self.on_disk(self.next_offset + done, count - done)
             part = units[done * UNIT_BYTES : done * UNIT_BYTES + len(there)]
-            if there != part:
+            if there != bytes(part):  # a view would be compared item by item
                 self._compare(self.next_offset + done, part, there)
             done += len(there) // UNIT_BYTES
         self.next_offset += count

@@ -15,8 +15,9 @@ from store.recovery import Tail, find_tail
 from store.settings import StoreSettings
 from store.summary import DerivedSummary, read_summary
 from store.verify import notes
+from store.verify.behind import Behind
 from store.verify.findings import Report
-from store.verify.index import IndexCheck, KeysBehind
+from store.verify.index import IndexCheck
 from store.verify.log_view import LogView
 from store.verify.queues import CheckedQueue, QueueJudge
 
@@ -88,6 +89,7 @@ class Verification:
         index.finish()
         self._check_notes(tail, index)
         self._count(tail, index)
+        self.report.findings.sort()
         progress(total, total)
         return self.report
 
@@ -138,9 +140,9 @@ class Verification:
 
     def _dispatch(self, tail: Tail, index: IndexCheck, done: Callable[[int], None]) -> Dispatcher:
         """Dispatch what lies between the holes into queues and index that compare."""
-        keys = KeysBehind(index)
+        behind = Behind(self.report, index)
         dispatcher = Dispatcher(
-            self.log, self.queues, keys if index.exists else None, self.delays_ms, _SLICE_BYTES
+            self.log, self.queues, behind if index.exists else None, self.delays_ms, _SLICE_BYTES
         )
         dispatcher.is_recovering = True
         dispatcher.checks_records = False  # the walk before has done it
@@ -150,11 +152,14 @@ class Verification:
             for hole in [*tail.holes, None]:
                 end = hole.position if hole is not None else tail.position
                 while begin < end:
-                    begin = dispatcher.step(begin, end).position
+                    following = dispatcher.step(begin, end).position
+                    file = self.log.file_at(begin)
+                    behind.check_whole(file, begin - file.base, min(following, file.end) - file.base)
+                    begin = following
                     done(scanned + begin - self.log.first)
                 begin = hole.position + hole.size_bytes if hole is not None else end
         finally:
-            keys.finish()
+            behind.finish()
         return dispatcher
 
     def _judge_queues(self, tail: Tail, refused: dict[int, int]) -> None:

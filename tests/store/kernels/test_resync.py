@@ -73,3 +73,16 @@ def test_what_one_append_made_ends_where_the_next_one_begins():
     assert resync.append_end(as_array(a_log([first])), 0, end + 64, BASE) == end
     log = a_log([first, second])
     assert resync.append_end(as_array(log), 0, len(log), BASE) == end  # a later storeTimestamp
+
+
+@given(st.lists(st.tuples(st.binary(max_size=30), st.booleans()), max_size=6), st.data())
+@quick
+def test_a_wrong_crc_of_a_whole_record_is_seen_as_the_twin_sees_it(bodies, data):
+    log = bytearray()
+    for number, (body, has_crc) in enumerate(bodies):
+        draft = RecordDraft("Topic", 0, body, b"KEYS\x01k\x02")
+        log += encode_record(draft, number, BASE + len(log), 1, bytes(8), append_crc=has_crc)
+    assert resync.next_bad_whole(as_array(log), 0, len(log)) == (len(log), 0)
+    if log:
+        log[data.draw(st.integers(0, len(log) - 1))] ^= data.draw(st.integers(1, 255))
+    assert resync.next_bad_whole(as_array(log), 0, len(log)) == resync.plain_next_bad_whole(log, 0, len(log))
