@@ -3,8 +3,8 @@
     python -m cluster.bench.held_pulls ADDRESS TOPIC CONNECTIONS PULLS
 
 opens them all and says OPEN; at a line on its standard input it sends PULLS pulls over each, one connection
-after the other over the time for which a pull is held, and says HELD; a pull that is answered is sent again. It
-ends when its standard input does.
+after the other over the time for which a pull is held, and says HELD; a pull that is answered is sent again.
+It ends when its standard input does.
 """
 
 from __future__ import annotations
