@@ -65,6 +65,8 @@ class OffsetRequests:
         self._topics.get(header.topic)
         if header.commit_offset < 0:
             raise Refused(ResponseCode.INVALID_PARAMETER, f"the offset {header.commit_offset} is negative")
+        if (header.topic, header.consumer_group, header.queue_id) in self._offsets.resets:
+            return RemotingCommand.response(remark="Offset has been previously reset")
         self._offsets.commit(header.consumer_group, header.topic, header.queue_id, header.commit_offset)
         return RemotingCommand.response()
 

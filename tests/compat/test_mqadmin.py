@@ -157,3 +157,20 @@ def test_what_it_changes(client: Agent, mqadmin: Mqadmin, names: Names, topic: s
     assert topic in told[2].split()
     assert doomed not in told[2].split()
     assert pairs(told[3], "=")["retryMaxTimes"] == "3"
+
+
+def test_a_running_member_goes_on_where_it_is_reset_to(
+    client: Agent, mqadmin: Mqadmin, names: Names, topic: str
+) -> None:
+    client.send([{"topic": topic, "body": f"{n}", **QUEUE} for n in range(4)])
+    client.call("push_start", name=topic, group=names.group(), topic=topic)
+    client.received(topic, 4)
+    client.publish_queues(f"%RETRY%{names.group()}")
+    [told] = mqadmin.run(f"resetOffsetByTime -g {names.group()} -t {topic} -s 0")
+    assert {(row["queueId"], row["offset"]) for row in rows(told)} == {(str(n), "0") for n in range(4)}
+
+    # RocketMQ's broker tells a held pull when something comes; ours at once.
+    client.send([{"topic": topic, "body": "4", **QUEUE}])
+    again = client.received(topic, 9, timeout_s=30)
+    client.call("push_stop", name=topic)
+    assert sorted(message["body"] for message in again) == sorted([*"0123", *"01234"])

@@ -182,7 +182,8 @@ def test_a_reset_is_told_to_the_next_pull_and_outweighs_late_commits(tmp_path: P
         assert (await peer.committed("CG", "T")).ext["offset"] == "3"
 
         await peer.ask(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, ResetOffsetHeader("T", "CG", 0).to_ext())
-        await peer.commit("CG", "T", 5)
+        late = await peer.commit("CG", "T", 5)
+        assert (late.code, late.remark) == (ResponseCode.SUCCESS, "Offset has been previously reset")
         assert (await peer.committed("CG", "T")).ext["offset"] == "0"
         assert (await peer.pull("T", 0)).code == ResponseCode.SUCCESS
 
