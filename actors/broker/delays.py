@@ -16,6 +16,7 @@ waiting for its delay by the clock that never jumps.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from dataclasses import replace
 
 from actors.broker.topics import SCHEDULE_TOPIC
@@ -27,8 +28,9 @@ from store.logs import get_logger
 from store.message.message import MessageExt
 from store.message.properties import MessageConst, encode_properties
 from store.message.record import RecordDraft, decode_records
-from store.message_store import MessageStore
+from store.message_store import GetMessageResult, MessageStore
 from store.metadata import DelayOffsetTable
+from store.residency import Cold
 
 _log = get_logger(__name__)
 
@@ -107,6 +109,9 @@ class Delays:
         self._now_ms = clock.wall_ms()
         self._now_ns = clock.monotonic_ns()
         self.delivered = 0
+        self.bring: Callable[[Cold, Callable[[], None]], None] | None = None
+        """Has a thread bring in what the page cache lacks, then calls back; without it reads may wait."""
+        self._being_brought: set[int] = set()
 
     def put_off(self, draft: RecordDraft, level: int) -> RecordDraft:
         """The record to store instead, for a message of a level from 1 on; one too high is the highest."""
@@ -148,7 +153,9 @@ class Delays:
         return wall_may_say and self._now_ms >= stored_ms + self._delays_ms[level]
 
     def _deliver_level(self, level: int, offset: int) -> None:
-        found = self._store.get_message(SCHEDULE_TOPIC, level - 1, offset, MESSAGES_A_TURN, BYTES_A_TURN)
+        found = self._read(level, offset)
+        if found is None:
+            return
         messages = [message for part in found.slices for message in decode_records(part, check_crc=False)]
         for message in messages:
             if not self._is_due(level, message.queue_offset, message.store_timestamp):
@@ -160,6 +167,23 @@ class Delays:
                 self.delivered += 1
             self.table.move(level, message.queue_offset + 1)
         self.table.move(level, found.next_begin_offset)
+
+    def _read(self, level: int, offset: int) -> GetMessageResult | None:
+        """What comes next of a level; None as long as it has to come from the disk."""
+        queue_id = level - 1
+        if self.bring is None:
+            return self._store.get_message(SCHEDULE_TOPIC, queue_id, offset, MESSAGES_A_TURN, BYTES_A_TURN)
+        if level in self._being_brought:
+            return None
+        try:
+            with self._store.resident_only:
+                return self._store.get_message(
+                    SCHEDULE_TOPIC, queue_id, offset, MESSAGES_A_TURN, BYTES_A_TURN
+                )
+        except Cold as cold:
+            self._being_brought.add(level)
+            self.bring(cold, lambda: self._being_brought.discard(level))
+            return None
 
 
 def _delivered(message: MessageExt) -> RecordDraft | None:

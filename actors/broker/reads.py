@@ -13,6 +13,7 @@ from typing import TypeVar
 from actors.broker.off_loop import OffLoop
 from actors.remoting.chain import RequestContext
 from actors.remoting.command import RemotingCommand
+from actors.remoting.errors import Refused
 from store.message_store import MessageStore
 from store.queries import KeyQuery
 from store.residency import Cold, WarmJob
@@ -96,6 +97,14 @@ class Reads:
                 self.serve(context, read, answer, tries)
             except Exception as failure:  # noqa: BLE001 - one read's damage is its own answer, and ends no other's
                 context.refuse(failure)
+
+    def bring(self, cold: Cold, done: Callable[[], None]) -> None:
+        """Bring in what was lacking, for one who tries again later; that others wait too is no failure."""
+        self.cold += 1
+        try:
+            self._off_loop.submit(WarmJob(cold.ranges).run, lambda _: done())
+        except Refused:
+            done()
 
     async def settled(self, read: Callable[[], Result], tries: int = TRIES_OF_A_SEARCH) -> Result:
         """What `read` gives, when all that it looks at is there. Raises what it raises."""

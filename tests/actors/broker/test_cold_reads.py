@@ -21,6 +21,7 @@ from actors.remoting.headers import (
 from store import residency
 from store.message.record import decode_record, decode_records
 from tests.actors.broker.brokers import Peer, settings_of, with_broker
+from tests.conftest import ClockAtRest
 from tests.store.cold_disk import make_cold
 
 
@@ -118,6 +119,23 @@ def test_a_topic_deleted_while_its_cold_read_waits_is_told_to_the_reader(
         assert (await cold).code == ResponseCode.PULL_NOT_FOUND
 
     with_broker(story, settings_of(tmp_path))
+
+
+def test_a_delayed_message_comes_also_from_a_cold_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clock: ClockAtRest
+) -> None:
+    async def story(peer: Peer) -> None:
+        await peer.send("T", b"late", properties="DELAY\x011\x02")
+        await fill(peer, monkeypatch, count=1)
+        disk = SlowDisk(monkeypatch)
+        clock.advance(1_000)
+        await disk.until_asked()
+        assert (await peer.send("U")).code == ResponseCode.SUCCESS
+        disk.go_on()
+        found = decode_records((await peer.pull("T", 1, wait_ms=10_000)).body)
+        assert [each.body for each in found] == [b"late"]
+
+    with_broker(story, settings_of(tmp_path), clock)
 
 
 def test_too_many_cold_reads_are_refused_with_the_numbers(
