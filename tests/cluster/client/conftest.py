@@ -85,6 +85,12 @@ class Cluster:
 
         self._thread.run(forget())
 
+    def register_everywhere(self) -> None:
+        """Wait until all brokers are known to all nameservers."""
+        for address in self._nameservers:
+            with Admin(address) as admin:
+                eventually(lambda admin=admin: set(admin.cluster_info().brokers) == set(self.brokers))
+
     def start_rebalancer(self, **more: Any) -> None:
         settings = RebalancerSettings(
             listen_port=self._rebalancer_port,

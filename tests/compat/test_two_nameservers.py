@@ -1,0 +1,44 @@
+"""RocketMQ's Java clients over two nameservers of ours: either may be away."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.client.conftest import Cluster
+from tests.compat.agent import Agent
+from tests.compat.build import CLIENT, JavaKit
+
+pytestmark = pytest.mark.java
+
+SEND_OK = "SEND_OK"
+
+
+def test_java_clients_go_on_when_either_nameserver_is_away(kit: JavaKit, tmp_path: Path) -> None:
+    cluster = Cluster(tmp_path / "cluster", nameservers=2)
+    bodies: list[str] = []
+    try:
+        topic = cluster.topic()
+        with Agent(kit, CLIENT, cluster.address, tmp_path / "agent") as client:
+
+            def send(to: str) -> None:
+                body = f"{to} {len(bodies)}"
+                [result] = client.send([{"topic": to, "body": body}])
+                assert result.get("status") == SEND_OK, result
+                bodies.append(body)
+
+            client.call("push_start", name="seen", group="G_two", topic=topic)
+            send(topic)
+            for address in cluster.addresses:
+                cluster.stop_nameserver(address)
+                send(topic)
+                fresh = cluster.topic()
+                send(fresh)  # its route is asked of the nameserver that is left
+                bodies.pop()
+                cluster.start_nameserver(address)
+                cluster.register_everywhere()
+            received = client.received("seen", len(bodies), timeout_s=40)
+            assert sorted(message["body"] for message in received) == sorted(bodies)
+    finally:
+        cluster.stop()
