@@ -233,7 +233,7 @@ def change_broker_config(broker: str, text: bytes) -> None:
 
 def with_third_broker(raymq: RayMQ, port: int) -> list[str]:
     names = [*BROKERS, "broker-c"]
-    ports = [*raymq.ports[1:], port]
+    ports = [*raymq.ports[1:3], port]
     entries = ", ".join(
         f"{{name: {name}, listen_port: {port}}}" for name, port in zip(names, ports, strict=True)
     )
