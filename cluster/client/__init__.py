@@ -18,6 +18,11 @@ from cluster.client.producer import Producer
 from cluster.client.pull_consumer import PullConsumer
 from cluster.client.push_consumer import PushConsumer
 from cluster.client.results import ConsumeStatus, SendResult, SendStatus, TableReceipt
+from cluster.client.selectors import (
+    SelectMessageQueueByHash,
+    SelectMessageQueueByMachineRoom,
+    SelectMessageQueueByRandom,
+)
 from store.message.message import Message, MessageExt
 from store.message.message_queue import MessageQueue
 
@@ -35,6 +40,9 @@ __all__ = [
     "PullConsumer",
     "PushConfig",
     "PushConsumer",
+    "SelectMessageQueueByHash",
+    "SelectMessageQueueByMachineRoom",
+    "SelectMessageQueueByRandom",
     "SendResult",
     "SendStatus",
     "TableReceipt",

@@ -26,6 +26,7 @@ class Follower:
             consume_batch=256,
             consume_threads=2,
             max_cached_messages=20_000,
+            max_offset_span=20_000,
             commit_interval_ms=1_000,
         )
         self._consumer = PushConsumer(list(nameservers), GROUP, self._note, config=config).start()

@@ -76,9 +76,13 @@ class Consuming:
         """Have the listener called with what `item` has. From any thread where the listener is a plain
         function.
         """
+        self._put(item)
+        if self._is_async:
+            self._fill_slots()
+
+    def _put(self, item: Item) -> None:
         if self._is_async:
             self._ready.append(item)
-            self._fill_slots()
         else:
             self._workers.put(partial(self._work, item))
 
@@ -112,7 +116,7 @@ class Consuming:
                 self._loop.call_soon_threadsafe(item.fetcher.stop)
             return None
         if has_more:
-            self.offer(item)
+            self._put(item)
         return task
 
     def _work(self, item: Item) -> None:

@@ -217,6 +217,34 @@ def test_an_async_listener_runs_on_the_loop(cluster: Cluster, group: str) -> Non
     assert committed(cluster, group, topic) == 100
 
 
+def test_as_many_async_listeners_run_at_once_as_allowed(cluster: Cluster, group: str) -> None:
+    topic = cluster.topic(queues=1)
+    fill(cluster, topic, 200)
+
+    async def consume() -> list[int]:
+        done, running, most = 0, 0, []
+        everything = asyncio.Event()
+
+        async def listen(messages: list[MessageExt]) -> None:
+            nonlocal done, running
+            running += 1
+            most.append(running)
+            await asyncio.sleep(0.001)
+            running -= 1
+            done += len(messages)
+            if done == 200:
+                everything.set()
+
+        config = PushConfig(consume_threads=3)
+        async with aio.PushConsumer(cluster.address, group, listen, config=config) as consumer:
+            await consumer.subscribe(topic)
+            async with asyncio.timeout(15):
+                await everything.wait()
+        return most
+
+    assert max(asyncio.run(consume())) == 3
+
+
 def test_flow_control_bounds_what_is_cached(cluster: Cluster, group: str) -> None:
     topic = cluster.topic(queues=1)
     fill(cluster, topic, 5_000)
