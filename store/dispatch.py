@@ -252,7 +252,7 @@ class Dispatcher:
             zip(offsets, places, strict=True)
         ):
             unit = units[number * UNIT_BYTES : (number + 1) * UNIT_BYTES]
-            if queue_offset == 0 and physical_offset >= queue.end_physical_offset:
+            if queue_offset == 0 < queue.next_offset and physical_offset >= queue.end_physical_offset:
                 if queue.next_offset + 1 in offsets[number + 1 : number + 2]:
                     self._refuse(queue, queue_offset, physical_offset)  # the next one knows of no new start
                     continue

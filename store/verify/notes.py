@@ -100,6 +100,7 @@ def check_summary(
     summary: DerivedSummary | None,
     tail: Tail,
     queues: ConsumeQueueTable,
+    log_min: int,
     slots: int,
     capacity: int,
     report: Report,
@@ -125,14 +126,23 @@ def check_summary(
                 report.add(path, -1, 0, "notes", reason)
         elif queue is None:
             report.add(path, -1, 0, "notes", f"{topic}-{queue_id} is noted, and there is no such queue")
-    _check_index_notes(root, summary, slots, capacity, report, exact=exact)
+    _check_index_notes(root, summary, log_min, slots, capacity, report, exact=exact)
 
 
 def _check_index_notes(
-    root: Path, summary: DerivedSummary, slots: int, capacity: int, report: Report, *, exact: bool
+    root: Path,
+    summary: DerivedSummary,
+    log_min: int,
+    slots: int,
+    capacity: int,
+    report: Report,
+    *,
+    exact: bool,
 ) -> None:
     for index_note in summary.index_files or []:
         index_path = root / INDEX / index_note.name
+        if not index_path.exists() and index_note.end_physical_offset < log_min:
+            continue  # it has been removed with the records that it leads to
         if not index_path.exists():
             report.add(index_path, -1, 0, "file", "the file is missing")
             continue

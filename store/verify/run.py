@@ -171,10 +171,14 @@ class Verification:
             self.report, tail.holes, refused, self.log.first, tail.position, may_lag=self.may_lag
         )
         known = notes.topics_known(self.root)
+        noted = self.summary.queues if self.summary is not None else {}
+        is_all_noted = self.summary is not None and self.summary.position >= tail.position
         deleted = 0
         for queue in sorted(self.queues, key=lambda queue: (queue.topic, queue.queue_id)):
             assert isinstance(queue, CheckedQueue)
-            is_deleted = known is not None and queue.topic not in known
+            is_deleted = (known is not None and queue.topic not in known) or (
+                is_all_noted and (queue.topic, queue.queue_id) not in noted
+            )
             deleted += is_deleted and not queue.bases
             judge.judge(queue, is_deleted=is_deleted)
         if judge.lagging:
@@ -189,7 +193,7 @@ class Verification:
         # Where the files themselves are damaged, what was noted of them cannot be compared.
         if self.name is not None:
             notes.check_summary(
-                self.root, self.summary, tail, self.queues, self.sizes.index_slots,
+                self.root, self.summary, tail, self.queues, self.log.first, self.sizes.index_slots,
                 self.sizes.index_entries, self.report, exact=is_exact and self.report.is_sound,
             )  # fmt: skip
         if index.lacking and self.may_lag:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import random
 import shutil
 import zlib
@@ -17,6 +18,7 @@ from typer.testing import CliRunner
 from cluster.cli.store import app
 from store.errors import StoreError
 from store.message_store import MessageStore
+from store.rebuild import rebuild
 from store.settings import StoreSettings
 from store.verify import Report, verify
 from tests.conftest import ClockAtRest
@@ -106,6 +108,54 @@ def test_a_store_of_ours_is_sound_however_it_ended(stores, clock, drain):
     store.close()
     report = verify(store.root)
     assert (report.findings, report.notes, report.writer_pid) == ([], [], None)
+
+
+def test_queues_of_deleted_topics_are_not_missed_and_those_made_again_are_sound(stores, draft, drain):
+    store = stores.open()
+    for number in range(60):
+        store.append(draft(b"x", topic="A" if number % 2 else "B"))
+    drain(store)
+    store.delete_topic("A")
+    for _ in range(10):
+        store.append(draft(b"y", topic="A"))
+    drain(store)
+    store.close()
+    report = verify(store.root)
+    assert (report.findings, report.notes) == ([], [])
+    assert rebuild(store.root).queues == 2
+    again = stores.open()
+    assert again.max_offset("A", 0) == 10
+    again.delete_topic("A")
+    again.close()
+    report = verify(store.root)
+    assert (report.findings, report.notes) == ([], ["1 queues of deleted topics have records in the log"])
+
+
+def test_a_store_whose_oldest_files_are_gone_is_sound(stores, clock, drain):
+    store = stores.open()
+    fill(store, clock, 200)
+    drain(store)
+    for path in sorted((store.root / "commitlog").iterdir())[:2]:
+        os.utime(path, (0, 0))
+    store.retention.delete_expired()
+    for _ in range(200):
+        store.tick()
+        store.retention.finish()
+    assert store.positions.min > 0
+    assert verify(store.root).findings == []
+    store.close()
+    assert verify(store.root).findings == []
+    rebuild(store.root)
+    assert verify(store.root).findings == []
+
+
+def test_an_interrupt_ends_the_command_with_a_line(monkeypatch, root):
+    def interrupted(*_arguments, **_named):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("store.verify.verify", interrupted)
+    result = CliRunner().invoke(app, ["verify", str(root)])
+    assert (result.exit_code, "interrupted" in result.output) == (130, True)
 
 
 def test_damage_of_a_record_is_named_to_the_byte(root):
