@@ -274,15 +274,7 @@ class BrokerService:
         queues = QueueQueries(settings, store, reads, topics, self.address, catch_up)
         self._connect(tables)
         table = self._requests(queues, stats, catch_up)
-        limits = RemotingLimits(
-            busy_poll_us=settings.busy_poll_us,
-            unread_ms=settings.unread_timeout_ms,
-            idle_ms=settings.idle_timeout_ms,
-            max_connections=connections_that_fit(
-                settings.max_connections, 2 * settings.store.max_open_files + OTHER_DESCRIPTORS
-            ),
-        )
-        self._server = RemotingServer(table, clock, limits, self._end_turn, steps=(self._admission,))
+        self._server = RemotingServer(table, clock, self._limits(), self._end_turn, steps=(self._admission,))
         self.handle = HandleApi(
             self._sender,
             self._puller,
@@ -294,6 +286,17 @@ class BrokerService:
             properties.next_uniq_key,
             self._request_tick,
             clock,
+        )
+
+    def _limits(self) -> RemotingLimits:
+        settings = self.settings
+        return RemotingLimits(
+            busy_poll_us=settings.busy_poll_us,
+            unread_ms=settings.unread_timeout_ms,
+            idle_ms=settings.idle_timeout_ms,
+            max_connections=connections_that_fit(
+                settings.max_connections, 2 * settings.store.max_open_files + OTHER_DESCRIPTORS
+            ),
         )
 
     def _keep_loop_free(self) -> Reads:
