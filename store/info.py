@@ -16,6 +16,7 @@ from store.image import find_sizes
 from store.kernels import walk
 from store.log_paths import COMMIT_LOG, LogPaths
 from store.opening import CHECKPOINT, CONSUME_QUEUE
+from store.rebuild import is_interrupted
 from store.recovery import Tail, find_tail
 from store.summary import DerivedSummary, read_summary
 from store.verify.findings import Report
@@ -168,7 +169,7 @@ class _Look:
             epoch=read_epoch(self.root),
             writer_pid=writer_of(self.root),
             ended_in_order=not AbortFile(self.root).exists,
-            rebuild_is_open=(self.root / "raymq.rebuild").exists(),
+            rebuild_is_open=is_interrupted(self.root),
             log_begin=self.log.first,
             log_end=tail.position,
             last_ms=tail.last_timestamp,

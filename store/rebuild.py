@@ -109,6 +109,12 @@ class _Mark:
         sync_directory(self._path.parent)
 
 
+def is_interrupted(root: Path) -> bool:
+    """Whether a rebuild has begun that can go on: nobody has written to the store since."""
+    begun = _Mark(root).read()
+    return begun is not None and begun.get("epoch") == read_epoch(root)
+
+
 class Rebuild:
     """One store whose derived files are made again. Nothing is changed before `run`."""
 

@@ -142,6 +142,7 @@ def _show_info(found: StoreInfo, output: Output) -> None:
         "ended": "in order" if found.ended_in_order else "not in order, or it is open",
         "log": f"{found.log_begin:,} to {found.log_end:,}",
         "last_ms": found.last_ms or None,
+        "rebuild": "interrupted: `raymq store rebuild` goes on with it" if found.rebuild_is_open else None,
         "holes known": found.known_holes,
         "damage": found.damage,
     }

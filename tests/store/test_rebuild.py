@@ -16,6 +16,7 @@ from cluster.cli.store import app
 from store.dispatch import Dispatcher
 from store.errors import StoreError
 from store.identity import StoreIdentity
+from store.info import store_info
 from store.message_store import MessageStore
 from store.rebuild import rebuild
 from store.settings import StoreSettings
@@ -133,10 +134,12 @@ def test_a_broker_that_wrote_meanwhile_makes_the_next_rebuild_begin_anew(
 ):
     assert killed_at(monkeypatch, Dispatcher, "step", 2, lambda: rebuild(closed))
     assert rebuild(closed, dry_run=True).resumed_from is not None
+    assert store_info(closed).rebuild_is_open
     store = stores.open()
     store.append(draft(b"later"))
     drain(store)
     store.close()
+    assert not store_info(closed).rebuild_is_open
     done = rebuild(closed)
     assert (done.resumed_from, done.records) == (None, 121)
     assert verify(closed).findings == []
