@@ -34,12 +34,12 @@ def dump(root: Path, log_paths: Sequence[Path] = ()) -> Iterator[Line]:
         image.close()
 
 
-def query(root: Path, topic: str, key: str) -> Iterator[Line]:
+def query(root: Path, topic: str, key: str, log_paths: Sequence[Path] = ()) -> Iterator[Line]:
     """One line: the CommitLog offsets of the records with this key.
 
     Raises StoreError when there is no store.
     """
-    image = StoreImage(root)
+    image = StoreImage(root, log_paths)
     try:
         yield {"queryTopic": topic, "queryKey": key, "commitLogOffsets": image.query_by_key(topic, key)}
     finally:

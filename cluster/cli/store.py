@@ -33,11 +33,11 @@ app.command(epilog=store_tools.INFO_EXAMPLES)(store_tools.info)
 
 
 @app.command(epilog=examples("raymq store dump DIR", "raymq store dump DIR --json"))
-def dump(path: Store, as_json: AsJson = False) -> None:
+def dump(path: Store, log_paths: store_tools.LogPaths = None, as_json: AsJson = False) -> None:
     """Print one line for each consume-queue unit, as the store would be after recovery."""
     from store import dump as dumping  # numba and numpy take half a second
 
-    lines = _read(dumping.dump(path))
+    lines = _read(dumping.dump(path, log_paths or ()))
     if as_json:
         _print_json(lines)
         return
@@ -61,12 +61,13 @@ def query(
     path: Store,
     topic: Annotated[str, typer.Argument(help="The topic's name.")],
     key: Annotated[str, typer.Argument(help="A UNIQ_KEY, or one of a message's KEYS.")],
+    log_paths: store_tools.LogPaths = None,
     as_json: AsJson = False,
 ) -> None:
     """Print where in the CommitLog the messages with a key stand."""
     from store import dump as dumping
 
-    for line in _read(dumping.query(path, topic, key)):
+    for line in _read(dumping.query(path, topic, key, log_paths or ())):
         if as_json:
             _print_json([line])
         else:

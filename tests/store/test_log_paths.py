@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from cluster.cli.store import app
 from store import log_paths, mapped_file
 from store.disk_use import DiskUse
 from store.dump import dump
@@ -64,6 +67,23 @@ def test_a_killed_store_of_several_directories_is_recovered_and_dumped(stores, d
     again = stores.open(storePathCommitLog=comma(*disks[:2]))
     assert len(read_all(again)) == 3
     assert fill(again, draft, 1) == [3 * FILE_BYTES]
+
+
+def test_a_store_of_rocketmq_with_several_directories_is_dumped_by_naming_them(stores, draft, drain, disks):
+    store = stores.open(commit_log_paths=disks[:2])
+    store.append(draft(b"first", keys="k"))
+    fill(store, draft, 3)
+    drain(store)
+    store.close()
+    (store.root / "raymq.json").unlink()  # RocketMQ writes none
+    arguments = [str(store.root), "--json", "--commit-log", str(disks[0]), "--commit-log", str(disks[1])]
+    dumped = CliRunner().invoke(app, ["dump", *arguments])
+    assert dumped.exit_code == 0
+    assert [json.loads(line)["queueOffset"] for line in dumped.stdout.splitlines()] == [0, 1, 2, 3]
+    [root, *options] = arguments
+    found = CliRunner().invoke(app, ["query", root, "Topic", "k", *options])
+    assert json.loads(found.stdout)["commitLogOffsets"] == [0]
+    assert "no store: there is no directory commitlog" in CliRunner().invoke(app, ["dump", root]).output
 
 
 def test_read_only_directories_are_read_and_get_no_new_files(stores, draft, drain, read_all, disks):
