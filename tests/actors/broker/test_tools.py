@@ -121,7 +121,7 @@ def test_a_topic_of_two_thousand_queues_is_told_whole_and_in_slices(tmp_path: Pa
         assert len(stats.offsets) == 2000
         assert (stats.lag, stats.offsets[MessageQueue("T", "broker-a", 1999)].consumer_offset) == (1, 1)
 
-    with_broker(story, settings_of(tmp_path))
+    with_broker(story, settings_of(tmp_path, {"flush": "async"}))
 
 
 def test_a_group_that_is_online_is_told_by_what_it_subscribes_to(tmp_path: Path) -> None:
