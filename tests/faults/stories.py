@@ -215,6 +215,34 @@ def truncate(root: Path, steps: Steps) -> None:
     writer.store.truncate_to(cut)
 
 
+def clean(root: Path, steps: Steps) -> None:
+    """Expired log files go by hand, with what led to them; the history has what stands in the others."""
+    clock = ClockThatTicks()
+    store = open_store(root, clock, consume_queue_file_bytes=80, file_reserved_time_h=1)
+    writer = Writer(root, store)
+    expired = Writer(root, store, Recorder())
+    for _ in range(12):
+        expired.send(padding=2500)
+    expired.settle()
+    for event in expired.recorder.events:
+        if event.type == "invoke":
+            writer.recorder.add(event)
+    files = sorted((root / "commitlog").iterdir())[:-1]
+    for path in files:
+        os.utime(path, (0, 0))
+    for _ in range(6):
+        writer.send(padding=1000)
+    writer.settle()
+    store.truncate_to(store.positions.written)  # its checkpoint: all is noted
+    steps.arm()
+    store.retention.delete_expired()
+    for _ in range(12):
+        clock.leap(store.settings.clean_interval_ms)
+        store.tick()
+        store.retention.finish()
+    assert not any(path.exists() for path in files)
+
+
 def delete_topic(root: Path, steps: Steps) -> None:
     """Another topic goes, with its queues."""
     writer = _filled(root, 5)
@@ -251,7 +279,7 @@ def open_as_nobody(root: Path, steps: Steps) -> None:
 STORIES: dict[str, Callable[[Path, Steps], None]] = {
     story.__name__: story
     for story in (
-        append, append_ahead, dispatch, checkpoint, close, reopen, truncate, delete_topic, save_config,
+        append, append_ahead, dispatch, checkpoint, close, reopen, truncate, clean, delete_topic, save_config,
         open_as_nobody,
     )
 }  # fmt: skip

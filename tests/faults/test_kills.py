@@ -74,6 +74,13 @@ def test_killed_at_every_step_of_a_truncation_no_record_is_damaged_or_lost_befor
         check_store(root, about)
 
 
+def test_killed_at_every_step_of_a_deletion_by_age_what_has_not_expired_is_whole(
+    crashing: Crasher, tmp_path: Path
+) -> None:
+    for root, about in crashing.every_step("clean", fresh(tmp_path)):
+        check_store(root, about, consume_queue_file_bytes=80, file_reserved_time_h=1)
+
+
 def test_killed_at_every_step_of_deleting_a_topic_the_others_are_whole(
     crashing: Crasher, tmp_path: Path
 ) -> None:
