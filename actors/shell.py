@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import socket
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from actors.kept_spec import KeptSpec, directory_of
 from actors.ray_port import control, logs_folder, own_actor_id, own_node_ip
 from actors.service_host import NotServing, Service, ServiceHost
+from store.live_settings import Difference, with_values
 from store.logs import write_events
 
 
@@ -44,6 +46,12 @@ class ActorShell:
         Raises ValueError, naming them, for those that need a restart.
         """
         raise NotImplementedError
+
+    def settings_changed(self, changes: Sequence[Difference]) -> None:
+        """An administrator may have changed them too: over a restart they stay, and the driver sees them."""
+        settings = with_values(self._spec["settings"], {each.path: each.wanted for each in changes})
+        self._spec = {**self._spec, "settings": settings}
+        asyncio.get_running_loop().run_in_executor(None, lambda: self._kept.keep(self._spec))
 
     @control
     def raymq_change(self, spec: Mapping[str, Any]) -> None:

@@ -16,8 +16,8 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from actors.broker.settings import BrokerSettings
-from actors.broker.settings_text import names_by_key
 from actors.remoting.properties_text import located_properties
+from actors.remoting.settings_text import names_by_key
 from cluster.topology import ADDRESS_KEYS
 from store.settings import StoreSettings
 

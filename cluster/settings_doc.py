@@ -13,9 +13,9 @@ from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
 from actors.broker.settings import BrokerSettings
-from actors.broker.settings_text import rocketmq_key
 from actors.nameserver.settings import NameserverSettings
 from actors.rebalancer.settings import RebalancerSettings
+from actors.remoting.settings_text import rocketmq_key
 from cluster.topology import ADDRESS_KEYS
 from store.live_settings import live_names
 from store.settings import StoreSettings

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping
 from typing import TYPE_CHECKING, Any, cast
 
 from actors.ray_port import append, control, read
@@ -11,7 +10,6 @@ from actors.remoting.codes import ResponseCode
 from actors.remoting.errors import Refused
 from actors.service_host import NotServing, Service
 from actors.shell import ActorShell
-from store.live_settings import Difference, with_values
 
 if TYPE_CHECKING:
     from actors.broker.handle_api import HandleApi
@@ -32,7 +30,7 @@ class Broker(ActorShell):
         from store.clock import SystemClock
 
         service = BrokerService(BrokerSettings.model_validate(self._spec["settings"]), SystemClock())
-        service.live.listeners.append(self._settings_changed)
+        service.live.listeners.append(self.settings_changed)
         return service
 
     def change_settings(self, settings: Mapping[str, Any]) -> None:
@@ -40,12 +38,6 @@ class Broker(ActorShell):
         from actors.broker.settings import BrokerSettings
 
         self._broker.live.change(BrokerSettings.model_validate(settings))
-
-    def _settings_changed(self, changes: Sequence[Difference]) -> None:
-        """An administrator may have changed them too: over a restart they stay, and the driver sees them."""
-        settings = with_values(self._spec["settings"], {each.path: each.wanted for each in changes})
-        self._spec = {**self._spec, "settings": settings}
-        asyncio.get_running_loop().run_in_executor(None, lambda: self._kept.keep(self._spec))
 
     def details(self) -> dict[str, Any]:
         """What the broker says of itself and its store."""

@@ -9,7 +9,6 @@ from actors.broker.broker_info import BrokerInfo
 from actors.broker.cleaning import Cleaning
 from actors.broker.client_admin import ClientAdmin
 from actors.broker.client_requests import ClientRequests
-from actors.broker.config_requests import ConfigRequests
 from actors.broker.offset_admin import OffsetAdmin
 from actors.broker.offset_requests import OffsetRequests
 from actors.broker.progress_requests import ProgressRequests
@@ -19,9 +18,11 @@ from actors.broker.queues import QueueQueries
 from actors.broker.replies import Replies
 from actors.broker.send import Sender
 from actors.broker.send_back import SendBack
+from actors.broker.settings import BrokerSettings
 from actors.remoting import admin_headers, headers, hot_headers
 from actors.remoting.codes import RayMQRequestCode, RequestCode
 from actors.remoting.table import Action, Cost, Handler, HeaderType, RequestTable, Resource
+from actors.settings_requests import SettingsRequests
 
 Row = tuple[int, Handler, HeaderType | None, Resource, Action, Cost]
 
@@ -44,7 +45,7 @@ class Handlers:
     offset_admin: OffsetAdmin
     client_admin: ClientAdmin
     info: BrokerInfo
-    config: ConfigRequests
+    config: SettingsRequests[BrokerSettings]
 
 
 def request_table(handlers: Handlers) -> RequestTable:
@@ -226,7 +227,7 @@ def _cleaning(cleaning: Cleaning) -> tuple[Row, ...]:
     )
 
 
-def _config(config: ConfigRequests) -> tuple[Row, ...]:
+def _config(config: SettingsRequests[BrokerSettings]) -> tuple[Row, ...]:
     code, cluster, cost = RequestCode, Resource.CLUSTER, Cost.ADMIN
     return (
         (code.GET_BROKER_CONFIG, config.get, None, cluster, Action.GET, cost),

@@ -18,12 +18,10 @@ from actors.broker.cleaning import Cleaning
 from actors.broker.client_admin import ClientAdmin
 from actors.broker.client_requests import ClientRequests
 from actors.broker.clients import Clients
-from actors.broker.config_requests import ConfigRequests
 from actors.broker.departure import Departure
 from actors.broker.flusher import Flusher
 from actors.broker.handle_api import HandleApi
 from actors.broker.hold import HeldPulls
-from actors.broker.live import LiveBroker
 from actors.broker.off_loop import OffLoop
 from actors.broker.offset_admin import OffsetAdmin
 from actors.broker.offset_requests import OffsetRequests
@@ -40,11 +38,13 @@ from actors.broker.reserved_port import ReservedPort
 from actors.broker.send import Sender
 from actors.broker.send_back import SendBack
 from actors.broker.settings import BrokerSettings
+from actors.broker.settings_text import as_properties, by_field
 from actors.broker.stats import BrokerStats
 from actors.broker.stored_properties import PropertyWriter
 from actors.broker.tables import BrokerTables
 from actors.broker.turns import Turns
 from actors.descriptors import connections_that_fit
+from actors.live_settings import LiveSettings
 from actors.loop_lag import LoopLag
 from actors.remoting.client import RemotingClient
 from actors.remoting.connection import Connection
@@ -52,6 +52,7 @@ from actors.remoting.headers import RegisterBrokerHeader
 from actors.remoting.hub import RemotingLimits
 from actors.remoting.server import RemotingServer
 from actors.remoting.table import RequestTable
+from actors.settings_requests import SettingsRequests
 from store.clock import Clock
 from store.disk_use import DiskProbe, disk_use
 from store.identity import StoreIdentity
@@ -90,7 +91,7 @@ class BrokerService:
     ) -> None:
         """`probe` tells how full the disks of the store are."""
         self.settings = settings
-        self.live = LiveBroker(settings, clock)
+        self.live = LiveSettings(settings, clock)
         self._probe = probe
         self.address = ""
         self._clock = clock
@@ -330,7 +331,7 @@ class BrokerService:
                 AdminRequests(store, topics, groups, offsets, stats, self._turns.wake),
                 self.cleaning,
                 *self._tool_requests(catch_up),
-                ConfigRequests(self.live),
+                SettingsRequests(self.live, as_properties, by_field),
             )
         )
 

@@ -1,35 +1,27 @@
-"""A broker's settings under RocketMQ's names, as `broker.conf` and mqadmin write them: flat texts.
-
-Where RocketMQ has a setting, its camelCase key stands for it; ours have their own name. Settings of the store
-stand beside those of the broker.
-"""
+"""A broker's settings as flat texts, those of its store beside them (`actors.remoting.settings_text`)."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from typing import Any
 
-from pydantic import AliasChoices, BaseModel
-
 from actors.broker.settings import BrokerSettings
+from actors.remoting.settings_text import changes_by_field, names_by_key, settings_as_texts
 from store.settings import StoreSettings
 
 STORE_KEY = "store"
+_FLUSH_KEY = "flushDiskType"
 _FLUSH = {"sync": "SYNC_FLUSH", "async": "ASYNC_FLUSH"}
-
-
-def rocketmq_key(model: type[BaseModel], name: str) -> str | None:
-    """RocketMQ's key of a setting; None where it has none."""
-    field = model.model_fields[name]
-    if isinstance(field.validation_alias, AliasChoices):
-        return str(field.validation_alias.choices[-1])
-    return field.alias
-
-
-def names_by_key(model: type[BaseModel]) -> dict[str, str]:
-    """The field that each key means, RocketMQ's keys and the fields' own names."""
-    names = {name: name for name in model.model_fields}
-    return names | {key: name for name in names if (key := rocketmq_key(model, name)) is not None}
+# What RocketMQ's exportConfigs and exportMetrics look for and no setting of ours decides.
+_ALWAYS_SO = {
+    "brokerRole": "ASYNC_MASTER",
+    "clientCallbackExecutorThreads": str(os.cpu_count() or 1),
+    "msgTraceTopicName": "RMQ_SYS_TRACE_TOPIC",
+    "slaveReadEnable": "false",
+    "traceTopicEnable": "false",
+    "useTLS": "false",
+}
 
 
 def split_settings(settings: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -46,30 +38,14 @@ def split_settings(settings: Mapping[str, Any]) -> tuple[dict[str, Any], dict[st
 def by_field(settings: Mapping[str, str]) -> tuple[dict[str, Any], list[str]]:
     """Flat texts by key as changes by field (`store.live_settings.with_changes`), and the keys unknown."""
     plain, of_store = split_settings(settings)
-    broker, store = names_by_key(BrokerSettings), names_by_key(StoreSettings)
-    unknown = sorted(plain.keys() - broker.keys())
-    changes: dict[str, Any] = {broker[key]: value for key, value in plain.items() if key in broker}
+    changes, unknown = changes_by_field(BrokerSettings, plain)
     if of_store:
-        changes[STORE_KEY] = {store[key]: value for key, value in of_store.items()}
+        changes[STORE_KEY] = changes_by_field(StoreSettings, of_store)[0]
     return changes, unknown
 
 
 def as_properties(settings: BrokerSettings) -> dict[str, str]:
-    """All settings as texts, sorted by their keys."""
-    values: dict[str, str] = {}
-    for model in (settings, settings.store):
-        for name in type(model).model_fields:
-            value = getattr(model, name)
-            if not isinstance(value, BaseModel):
-                values[rocketmq_key(type(model), name) or name] = _text(name, value)
+    """All settings as texts, sorted by their keys, with what is always so."""
+    values = _ALWAYS_SO | settings_as_texts(settings) | settings_as_texts(settings.store)
+    values[_FLUSH_KEY] = _FLUSH[settings.store.flush]
     return dict(sorted(values.items()))
-
-
-def _text(name: str, value: object) -> str:
-    if value is None:
-        return ""
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, list | tuple):
-        return (";" if isinstance(value, list) else ",").join(map(str, value))  # addresses, and paths
-    return _FLUSH[str(value)] if name == "flush" else str(value)

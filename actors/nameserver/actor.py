@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, cast
 from actors.ray_port import control
 from actors.service_host import Service
 from actors.shell import ActorShell
-from store.live_settings import take_over
 
 if TYPE_CHECKING:
     from actors.nameserver.service import NameserverService
@@ -23,13 +22,15 @@ class Nameserver(ActorShell):
         from actors.nameserver.settings import NameserverSettings
         from store.clock import SystemClock
 
-        return NameserverService(NameserverSettings.model_validate(self._spec["settings"]), SystemClock())
+        service = NameserverService(NameserverSettings.model_validate(self._spec["settings"]), SystemClock())
+        service.live.listeners.append(self.settings_changed)
+        return service
 
     def change_settings(self, settings: Mapping[str, Any]) -> None:
         """Take over settings that are live. Raises ValueError."""
         from actors.nameserver.settings import NameserverSettings
 
-        take_over(self._service.settings, NameserverSettings.model_validate(settings))
+        self._service.live.change(NameserverSettings.model_validate(settings))
 
     def details(self) -> dict[str, Any]:
         """What it knows, counted."""

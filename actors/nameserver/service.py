@@ -3,9 +3,11 @@
 import asyncio
 import zlib
 
+from actors.live_settings import LiveSettings
 from actors.nameserver.kv_config import ORDER_TOPIC_CONFIG, KVConfig
 from actors.nameserver.route_table import BrokerIdentity, RouteTable
 from actors.nameserver.settings import NameserverSettings
+from actors.nameserver.settings_text import as_properties, by_field
 from actors.remoting.bodies import DataVersion, RegisterBrokerBody, encode_kv_table, encode_topic_list
 from actors.remoting.chain import RequestContext
 from actors.remoting.codes import RequestCode, ResponseCode
@@ -29,6 +31,7 @@ from actors.remoting.headers import (
 from actors.remoting.json_fields import load_object
 from actors.remoting.server import RemotingServer
 from actors.remoting.table import Action, Cost, Handler, HeaderType, RequestTable, Resource
+from actors.settings_requests import SettingsRequests
 from store.clock import Clock
 from store.logs import get_logger
 
@@ -43,6 +46,7 @@ class NameserverService:
 
     def __init__(self, settings: NameserverSettings, clock: Clock) -> None:
         self.settings = settings
+        self.live = LiveSettings(settings, clock)
         self.routes = RouteTable(settings.delete_topic_with_broker_registration)
         self.kv_config = KVConfig(settings.data_dir)
         self.server = RemotingServer(self._table(), clock)
@@ -86,6 +90,7 @@ class NameserverService:
     def _table(self) -> RequestTable:
         code, action, topic, cluster = RequestCode, Action, Resource.TOPIC, Resource.CLUSTER
         query, heartbeat, admin = Cost.QUERY, Cost.HEARTBEAT, Cost.ADMIN
+        config = SettingsRequests(self.live, as_properties, by_field)
         rows: tuple[tuple[RequestCode, Handler, HeaderType | None, Resource, Action, Cost], ...] = (
             (code.GET_ROUTEINFO_BY_TOPIC, self._route, GetRouteInfoHeader, topic, action.GET, query),
             (code.GET_BROKER_CLUSTER_INFO, self._cluster_info, None, cluster, action.GET, query),
@@ -124,6 +129,8 @@ class NameserverService:
             (code.GET_KV_CONFIG, self._get_kv, KVKeyHeader, cluster, action.GET, query),
             (code.DELETE_KV_CONFIG, self._delete_kv, KVKeyHeader, cluster, action.UPDATE, admin),
             (code.GET_KVLIST_BY_NAMESPACE, self._kv_list, NamespaceHeader, cluster, action.LIST, query),
+            (code.GET_NAMESRV_CONFIG, config.get, None, cluster, action.GET, query),
+            (code.UPDATE_NAMESRV_CONFIG, config.update, None, cluster, action.UPDATE, admin),
         )
         table = RequestTable()
         for entry, handler, header_type, resource, what, cost in rows:

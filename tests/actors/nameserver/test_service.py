@@ -26,6 +26,7 @@ from actors.remoting.codes import RequestCode
 from actors.remoting.command import RemotingCommand
 from actors.remoting.errors import Refused
 from actors.remoting.headers import RegisterBrokerHeader
+from actors.remoting.properties_text import parse_properties
 from store.clock import Clock, SystemClock
 
 Ask = Callable[..., Awaitable[RemotingCommand]]
@@ -189,3 +190,35 @@ def test_kv_config_outlives_the_nameserver(tmp_path: Path) -> None:
 def test_settings_take_rocketmqs_keys() -> None:
     settings = NameserverSettings.model_validate({"listenPort": 1234, "scanNotActiveBrokerInterval": 7})
     assert (settings.listen_port, settings.scan_interval_ms) == (1234, 7)
+
+
+def test_settings_are_told_and_changed_as_mqadmin_asks() -> None:
+    async def story(service: NameserverService, ask: Ask) -> None:
+        async def settings() -> dict[str, str]:
+            return parse_properties(bytes((await ask(RequestCode.GET_NAMESRV_CONFIG)).body).decode())
+
+        told = await settings()
+        assert told["scanNotActiveBrokerInterval"] == "5000"
+        assert (told["listenPort"], told["orderMessageEnable"], told["data_dir"]) == ("0", "true", "")
+        everything = (await ask(RequestCode.GET_NAMESRV_CONFIG)).body
+        await ask(RequestCode.UPDATE_NAMESRV_CONFIG, body=bytes(everything))
+        assert service.live.version.counter == 0
+
+        await ask(
+            RequestCode.UPDATE_NAMESRV_CONFIG, body=b"scanNotActiveBrokerInterval=70\norderMessageEnable=true"
+        )
+        assert (await settings())["scanNotActiveBrokerInterval"] == "70"
+        assert service.settings.scan_interval_ms == 70
+        assert service.live.version.counter == 1
+        for body, remark in (
+            (b"scanNotActiveBrokerInterval=80\nlistenPort=1", "listen_port: a change needs a restart"),
+            (b"scanNotActiveBrokerInterval=80\nclusterTest=true", "clusterTest is false: always so here"),
+            (b"scanNotActiveBrokerInterval=80\nnoSuchKey=1", "noSuchKey: no such setting here"),
+            (b"scanNotActiveBrokerInterval=0", "greater than or equal to 1"),
+            (b"", "send lines of key=value"),
+        ):
+            with pytest.raises(Refused, match=remark):
+                await ask(RequestCode.UPDATE_NAMESRV_CONFIG, body=body)
+        assert (await settings())["scanNotActiveBrokerInterval"] == "70"
+
+    with_nameserver(story)

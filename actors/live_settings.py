@@ -1,12 +1,12 @@
-"""The settings of a broker that runs: changed in place, by the driver or by an administrator."""
+"""The settings of a service that runs: changed in place, by the driver or by an administrator."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Generic, TypeVar
 
 from pydantic import BaseModel
 
-from actors.broker.settings import BrokerSettings
 from store.clock import Clock
 from store.live_settings import Difference, take_over
 from store.logs import get_logger
@@ -14,11 +14,13 @@ from store.metadata import DataVersion
 
 _log = get_logger(__name__)
 
+Settings = TypeVar("Settings", bound=BaseModel)
 
-class LiveBroker:
-    """One broker's settings, their version, and who wants to know of changes."""
 
-    def __init__(self, settings: BrokerSettings, clock: Clock) -> None:
+class LiveSettings(Generic[Settings]):
+    """One service's settings, their version, and who wants to know of changes."""
+
+    def __init__(self, settings: Settings, clock: Clock) -> None:
         self.settings = settings
         self.version = DataVersion()
         self.listeners: list[Callable[[list[Difference]], None]] = []
