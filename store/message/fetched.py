@@ -12,12 +12,13 @@ from store.message.compression import plain_body
 from store.message.crc import crc32
 from store.message.hosts import unpack_host
 from store.message.message import MessageExt
-from store.message.properties import decode_properties
+from store.message.properties import MessageConst, decode_properties
 from store.message.record import BODY, MIN_RECORD_BYTES, decode_record, topic_field
 from store.message.sys_flag import COMPRESSED, HOST_BITS
 
 _HEADER = Struct(">iiiiiqqiq8sq8siqi")
 _SHORT = Struct(">h")
+_UNIQ_KEY = MessageConst.UNIQ_KEY
 _UNUSUAL = HOST_BITS | COMPRESSED
 
 
@@ -42,6 +43,19 @@ class FetchedMessage(MessageExt):
     @properties.setter
     def properties(self, properties: dict[str, str]) -> None:
         self.decoded_properties = properties
+
+    @property
+    def uniq_key(self) -> str | None:
+        """The id that the producer gave the message."""
+        # Without the detour over `properties`: consumers ask for ids and keys of every message.
+        found = self.decoded_properties
+        return (self.properties if found is None else found).get(_UNIQ_KEY)
+
+    @property
+    def msg_id(self) -> str:
+        """The producer's id of the message, or the broker's where the producer gave none."""
+        found = self.decoded_properties
+        return (self.properties if found is None else found).get(_UNIQ_KEY) or self.offset_msg_id
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, MessageExt):
