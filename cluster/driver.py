@@ -282,7 +282,7 @@ class Driver:
                         "yellow",
                     )
         if failed:
-            raise LaunchFailed("\n".join(failed))
+            raise LaunchFailed("\n".join([*failed, "`raymq logs` shows what they told before"]))
 
     def _see_that_all_serve(self, specs: Sequence[ActorSpec]) -> None:
         with self.report.working("asking every actor over its socket"):
