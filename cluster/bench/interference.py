@@ -1,9 +1,9 @@
 """interference: one message after the other, while something else goes on that has made brokers stand still.
 
-One after the other, each on a broker that has just been started, so that none of its files are mapped: a
-cold backlog is pulled; the offsets of thousands of queues are saved; cold files are searched by key and time;
-a thousand connections come and go; one peer never reads; a log file rolls and one is deleted. Each is
-compared with the same broker before it.
+One after the other: a cold backlog is pulled; cold files are searched by key and time, both on a broker that
+has just been started, so that none of its files are mapped; the offsets of thousands of queues are saved; a
+thousand connections come and go; one peer never reads; a log file rolls and one is deleted. Each is compared
+with the same broker before it.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 from actors.loop_lag import longest_us, percentile_us
 from cluster.bench.broker import SOURCE_ROOT, BenchCluster, bench_root, running
+from cluster.bench.disturbances import ROLL_BYTES_PER_S
 from cluster.bench.messages import MessagePool
 from cluster.bench.options import BenchFailed, BenchOptions
 from cluster.bench.result import BenchResult, Run, percentile
@@ -64,17 +65,17 @@ def run(options: BenchOptions) -> list[BenchResult]:
         with running(root, options.flush, settings) as cluster:
             fill(cluster.nameservers, COLD_TOPIC, pool, rounds)
             cluster.stop()
-        for phase in (
-            Phase("backlog", 0),
+        others = (
             Phase("offsets", options.queues),
-            Phase("queries", rows),
             Phase("connections", CONNECTIONS),
             Phase("unread", 0),
             Phase("roll", 0),
-        ):
-            options.progress(f"interference: {phase.name}")
+        )
+        for phases in ((Phase("backlog", 0),), (Phase("queries", rows),), others):
             with running(root, options.flush, settings) as cluster:
-                results.append(_measure(phase, cluster, options, file_bytes))
+                for phase in phases:
+                    options.progress(f"interference: {phase.name}")
+                    results.append(_measure(phase, cluster, options, file_bytes))
                 cluster.stop()
     return results
 
@@ -86,6 +87,8 @@ def _measure(phase: Phase, cluster: BenchCluster, options: BenchOptions, file_by
         make_topic(cluster.nameservers, "bench", 4)
         make_topic(cluster.nameservers, "disturbance", max(phase.number, 8) if phase.name == "offsets" else 8)
         address = admin.route("bench").addresses[BROKER][0]
+        if phase.name == "roll":
+            _approach_the_next_file(admin, producer, file_bytes)
         _send(admin, producer, options, options.warm_up_s)
         quiet = _send(admin, producer, options, options.seconds / 2)
         if phase.name == "roll":
@@ -134,6 +137,13 @@ def _parameters(quiet: Latencies, disturbed: Latencies, outcome: Mapping[str, fl
         **outcome,
     }
     return {name: float(f"{value:.4g}") if value < 1000 else round(value) for name, value in figures.items()}
+
+
+def _approach_the_next_file(admin: Admin, producer: Producer, file_bytes: int) -> None:
+    """Fill the log's last file up, until a second of the disturbance makes it roll."""
+    body = os.urandom(MIB)
+    for _ in range((_to_the_next_file(admin, file_bytes) - ROLL_BYTES_PER_S) // MIB):
+        producer.send("disturbance", body)
 
 
 def _to_the_next_file(admin: Admin, file_bytes: int) -> int:
