@@ -80,6 +80,7 @@ def command(
 def _run(name: str, options: BenchOptions, as_json: bool) -> int:
     """Run and print; progress goes to standard error, so that standard output is the result alone."""
     import logging
+    import signal
     import sys
     from dataclasses import replace
 
@@ -94,6 +95,8 @@ def _run(name: str, options: BenchOptions, as_json: bool) -> int:
     tell_events(logging.StreamHandler(sys.stderr), logging.WARNING)
     console, errors = Console(), Console(stderr=True)
     everything = []
+    # A broker in a session of its own would outlive a bench that `timeout` ends.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         with errors.status("starting") as status:
             for each, results in run_named(name, replace(options, progress=status.update)):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -75,4 +76,16 @@ def test_a_broker_that_does_not_start_is_told_with_its_log(tmp_path: Path) -> No
     given = BenchOptions(flush="never", directory=tmp_path)
     with pytest.raises(BenchFailed, match="invalid choice: 'never'"), bench_cluster(given):
         pass
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_bench_that_is_ended_leaves_nothing(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "cluster.cli.main", "bench", "send-one", "--directory", str(tmp_path)]
+    with subprocess.Popen(command, cwd=REPO, stderr=subprocess.PIPE, text=True) as bench:
+        while not list(tmp_path.glob("raymq-bench-*/broker.log")):
+            assert bench.poll() is None
+            time.sleep(0.05)
+        bench.terminate()
+        assert "nothing is left running" in bench.communicate(timeout=60)[1]
+    assert bench.returncode == 130
     assert list(tmp_path.iterdir()) == []
