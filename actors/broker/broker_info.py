@@ -107,8 +107,8 @@ class BrokerInfo:
     def _consume_queue(self, header: ConsumeQueueHeader) -> ConsumeQueueUnits:
         parts, topic, queue_id = self._parts, header.topic, header.queue_id
         first, end = parts.store.min_offset(topic, queue_id), parts.store.max_offset(topic, queue_id)
-        wanted: frozenset[int] | None = None
         answer = ConsumeQueueUnits(first, end)
+        takes: Callable[[int], bool] | None = None
         if header.consumer_group:
             group = parts.clients.group(header.consumer_group)
             subscription = group.subscriptions.get(topic) if group is not None else None
@@ -116,6 +116,7 @@ class BrokerInfo:
                 raise Refused(ResponseCode.SYSTEM_ERROR, f"{header.consumer_group}@{topic} is not online!")
             answer.subscription = subscription_data(subscription)
             wanted = tags_codes_of(subscription.expression)
+            takes = (lambda tags: True) if wanted is None else wanted.__contains__
         units = parts.store.units(topic, queue_id, header.index, min(header.count, UNITS_MAX))
         if not units:
             raise Refused(
@@ -123,7 +124,7 @@ class BrokerInfo:
             )
         answer.units = [
             ConsumeQueueData(
-                unit.physical_offset, unit.size, unit.tags_code, wanted is None or unit.tags_code in wanted
+                unit.physical_offset, unit.size, unit.tags_code, takes is not None and takes(unit.tags_code)
             )
             for unit in units
         ]

@@ -6,14 +6,23 @@ from actors.broker.clients import Clients, ConsumerHeartbeat, Subscription
 from actors.broker.groups import Groups
 from actors.broker.offsets import ConsumerOffsets
 from actors.broker.rebalancer_link import RebalancerLink
+from actors.broker.subscriptions import require_tag_type
 from actors.broker.topics import Topics
 from actors.remoting.chain import RequestContext
 from actors.remoting.codes import RequestCode, ResponseCode
 from actors.remoting.command import RemotingCommand
 from actors.remoting.connection import Connection
 from actors.remoting.errors import Refused, RemotingError
-from actors.remoting.groups import ConsumerData, GroupMembers, HeartbeatData, SyncGroupReply, SyncGroupRequest
+from actors.remoting.groups import (
+    ConsumerData,
+    GroupMembers,
+    HeartbeatData,
+    SubscriptionData,
+    SyncGroupReply,
+    SyncGroupRequest,
+)
 from actors.remoting.headers import ConsumerGroupHeader, UnregisterClientHeader
+from actors.remoting.json_fields import get_object, load_object
 from store.message.validate import RETRY_TOPIC_PREFIX
 
 _WATCHED = "clients_watch_close"
@@ -57,6 +66,13 @@ class ClientRequests:
             self._heard_consumer(consumer, heartbeat.client_id, connection)
         if heartbeat.consumers and self._rebalancers.is_used:
             self._rebalancers.forward_heartbeat(heartbeat, connection)
+        return RemotingCommand.response()
+
+    def check(self, context: RequestContext) -> RemotingCommand:
+        """CHECK_CLIENT_CONFIG: a consumer asks, before it starts, whether its filter can be had."""
+        wanted = get_object(load_object(context.command.body, "client configuration"), "subscriptionData")
+        if wanted:
+            require_tag_type(SubscriptionData.from_json(wanted).expression_type)
         return RemotingCommand.response()
 
     def unregister(self, context: RequestContext) -> RemotingCommand:

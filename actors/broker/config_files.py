@@ -26,6 +26,7 @@ OFFSETS = "consumerOffset.json"
 DELAYS = "delayOffset.json"
 FILTERS = "consumerFilter.json"
 GENERATIONS = "raymqGenerations.json"
+REQUEST_MODES = "messageRequestMode.json"
 
 
 @dataclass(slots=True)

@@ -8,13 +8,14 @@ out together.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from actors.remoting.client import RemotingClient
 from actors.remoting.codes import RequestCode, ResponseCode
 from actors.remoting.command import RemotingCommand
 from actors.remoting.connection import Connection
-from actors.remoting.errors import RemotingError
+from actors.remoting.errors import Refused, RemotingError
+from actors.remoting.routes import decode_kv_table
 from store.logs import get_logger
 
 _log = get_logger(__name__)
@@ -35,14 +36,16 @@ class Registration:
         interval_ms: int,
         identity: Callable[[], dict[str, str]],
         body: Callable[[], bytes],
+        on_ordered: Callable[[Iterable[str]], None],
     ) -> None:
         """`identity` gives the header's fields (names and addresses), `body` the RegisterBrokerBody at this
-        moment.
+        moment; `on_ordered` is told the topics that a nameserver's order configuration names.
         """
         self._client = client
         self._interval_ms = interval_ms
         self._identity = identity
         self._body = body
+        self._on_ordered = on_ordered
         self._changed = {address: asyncio.Event() for address in nameservers}
         self._tasks: list[asyncio.Task[None]] = []
         self._failing: set[str] = set()
@@ -98,8 +101,12 @@ class Registration:
     async def _tell(self, address: str, command: RemotingCommand, timeout_ms: int) -> None:
         try:
             answer = await self._client.invoke(address, command, timeout_ms)
-            problem = None if answer.code == ResponseCode.SUCCESS else f"code {answer.code}: {answer.remark}"
-        except RemotingError as error:
+            if answer.code == ResponseCode.SUCCESS:
+                self._on_ordered(decode_kv_table(answer.body))
+                problem = None
+            else:
+                problem = f"code {answer.code}: {answer.remark}"
+        except (RemotingError, Refused) as error:
             problem = str(error)
         if problem is not None and address not in self._failing:
             self._failing.add(address)

@@ -15,7 +15,9 @@ from actors.broker.progress_requests import ProgressRequests
 from actors.broker.pull import Puller
 from actors.broker.queue_locks import QueueLocks
 from actors.broker.queues import QueueQueries
+from actors.broker.replica_requests import ReplicaRequests
 from actors.broker.replies import Replies
+from actors.broker.request_modes import RequestModes
 from actors.broker.send import Sender
 from actors.broker.send_back import SendBack
 from actors.broker.settings import BrokerSettings
@@ -45,6 +47,8 @@ class Handlers:
     offset_admin: OffsetAdmin
     client_admin: ClientAdmin
     info: BrokerInfo
+    modes: RequestModes
+    replicas: ReplicaRequests
     config: SettingsRequests[BrokerSettings]
 
 
@@ -60,6 +64,8 @@ def request_table(handlers: Handlers) -> RequestTable:
         *_progress(handlers),
         *_members(handlers.client_admin),
         *_about(handlers.info),
+        *_modes(handlers.modes),
+        *_replicas(handlers.replicas),
         *_config(handlers.config),
     )
     for code, handler, header_type, resource, action, cost in rows:
@@ -137,6 +143,7 @@ def _groups(handlers: Handlers) -> tuple[Row, ...]:
         (code.GET_CONSUMER_LIST_BY_GROUP, clients.members, headers.ConsumerGroupHeader, group, sub, client),
         (code.LOCK_BATCH_MQ, handlers.locks.lock_batch, None, group, sub, client),
         (code.UNLOCK_BATCH_MQ, handlers.locks.unlock_batch, None, group, sub, client),
+        (code.CHECK_CLIENT_CONFIG, clients.check, None, none, Action.NONE, client),
         (code.HEART_BEAT, clients.heartbeat, None, none, Action.NONE, Cost.HEARTBEAT),
         (
             code.UNREGISTER_CLIENT,
@@ -224,6 +231,25 @@ def _cleaning(cleaning: Cleaning) -> tuple[Row, ...]:
         (code.DELETE_EXPIRED_COMMITLOG, cleaning.delete_expired, None, cluster, delete, cost),
         (code.CLEAN_EXPIRED_CONSUMEQUEUE, cleaning.clean_expired, None, cluster, delete, cost),
         (code.CLEAN_UNUSED_TOPIC, cleaning.clean_unused, None, cluster, delete, cost),
+    )
+
+
+def _modes(modes: RequestModes) -> tuple[Row, ...]:
+    code, group, cost = RequestCode, Resource.GROUP, Cost.ADMIN
+    return (
+        (code.SET_MESSAGE_REQUEST_MODE, modes.set, None, group, Action.UPDATE, cost),
+        (code.GET_ALL_MESSAGE_REQUEST_MODE, modes.all, None, group, Action.LIST, cost),
+    )
+
+
+def _replicas(replicas: ReplicaRequests) -> tuple[Row, ...]:
+    code, cluster, cost = RequestCode, Resource.CLUSTER, Cost.ADMIN
+    flushed = admin_headers.MasterFlushOffsetHeader
+    return (
+        (code.GET_ALL_CONSUMER_OFFSET, replicas.consumer_offsets, None, cluster, Action.GET, cost),
+        (code.GET_ALL_DELAY_OFFSET, replicas.delay_offsets, None, cluster, Action.GET, cost),
+        (code.GET_BROKER_HA_STATUS, replicas.ha_status, None, cluster, Action.GET, cost),
+        (code.RESET_MASTER_FLUSH_OFFSET, replicas.reset_flush_offset, flushed, cluster, Action.UPDATE, cost),
     )
 
 

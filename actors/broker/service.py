@@ -32,6 +32,7 @@ from actors.broker.queues import QueueQueries
 from actors.broker.reads import Reads
 from actors.broker.rebalancer_link import RebalancerLink
 from actors.broker.registration import Registration
+from actors.broker.replica_requests import ReplicaRequests
 from actors.broker.replies import Replies
 from actors.broker.requests import Handlers, add_group_changed, request_table
 from actors.broker.reserved_port import ReservedPort
@@ -331,6 +332,8 @@ class BrokerService:
                 AdminRequests(store, topics, groups, offsets, stats, self._turns.wake),
                 self.cleaning,
                 *self._tool_requests(catch_up),
+                tables.request_modes,
+                ReplicaRequests(store, tables),
                 SettingsRequests(self.live, as_properties, by_field),
             )
         )
@@ -395,6 +398,7 @@ class BrokerService:
                 settings.broker_name, self.address, settings.cluster_name, settings.broker_id
             ).to_ext(),
             tables.register_body,
+            tables.topics.order,
         )
         tables.adopt_queues(self._store)
         self.live.listeners.append(lambda changes: self._registration.changed())

@@ -6,10 +6,20 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
-from actors.broker.config_files import DELAYS, FILTERS, GENERATIONS, GROUPS, OFFSETS, TOPICS, ConfigFiles
+from actors.broker.config_files import (
+    DELAYS,
+    FILTERS,
+    GENERATIONS,
+    GROUPS,
+    OFFSETS,
+    REQUEST_MODES,
+    TOPICS,
+    ConfigFiles,
+)
 from actors.broker.delays import Delays
 from actors.broker.groups import Groups
 from actors.broker.offsets import ConsumerOffsets
+from actors.broker.request_modes import RequestModes
 from actors.broker.settings import BrokerSettings
 from actors.broker.topics import Topics
 from actors.remoting.routes import DataVersion, RegisterBrokerBody
@@ -20,6 +30,7 @@ from store.metadata import (
     ConsumerFilterTable,
     ConsumerOffsetTable,
     DelayOffsetTable,
+    MessageRequestModeTable,
     SubscriptionGroupTable,
     TopicConfigTable,
 )
@@ -60,7 +71,12 @@ class BrokerTables:
         delay_table = files.load(DELAYS, partial(DelayOffsetTable.from_json, clock=clock))
         self.delays = Delays(store, clock, delay_table)
         self._filters = files.load(FILTERS, ConsumerFilterTable.from_json)
+        mode_table = files.load(REQUEST_MODES, MessageRequestModeTable.from_json)
+        self.request_modes = RequestModes(
+            self.topics, self.groups, mode_table, lambda: files.changed(REQUEST_MODES)
+        )
         files.keep(DELAYS, delay_table.to_json)
+        files.keep(REQUEST_MODES, mode_table.to_json)
         files.keep(FILTERS, self._filters.to_json)
         files.changed(TOPICS)
         files.changed(GROUPS)
@@ -108,14 +124,22 @@ class BrokerTables:
 
     def _group_changed(self, group: str) -> None:
         self._files.changed(GROUPS)
-        if group not in self.groups.table.groups and self._filters.remove_group(group):
+        if group in self.groups.table.groups:
+            return
+        self.request_modes.forget_group(group)
+        if self._filters.remove_group(group):
             self._files.changed(FILTERS)
 
     def _topic_changed(self, topic: str) -> None:
         self._files.changed(TOPICS)
-        if self.topics.find(topic) is None and self._filters.remove_topic(topic):
-            self._files.changed(FILTERS)
+        if topic and self.topics.find(topic) is None:
+            self._topic_gone(topic)
         self._on_topics_changed()
+
+    def _topic_gone(self, topic: str) -> None:
+        self.request_modes.forget_topic(topic)
+        if self._filters.remove_topic(topic):
+            self._files.changed(FILTERS)
 
     def _generation_pieces(self) -> Iterator[bytes]:
         return table_pieces({}, "generations", self.offsets.generations)

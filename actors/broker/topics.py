@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -186,6 +186,13 @@ class Topics:
         if old is not None:
             topic = replace(topic, attributes={**old.attributes, **topic.attributes})
         self._put(topic)
+
+    def order(self, names: Iterable[str]) -> None:
+        """Note, as RocketMQ does, which topics a nameserver's order configuration names."""
+        for name in names:
+            topic = self.find(name)
+            if topic is not None and not topic.order:
+                self._put(replace(topic, order=True))
 
     def delete(self, name: str) -> None:
         """Forget the topic. Raises `Refused` for the broker's own."""

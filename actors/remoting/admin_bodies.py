@@ -405,12 +405,12 @@ class BrokerStatsData:
 
 @dataclass(slots=True)
 class ConsumeQueueData(Flat):
-    """One unit of a consume queue; `eval`: whether the group's filter takes it."""
+    """One unit of a consume queue; `eval`: whether the filter of the group that was named takes it."""
 
     physic_offset: int = 0
     physic_size: int = 0
     tags_code: int = 0
-    eval: bool = True
+    eval: bool = False
 
 
 @dataclass(slots=True)

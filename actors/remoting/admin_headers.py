@@ -106,6 +106,13 @@ class BrokerConsumeStatsHeader(Header):
 
 
 @dataclass(slots=True)
+class MasterFlushOffsetHeader(Header):
+    """RESET_MASTER_FLUSH_OFFSET 908."""
+
+    master_flush_offset: int
+
+
+@dataclass(slots=True)
 class DeleteGroupHeader(Header):
     """DELETE_SUBSCRIPTIONGROUP 207."""
 

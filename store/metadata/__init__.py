@@ -1,10 +1,12 @@
-"""What a broker keeps in `config/*.json`, in RocketMQ's shape: topics, groups, offsets, delays, filters."""
+"""What a broker keeps in `config/*.json`, in RocketMQ's shape: topics, groups, offsets, delays, filters,
+modes."""
 
 from store.metadata.consumer_filters import ConsumerFilterData, ConsumerFilterTable
 from store.metadata.consumer_offsets import ConsumerOffsetTable
 from store.metadata.data_version import DataVersion
 from store.metadata.delay_offsets import DelayOffsetTable
 from store.metadata.json_file import JsonConfigFile
+from store.metadata.request_modes import MessageRequestMode, MessageRequestModeTable
 from store.metadata.subscription_groups import SubscriptionGroupConfig, SubscriptionGroupTable
 from store.metadata.topics import TopicConfig, TopicConfigTable
 
@@ -15,6 +17,8 @@ __all__ = [
     "DataVersion",
     "DelayOffsetTable",
     "JsonConfigFile",
+    "MessageRequestMode",
+    "MessageRequestModeTable",
     "SubscriptionGroupConfig",
     "SubscriptionGroupTable",
     "TopicConfig",

@@ -7,6 +7,7 @@ import os
 import socket
 from pathlib import Path
 
+import orjson
 import pytest
 
 from actors.broker.service import BrokerService
@@ -101,6 +102,34 @@ def test_nameservers_know_the_topics_as_they_come_and_the_broker_as_it_goes(tmp_
         assert (await route("T")).code == ResponseCode.TOPIC_NOT_EXIST
         await peer.client.close()
         await nameserver.stop()
+
+    run(story)
+
+
+def test_topics_of_the_order_configuration_become_ordered(tmp_path: Path) -> None:
+    async def story() -> None:
+        nameserver = NameserverService(NameserverSettings.model_validate({"listen_port": 0}), SystemClock())
+        await nameserver.start()
+        nameserver.kv_config.put("ORDER_TOPIC_CONFIG", "T", "broker-a:4")
+        broker = BrokerService(settings_of(tmp_path, nameservers=nameserver.address), SystemClock())
+        await broker.start()
+        peer = Peer(broker)
+
+        async def is_ordered(topic: str) -> bool:
+            answer = await peer.ask(RequestCode.GET_TOPIC_CONFIG, {"topic": topic})
+            return bool(orjson.loads(answer.body)["order"])
+
+        try:
+            for topic in ("T", "U"):
+                await peer.send(topic)
+            async with asyncio.timeout(5):
+                while not await is_ordered("T"):  # noqa: ASYNC110 - the broker tells nobody
+                    await asyncio.sleep(0.005)
+            assert not await is_ordered("U")
+        finally:
+            await peer.client.close()
+            await broker.stop()
+            await nameserver.stop()
 
     run(story)
 

@@ -303,6 +303,7 @@ def test_the_units_of_a_queue_are_shown_with_what_a_group_takes_of_them(tmp_path
             each.commit_log_offset for each in messages[1:4]
         ]
         assert [unit.tags_code for unit in told.units] == [tags_code(tag) for tag in "bab"]
+        assert not any(unit.eval for unit in told.units)  # RocketMQ's word where no group is named
         await peer.heartbeat("client-1", "CG", T="a")
         header.consumer_group = "CG"
         answer = await peer.ask(RequestCode.QUERY_CONSUME_QUEUE, header.to_ext())

@@ -1,0 +1,64 @@
+"""What slaves and haStatus ask of a master; what clients ask before they start."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import orjson
+import pytest
+
+from actors.remoting.admin_headers import MasterFlushOffsetHeader
+from actors.remoting.codes import RequestCode, ResponseCode
+from actors.remoting.headers import UpdateConsumerOffsetHeader
+from tests.actors.broker.brokers import Peer, settings_of, with_broker
+
+
+def test_a_master_gives_its_offsets(tmp_path: Path) -> None:
+    async def story(peer: Peer) -> None:
+        await peer.send("T")
+        commit = UpdateConsumerOffsetHeader("CG", "T", 0, 1)
+        await peer.ask(RequestCode.UPDATE_CONSUMER_OFFSET, commit.to_ext())
+        offsets = orjson.loads((await peer.ask(RequestCode.GET_ALL_CONSUMER_OFFSET)).body)
+        assert offsets["offsetTable"] == {"T@CG": {"0": 1}}
+        assert "dataVersion" in offsets
+        delays = orjson.loads((await peer.ask(RequestCode.GET_ALL_DELAY_OFFSET)).body)
+        assert delays.keys() == {"offsetTable", "dataVersion"}
+
+    with_broker(story, settings_of(tmp_path))
+
+
+def test_a_master_without_slaves_says_so(tmp_path: Path) -> None:
+    async def story(peer: Peer) -> None:
+        await peer.send("T")
+        told = orjson.loads((await peer.ask(RequestCode.GET_BROKER_HA_STATUS)).body)
+        written = peer.broker.describe()["written"]
+        assert (told["master"], told["masterCommitLogMaxOffset"]) == (True, written)
+        assert (told["haConnectionInfo"], told["inSyncSlaveNums"]) == ([], 0)
+        header = MasterFlushOffsetHeader(0).to_ext()
+        assert (await peer.ask(RequestCode.RESET_MASTER_FLUSH_OFFSET, header)).code == ResponseCode.SUCCESS
+        refused = await peer.ask(RequestCode.RESET_MASTER_FLUSH_OFFSET)
+        assert "masterFlushOffset" in refused.remark
+        assert peer.broker.describe()["written"] == written
+
+    with_broker(story, settings_of(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("subscription", "code"),
+    [
+        ({"topic": "T", "subString": "a", "expressionType": "TAG"}, ResponseCode.SUCCESS),
+        ({"topic": "T", "subString": "a > 1", "expressionType": "SQL92"}, ResponseCode.SYSTEM_ERROR),
+        (None, ResponseCode.SUCCESS),
+    ],
+)
+def test_a_consumer_learns_whether_its_filter_can_be_had(
+    tmp_path: Path, subscription: object, code: ResponseCode
+) -> None:
+    async def story(peer: Peer) -> None:
+        body = orjson.dumps({"clientId": "c", "group": "CG", "subscriptionData": subscription})
+        answer = await peer.ask(RequestCode.CHECK_CLIENT_CONFIG, body=body)
+        assert answer.code == code, answer.remark
+        if code != ResponseCode.SUCCESS:
+            assert "SQL92 is not supported by this broker" in answer.remark
+
+    with_broker(story, settings_of(tmp_path))
