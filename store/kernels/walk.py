@@ -123,8 +123,9 @@ def check_record_at(buffer: Bytes, position: int, limit: int, base: int, check_c
     size = record_size(buffer, position, limit)
     if size <= 0:
         return size
-    body, body_length, topic, topic_length, _, _ = record_parts(buffer, position, size)
-    if body_length < 0:
+    body, body_length, topic, topic_length, _, properties_length = record_parts(buffer, position, size)
+    # A lost page leaves zeros: properties end with a separator, or with text at least.
+    if body_length < 0 or (properties_length > 0 and buffer[position + size - 1] == 0):
         return BAD_PARTS
     if not is_topic(buffer, topic, topic_length):
         return BAD_TOPIC
@@ -175,6 +176,13 @@ def plain_check_record_at(buffer: Any, position: int, limit: int, base: int, che
     if check.verdict == RecordVerdict.DAMAGED:
         return BAD_PARTS
     own_place = int.from_bytes(view[position + 28 : position + 36], "big", signed=True)
-    topic = decode_record(view, position, check_crc=False).topic
+    message = decode_record(view, position, check_crc=False)
+    topic = message.topic
     is_name = bool(topic.strip(".")) and min(topic) > " " and "/" not in topic
-    return check.size_bytes if own_place == base + position and is_name else BAD_PARTS
+    end = position + check.size_bytes
+    hosts = sum(12 for bit in (0x10, 0x20) if message.sys_flag & bit)
+    width = 1 if view[position + 7] == _V1 & 0xFF else 2
+    name = position + 88 + hosts + len(message.body)
+    properties = name + width + int.from_bytes(view[name : name + width], "big") + 2
+    is_torn = end > properties and view[end - 1] == 0
+    return check.size_bytes if own_place == base + position and is_name and not is_torn else BAD_PARTS
