@@ -291,14 +291,13 @@ def _clear_buckets(groups: Numbers, group_count: int, buckets: NDArray[np.int32]
 def _fault(
     buffer: Bytes,
     position: int,
+    size: int,
     base: int,
     check_crc: bool,
-    body: int,
-    body_length: int,
-    topic: int,
-    topic_length: int,
+    parts: tuple[int, int, int, int, int, int],
 ) -> int:
-    if body_length < 0:
+    body, body_length, topic, topic_length, _, properties_length = parts
+    if body_length < 0 or (check_crc and properties_length > 0 and buffer[position + size - 1] == 0):
         return BAD_PARTS
     if not check_crc:
         return 0
@@ -339,8 +338,8 @@ def dispatch_records(
             status = size
             break
         parts = record_parts(buffer, position, size)
-        body, body_length, topic, topic_length, properties, properties_length = parts
-        fault = _fault(buffer, position, base, check_crc, body, body_length, topic, topic_length)
+        topic, topic_length, properties, properties_length = parts[2:]
+        fault = _fault(buffer, position, size, base, check_crc, parts)
         if fault < 0:
             status = fault
             break
