@@ -1,6 +1,6 @@
 """Appending: records get their place, queue offset and time, and go into the log (all of it or nothing)."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass
 
 from store.clock import Clock
@@ -65,6 +65,7 @@ class Appender:
         self.store_host = _DEFAULT_HOST.packed
         self._undispatched = undispatched
         self._assigned_is_known = True
+        self.awaited_queues: Container[tuple[str, int]] = ()
 
     def append(self, draft: RecordDraft) -> AppendResult:
         """One message. Raises StoreError, MessageIllegal."""
@@ -92,6 +93,7 @@ class Appender:
             queue.assigned_offset = queue_offset + 1
         else:
             queue_offset = 0
+        self._note_awaited(draft.topic, draft.queue_id)
         return AppendResult(position, queue_offset, size_bytes, timestamp)
 
     def append_batch(self, draft: RecordDraft, batch: Buffer) -> AppendResult:
@@ -110,6 +112,7 @@ class Appender:
         )
         self._write(position, encoded.records)
         queue.assigned_offset += count
+        self._note_awaited(draft.topic, draft.queue_id)
         return AppendResult(position, queue_offset, size_bytes, timestamp, count, encoded.positions.tolist())
 
     def append_records(
@@ -138,6 +141,7 @@ class Appender:
             raise MessageIllegal("no record: send at least one")
         self._write(position, records)
         queue.assigned_offset += count
+        self._note_awaited(topic, queue_id)
         return AppendResult(position, queue_offset, size_bytes, timestamp, count)
 
     def append_raw(self, offset: int, data: Buffer) -> None:
@@ -146,7 +150,12 @@ class Appender:
             self._log.append_raw(offset, data)
         except OSError as error:
             raise self._no_space(error) from error
+        self._positions.awaited = self._positions.written
         self.forget_assigned()
+
+    def _note_awaited(self, topic: str, queue_id: int) -> None:
+        if (topic, queue_id) in self.awaited_queues:
+            self._positions.awaited = self._positions.written
 
     def _reserve(self, size_bytes: int) -> int:
         try:

@@ -1,6 +1,6 @@
 """MessageStore: the whole of one broker's store, behind one face. One thread owns it (design law 4)."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from pathlib import Path
 
 from store.appender import Appender, AppendResult
@@ -222,6 +222,10 @@ class MessageStore:
         if self._failure is not None:
             return StoreError(self._failure.reason, self._failure.path, self._failure.position)
         return StoreError(self.write_refusal or "", self.root)
+
+    def await_messages(self, queues: Container[tuple[str, int]]) -> None:
+        """Note in `positions.awaited` what is appended to any of these queues, (topic, queue id)."""
+        self._appender.awaited_queues = queues
 
     def truncate_to(self, offset: int) -> None:
         """Drop the log from `offset` (a record's beginning) on, and all that was derived from it."""

@@ -28,13 +28,25 @@ class Positions:
     agree.
     """
 
-    __slots__ = ("_confirm", "_order", "_replicated", "_waiters", "dispatched", "flushed", "min", "written")
+    __slots__ = (
+        "_confirm",
+        "_order",
+        "_replicated",
+        "_waiters",
+        "awaited",
+        "dispatched",
+        "flushed",
+        "min",
+        "written",
+    )
 
     def __init__(self, confirm: Literal["sync", "async"] = "sync") -> None:
         self.min = 0
         self.written = 0
         self.flushed = 0
         self.dispatched = 0
+        self.awaited = 0
+        """The end of the last message that a reader was already waiting for when it was written."""
         self._confirm = confirm
         self._replicated: Callable[[], int] | None = None
         self._waiters: list[_Waiter] = []
@@ -60,6 +72,7 @@ class Positions:
         self.written = min(self.written, offset)
         self.flushed = min(self.flushed, offset)
         self.dispatched = min(self.dispatched, offset)
+        self.awaited = min(self.awaited, offset)
 
     def on_confirmed(self, offset: int, callback: Callback) -> None:
         """Call back, in a later `run_callbacks`, when `confirmed` has reached `offset`."""

@@ -7,7 +7,7 @@ heap knows when the next deadlines come. Nothing here knows sockets; who holds a
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Collection, Hashable
+from collections.abc import Callable, Collection, Container, Hashable
 from typing import TypeVar
 
 from actors.remoting.codes import ResponseCode
@@ -69,6 +69,11 @@ class HeldPulls:
 
     def __len__(self) -> int:
         return self._held
+
+    @property
+    def queues(self) -> Container[tuple[str, int]]:
+        """The queues that pulls wait for, (topic, queue id), as they are at any time."""
+        return self._by_queue
 
     @property
     def next_deadline_ns(self) -> int | None:

@@ -2,7 +2,8 @@
 
 The flusher gets what is written; the store dispatches what is confirmed and calls back those who wait for it;
 pulls that waited for the messages are answered. Dispatch costs a write for each queue, however few messages
-it brings, so while nobody waits for messages several turns share one; whoever reads calls `catch_up` first.
+it brings, so while nobody waits for these messages several turns share one; whoever reads calls `catch_up`
+first.
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ class Turns:
         self._store = store
         self._flusher = flusher
         self._held = held
+        store.await_messages(held.queues)
         self._clock = clock
         self._request_tick = request_tick
         self._hold_timer: asyncio.TimerHandle | None = None
@@ -54,12 +56,12 @@ class Turns:
         self._resumed = 0
         if self._woken:
             self._resume_woken()
+        if len(self._held):
+            self._arm_hold_timer()
         if self._may_dispatch_later():
             self._store.tick(dispatch=False)
             return
         self._dispatch()
-        if len(self._held):
-            self._arm_hold_timer()
         if self._store.has_more_to_dispatch:
             self._request_tick()
 
@@ -81,7 +83,7 @@ class Turns:
     def _may_dispatch_later(self) -> bool:
         positions = self._store.positions
         behind_bytes = positions.confirmed - positions.dispatched
-        if not 0 < behind_bytes < DISPATCH_LATER_BYTES or len(self._held):
+        if not 0 < behind_bytes < DISPATCH_LATER_BYTES or positions.awaited > positions.dispatched:
             return False
         now_ns = self._clock.monotonic_ns()
         if now_ns - self._dispatched_ns >= DISPATCH_LATER_NS:

@@ -367,3 +367,17 @@ def test_a_deleted_topic_starts_anew(stores, draft, read_all, drain):
         again = stores.open()
         assert [message.body for message in read_all(again)] == [b"new"]
         again.close()
+
+
+def test_what_is_appended_to_an_awaited_queue_is_noted(stores, draft):
+    store = stores.open()
+    awaited = {("Topic", 1)}
+    store.await_messages(awaited)
+    store.append(draft(b"nobody waits"))
+    assert store.positions.awaited == 0
+    store.append(draft(b"somebody waits", queue_id=1))
+    end = store.positions.written
+    assert store.positions.awaited == end
+    awaited.clear()
+    store.append(draft(b"no more", queue_id=1))
+    assert store.positions.awaited == end
