@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import tarfile
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,6 +14,9 @@ from hypothesis import settings
 # Examples have no deadline: the machine is shared, and the first call of a kernel may compile it.
 settings.register_profile("raymq", deadline=None)
 settings.load_profile("raymq")
+
+# A runner in the background ignores SIGINT, and so would all that the tests start and interrupt.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 FIXTURES = Path(__file__).parent / "fixtures"
 
