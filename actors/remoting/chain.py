@@ -3,7 +3,7 @@
 from collections.abc import Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from actors.remoting.codes import FLAG_ONEWAY, FLAG_RESPONSE, ResponseCode
+from actors.remoting.codes import FLAG_ONEWAY, FLAG_RESPONSE, RequestCode, ResponseCode
 from actors.remoting.command import RemotingCommand
 from actors.remoting.errors import Refused
 from actors.remoting.table import Action, Cost, RequestEntry, RequestTable, Resource
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 _log = get_logger(__name__)
 
 _UNKNOWN_CODE: Final = int(ResponseCode.REQUEST_CODE_NOT_SUPPORTED)
+_NAMES: Final = {int(code): code.name for code in RequestCode}
 _SYSTEM_ERROR: Final = int(ResponseCode.SYSTEM_ERROR)
 
 _NO_FIELDS: Final[dict[str, str]] = {}
@@ -162,4 +163,6 @@ class Chain:
 
 def _answer_unknown(context: RequestContext) -> RemotingCommand:
     code = context.command.code
-    return RemotingCommand.response(_UNKNOWN_CODE, f"request code {code} is not supported by this process")
+    name = f" ({_NAMES[code]})" if code in _NAMES else ""
+    remark = f"request code {code}{name} is not supported by this process"
+    return RemotingCommand.response(_UNKNOWN_CODE, remark)

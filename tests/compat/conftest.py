@@ -11,6 +11,7 @@ import pytest
 
 from tests.compat.agent import Agent
 from tests.compat.build import CLIENT, OLD_CLIENT, JavaKit, JavaMissing, java_kit
+from tests.compat.mqadmin import Mqadmin
 from tests.compat.peers import Peer
 from tests.compat.raymq import RayMQ
 from tests.compat.rocketmq import RocketMQ
@@ -85,6 +86,13 @@ def agents(kit: JavaKit, peer: Peer, tmp_path_factory: pytest.TempPathFactory) -
     running = Agents(kit, peer, tmp_path_factory.mktemp("agents"))
     yield running
     running.close()
+
+
+@pytest.fixture(scope="session")
+def mqadmin(kit: JavaKit, peer: Peer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mqadmin]:
+    """Give RocketMQ's mqadmin, pointed at this side."""
+    with Mqadmin(kit, peer.nameserver_address, tmp_path_factory.mktemp("mqadmin")) as running:
+        yield running
 
 
 @pytest.fixture(params=sorted(CLIENTS))

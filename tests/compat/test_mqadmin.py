@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 import pytest
 
 from tests.compat.agent import Agent
-from tests.compat.build import JavaKit
 from tests.compat.conftest import Names
 from tests.compat.mqadmin import Mqadmin, pairs, rows
 from tests.compat.peers import Peer
@@ -35,13 +34,6 @@ RUNTIME_NAMES = frozenset(
     timerOffsetBehind timerReadBehind
     """.split()  # noqa: SIM905 -- names
 )
-
-
-@pytest.fixture(scope="session")
-def mqadmin(kit: JavaKit, peer: Peer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mqadmin]:
-    """The tool, pointed at this side."""
-    with Mqadmin(kit, peer.nameserver_address, tmp_path_factory.mktemp("mqadmin")) as running:
-        yield running
 
 
 def filled(client: Agent, topic: str, group: str, count: int, committed: int) -> list[dict[str, object]]:

@@ -96,3 +96,19 @@ def test_a_reply_under_the_long_names_is_read(tmp_path: Path) -> None:
         assert "channel of <gone> not found" in (answer.remark or "")
 
     with_broker(story, settings_of(tmp_path))
+
+
+def test_what_is_not_offered_is_refused_by_its_name(tmp_path: Path) -> None:
+    async def story(peer: Peer) -> None:
+        for code in (
+            RequestCode.UPDATE_AND_CREATE_STATIC_TOPIC,
+            RequestCode.CHECK_ROCKSDB_CQ_WRITE_PROGRESS,
+            RequestCode.ADD_BROKER,
+            RequestCode.GET_COLD_DATA_FLOW_CTR_INFO,
+            RequestCode.SET_COMMITLOG_READ_MODE,
+        ):
+            answer = await peer.ask(code)
+            assert answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
+            assert answer.remark == f"request code {int(code)} ({code.name}) is not supported by this process"
+
+    with_broker(story, settings_of(tmp_path))
