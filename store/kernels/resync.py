@@ -33,6 +33,7 @@ Bytes = NDArray[np.uint8]
 _MAGIC_FIRST = 0xDA  # the first byte of both magics
 _BLANK_FIRST = 0xCB
 _HEAD_BYTES = 8
+_SEPARATOR = 2
 _CRC_NAME = int.from_bytes(b"__CRC32#", "big")
 
 
@@ -114,7 +115,7 @@ def next_bad_whole(buffer: Bytes, start: int, end: int) -> tuple[int, int]:
             stated = 0
             for digit in range(CRC_PROPERTY_DIGITS - 1, -1, -1):  # the lowest comes first
                 stated = stated * 10 + int(np.int64(buffer[last + 9 + digit])) - 0x30
-            if stated != crc32_kernel(buffer, position, last):
+            if stated != crc32_kernel(buffer, position, last) or buffer[position + size - 1] != _SEPARATOR:
                 return position, size
         position += size
     return end, 0

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from store.disk_use import DiskUse
 from store.errors import StoreError
 from store.message.batch import encode_batch
 from store.message.hosts import Host
@@ -54,12 +55,14 @@ def history_of(root: Path) -> Path:
 
 
 def open_store(root: Path, clock: ClockThatTicks | None = None, **settings: Any) -> MessageStore:
+    """A small store whose retention sees an empty disk: here it is the writes that tell of a full one."""
     return MessageStore.open(
         root,
         StoreSettings.model_validate({**SETTINGS, **settings}),
         OWNER,
         clock or ClockThatTicks(),
         store_host=Host("127.0.0.1", 10911),
+        probe=lambda path: DiskUse(0, 1 << 40),
     )
 
 
