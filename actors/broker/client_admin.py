@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from actors.broker.clients import Clients, Member, Subscription
+from actors.broker.clients import CLIENT_TIMEOUT_MS, Clients, Member, Subscription
 from actors.broker.reads import Reads
 from actors.broker.subscriptions import ALL_TAGS
 from actors.remoting.admin_bodies import (
@@ -28,9 +28,6 @@ from store.errors import StoreError
 from store.message.message_id import decode_message_id
 from store.message.tags import tags_code
 from store.message_store import MessageStore
-
-# RocketMQ's Broker2Client gives a client this long to answer.
-CLIENT_TIMEOUT_MS = 10_000
 
 
 class ClientAdmin:

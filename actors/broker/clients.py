@@ -17,6 +17,9 @@ from store.logs import get_logger
 
 _log = get_logger(__name__)
 
+# RocketMQ's Broker2Client gives a client this long to answer a request of its broker's.
+CLIENT_TIMEOUT_MS = 10_000
+
 ConnectionT = TypeVar("ConnectionT", bound=Hashable)
 
 

@@ -7,7 +7,7 @@ the request copies that into the reply. The broker hands the reply to that clien
 
 from __future__ import annotations
 
-from actors.broker.clients import Clients
+from actors.broker.clients import CLIENT_TIMEOUT_MS, Clients
 from actors.broker.send import Sender
 from actors.remoting.chain import RequestContext
 from actors.remoting.codes import RequestCode, ResponseCode
@@ -17,9 +17,6 @@ from actors.remoting.errors import Refused, RemotingError
 from actors.remoting.hot_headers import SendMessageHeader
 from store.clock import Clock
 from store.message.properties import MessageConst, decode_properties, encode_properties
-
-# RocketMQ's Broker2Client gives a client this long to answer.
-CLIENT_TIMEOUT_MS = 10_000
 
 
 class Replies:
