@@ -56,14 +56,14 @@ class Turns:
         self._resumed = 0
         if self._woken:
             self._resume_woken()
-        if len(self._held):
-            self._arm_hold_timer()
         if self._may_dispatch_later():
             self._store.tick(dispatch=False)
-            return
-        self._dispatch()
-        if self._store.has_more_to_dispatch:
-            self._request_tick()
+        else:
+            self._dispatch()
+            if self._store.has_more_to_dispatch:
+                self._request_tick()
+        if len(self._held):  # by requests of this turn, or again by pulls that dispatch has woken
+            self._arm_hold_timer()
 
     def catch_up(self) -> None:
         """Make readable what has been confirmed."""
