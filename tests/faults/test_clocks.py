@@ -129,12 +129,16 @@ def test_a_delayed_message_is_neither_early_nor_late_by_a_jump_before_or_after_i
             if jump == "still":
                 clock.set_wall_ms(wall_ms)
 
-        await peer.send("T", b"before", properties="DELAY\x012\x02")
+        async def send(body: bytes) -> None:
+            sent = await peer.send("T", body, properties="DELAY\x012\x02")
+            assert sent.code == ResponseCode.SUCCESS, sent.remark
+
+        await send(b"before")
         assert await arrived() == []
         pass_by(2_000)
         clock.set_wall_ms(clock.wall_ms() + JUMPS.get(jump, 0))
         assert await arrived() == []
-        await peer.send("T", b"after", properties="DELAY\x012\x02")
+        await send(b"after")
         assert await arrived() == []
         pass_by(2_950)
         assert await arrived() == [], "early"

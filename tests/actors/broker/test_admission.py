@@ -68,7 +68,7 @@ def test_pulls_are_refused_while_answers_are_left_unread(tmp_path: Path) -> None
 
 
 def test_sends_that_waited_while_the_broker_stood_still_are_refused_once(tmp_path: Path) -> None:
-    admission = an_admission(tmp_path, waiting=7)
+    admission = an_admission(tmp_path, waiting=7, os_page_cache_busy_ms=1_000)
     admission.note_lag(999_000_000)
     admission(a_request(Cost.SEND))
     admission.end_turn()
