@@ -7,18 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cluster.cli.console import (
-    NAMESERVER,
-    AsJson,
-    DryRun,
-    Failed,
-    Nameserver,
-    Output,
-    Yes,
-    confirmed,
-    with_admin,
-)
+from cluster.cli.console import Failed, Output, confirmed, with_admin
 from cluster.cli.help import examples
+from cluster.cli.options import NAMESERVER, AsJson, Broker, DryRun, Nameserver, Yes
 
 if TYPE_CHECKING:
     from actors.remoting.admin_bodies import BrokerStatsItem
@@ -33,9 +24,6 @@ class Cleanable(StrEnum):
     EXPIRED_FILES = "expired-files"
     EXPIRED_QUEUES = "expired-queues"
     UNUSED_TOPICS = "unused-topics"
-
-
-Broker = Annotated[str, typer.Argument(help="The broker's name.", show_default=False)]
 
 
 @app.command("list", epilog=examples("raymq broker list", "raymq broker list --json"))

@@ -11,7 +11,7 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Annotated, Any, TextIO
+from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
 import typer
 
@@ -21,22 +21,6 @@ if TYPE_CHECKING:
     from cluster.client import Admin
 
 EXIT_FAILED, EXIT_REFUSED, EXIT_INTERRUPTED = 1, 2, 130
-
-Nameserver = Annotated[
-    str,
-    typer.Option(
-        "--nameserver",
-        "-n",
-        envvar="RAYMQ_NAMESERVERS",
-        metavar="HOST:PORT[;…]",
-        help="The cluster's nameservers.",
-    ),
-]
-AsJson = Annotated[bool, typer.Option("--json", help="JSON, also where a terminal reads.")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and do nothing.")]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
-
-NAMESERVER = "127.0.0.1:9876"
 
 Row = Mapping[str, Any]
 
@@ -153,6 +137,15 @@ def finish(work: Callable[[], int | None]) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is left goes nowhere, silently
         code = 0
     raise typer.Exit(code or 0)
+
+
+def finish_reported(work: Callable[[], int]) -> NoReturn:
+    """The same for what is done to the cluster itself, whose errors `cluster.launch` knows."""
+    from rich.console import Console
+
+    from cluster.launch import reported
+
+    raise typer.Exit(reported(work, Console(stderr=True)))
 
 
 def tell(text: str) -> None:

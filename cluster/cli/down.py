@@ -2,27 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-import typer
-
+from cluster.cli.console import finish_reported
 from cluster.cli.help import examples
+from cluster.cli.options import Overrides, Topology
 
 EPILOG = examples("raymq down", "raymq down configs/local.yaml")
 
 
 def command(
-    topology: Annotated[
-        str | None, typer.Argument(help="A topology file; without it configs/local.yaml.", show_default=False)
-    ] = None,
-    overrides: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Put a value over the file's.")
-    ] = None,
+    topology: Topology = None,
+    overrides: Overrides = None,
 ) -> None:
     """Stop a cluster's actors in order; their stores stay. Ends Ray too, if `raymq up` started it."""
     from rich.console import Console
 
-    from cluster.launch import down, reported
+    from cluster.launch import down
     from cluster.report import ConsoleReport
     from cluster.topology_file import load_topology
 
@@ -32,4 +26,4 @@ def command(
         down(load_topology(topology, overrides or []), ConsoleReport(console))
         return 0
 
-    raise typer.Exit(reported(work, Console(stderr=True)))
+    finish_reported(work)

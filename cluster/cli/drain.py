@@ -6,7 +6,9 @@ from typing import Annotated
 
 import typer
 
+from cluster.cli.console import finish_reported
 from cluster.cli.help import examples
+from cluster.cli.options import Broker, DryRun, Overrides, TopologyOption
 
 EPILOG = examples(
     "raymq drain broker-a --dry-run",
@@ -15,20 +17,13 @@ EPILOG = examples(
 
 
 def command(
-    broker: Annotated[str, typer.Argument(help="The broker: broker-a.")],
+    broker: Broker,
     timeout_s: Annotated[
         float, typer.Option("--timeout", metavar="SECONDS", help="Give up after this time.")
     ] = 300.0,
-    topology: Annotated[
-        str | None,
-        typer.Option(
-            "--topology", "-t", help="A topology file; without it configs/local.yaml.", show_default=False
-        ),
-    ] = None,
-    overrides: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Put a value over the file's.")
-    ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be waited for.")] = False,
+    topology: TopologyOption = None,
+    overrides: Overrides = None,
+    dry_run: DryRun = False,
 ) -> None:
     """Take a broker down when nobody needs it any more: writes off in the routes, groups finish, then down.
 
@@ -37,7 +32,7 @@ def command(
     """
     from rich.console import Console
 
-    from cluster.launch import drain, reported
+    from cluster.launch import drain
     from cluster.report import ConsoleReport
     from cluster.topology_file import load_topology
 
@@ -48,4 +43,4 @@ def command(
         drain(given, broker, timeout_s=timeout_s, report=ConsoleReport(console), dry_run=dry_run)
         return 0
 
-    raise typer.Exit(reported(work, Console(stderr=True)))
+    finish_reported(work)

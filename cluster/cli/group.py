@@ -6,27 +6,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cluster.cli.console import (
-    NAMESERVER,
-    AsJson,
-    DryRun,
-    Failed,
-    Nameserver,
-    Output,
-    Yes,
-    confirmed,
-    with_admin,
-)
+from cluster.cli.console import Failed, Output, confirmed, with_admin
 from cluster.cli.help import examples
 from cluster.cli.offset import reset as reset_offsets
+from cluster.cli.options import NAMESERVER, AsJson, DryRun, Group, Nameserver, Yes
 
 if TYPE_CHECKING:
     from actors.remoting.admin_bodies import ConsumerConnection
     from cluster.client import Admin
 
 app = typer.Typer(no_args_is_help=True, help="Consumer groups: list, describe with lag, create, delete.")
-
-Group = Annotated[str, typer.Argument(help="The group's name.", show_default=False)]
 
 
 @app.command("list", epilog=examples("raymq group list", "raymq group list --system --json"))

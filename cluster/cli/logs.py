@@ -11,7 +11,9 @@ from typing import Annotated, Any
 
 import typer
 
+from cluster.cli.console import finish_reported
 from cluster.cli.help import examples
+from cluster.cli.options import Overrides, TopologyOption
 
 EPILOG = examples(
     "raymq logs broker-a --follow",
@@ -35,15 +37,6 @@ Since = Annotated[
 ]
 Last = Annotated[int, typer.Option("--lines", "-n", min=0, help="At most the last so many; 0: all.")]
 AsJson = Annotated[bool, typer.Option("--json", help="JSON lines, also where a terminal reads.")]
-TopologyFile = Annotated[
-    str | None,
-    typer.Option(
-        "--topology", "-t", help="A topology file; without it configs/local.yaml.", show_default=False
-    ),
-]
-Overrides = Annotated[
-    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Put a value over the file's.")
-]
 
 
 def command(
@@ -53,7 +46,7 @@ def command(
     since: Since = "",
     last: Last = 100,
     as_json: AsJson = False,
-    topology: TopologyFile = None,
+    topology: TopologyOption = None,
     overrides: Overrides = None,
 ) -> None:
     """Show what the actors of a cluster have logged, on all nodes, in the order of time.
@@ -63,7 +56,6 @@ def command(
     """
     from rich.console import Console
 
-    from cluster.launch import reported
     from cluster.log_files import Query
     from cluster.logs import checked_level, parse_since, read
     from cluster.report import ConsoleReport
@@ -90,7 +82,7 @@ def command(
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return 0
 
-    raise typer.Exit(reported(quietly, errors))
+    finish_reported(quietly)
 
 
 def show(console: Any, actor: str, line: bytes, *, as_json: bool) -> None:

@@ -7,26 +7,16 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cluster.cli import send, tail
-from cluster.cli.console import (
-    NAMESERVER,
-    AsJson,
-    Failed,
-    Nameserver,
-    Output,
-    Refusal,
-    moment_ms,
-    queue_named,
-    with_admin,
-)
+from cluster.cli.console import Failed, Output, Refusal, moment_ms, queue_named, with_admin
 from cluster.cli.help import examples
 from cluster.cli.message_view import as_object, as_page, body_text
+from cluster.cli.options import NAMESERVER, AsJson, Nameserver, Topic
 
 if TYPE_CHECKING:
     from cluster.client import Admin, MessageExt
 
 app = typer.Typer(no_args_is_help=True, help="Messages: send, get, query, tail.")
 
-Topic = Annotated[str, typer.Argument(help="The topic.", show_default=False)]
 _ID_DIGITS = (32, 56)
 
 

@@ -6,28 +6,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cluster.cli.console import (
-    NAMESERVER,
-    AsJson,
-    DryRun,
-    Nameserver,
-    Output,
-    Refusal,
-    Yes,
-    confirmed,
-    moment_ms,
-    queue_named,
-    with_admin,
-)
+from cluster.cli.console import Output, Refusal, confirmed, moment_ms, queue_named, with_admin
 from cluster.cli.help import examples
+from cluster.cli.options import NAMESERVER, AsJson, DryRun, Group, Nameserver, Topic, Yes
 
 if TYPE_CHECKING:
     from cluster.client import Admin, MessageQueue
 
 app = typer.Typer(no_args_is_help=True, help="Offsets of consumer groups: show, reset, skip, clone.")
 
-Group = Annotated[str, typer.Argument(help="The consumer group.", show_default=False)]
-Topic = Annotated[str, typer.Argument(help="The topic.", show_default=False)]
 _COLUMNS = ("topic", "broker", "queue", "before", "after")
 
 

@@ -6,7 +6,9 @@ from typing import Annotated
 
 import typer
 
+from cluster.cli.console import finish_reported
 from cluster.cli.help import examples
+from cluster.cli.options import DryRun, Overrides, TopologyOption
 
 EPILOG = examples(
     "raymq restart broker-a",
@@ -25,16 +27,9 @@ def command(
     rolling: Annotated[
         bool, typer.Option("--rolling", help="All of the cluster, one after the other.")
     ] = False,
-    topology: Annotated[
-        str | None,
-        typer.Option(
-            "--topology", "-t", help="A topology file; without it configs/local.yaml.", show_default=False
-        ),
-    ] = None,
-    overrides: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Put a value over the file's.")
-    ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and change nothing.")] = False,
+    topology: TopologyOption = None,
+    overrides: Overrides = None,
+    dry_run: DryRun = False,
 ) -> None:
     """Restart actors, each only when the one before serves again and clients can find it.
 
@@ -42,7 +37,7 @@ def command(
     """
     from rich.console import Console
 
-    from cluster.launch import reported, restart
+    from cluster.launch import restart
     from cluster.report import ConsoleReport
 
     console = Console()
@@ -52,4 +47,4 @@ def command(
         restart(topology, overrides or [], names or [], rolling=rolling, report=report, dry_run=dry_run)
         return 0
 
-    raise typer.Exit(reported(work, Console(stderr=True)))
+    finish_reported(work)

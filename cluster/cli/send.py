@@ -12,17 +12,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cluster.cli.console import (
-    NAMESERVER,
-    AsJson,
-    Nameserver,
-    Output,
-    Refusal,
-    finish,
-    named_values,
-    queue_named,
-)
+from cluster.cli.console import Output, Refusal, finish, named_values, queue_named
 from cluster.cli.help import examples
+from cluster.cli.options import NAMESERVER, AsJson, Nameserver
 
 if TYPE_CHECKING:
     from cluster.client import Message, Producer, SendResult

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from cluster.cli.console import finish_reported
 from cluster.cli.help import examples
+from cluster.cli.options import Overrides, Topology
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -23,12 +25,8 @@ COLUMNS = ("actor", "kind", "state", "address", "node", "process", "code", "epoc
 
 
 def command(
-    topology: Annotated[
-        str | None, typer.Argument(help="A topology file; without it configs/local.yaml.", show_default=False)
-    ] = None,
-    overrides: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Put a value over the file's.")
-    ] = None,
+    topology: Topology = None,
+    overrides: Overrides = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="One JSON object, also where a terminal reads.")
     ] = False,
@@ -39,7 +37,7 @@ def command(
     """
     from rich.console import Console
 
-    from cluster.launch import reported, status
+    from cluster.launch import status
     from cluster.topology_file import load_topology
 
     console = Console()
@@ -53,7 +51,7 @@ def command(
             show(console, given.cluster, found)
         return EXIT_NOT_SERVING if not found or any(actor.failing for actor in found) else 0
 
-    raise typer.Exit(reported(work, Console(stderr=True)))
+    finish_reported(work)
 
 
 def as_row(entry: ActorStatus) -> dict[str, Any]:

@@ -10,17 +10,16 @@ import os
 import re
 import sys
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from cluster.cli import store_tools
 from cluster.cli.help import examples
+from cluster.cli.options import Store
 
 app = typer.Typer(no_args_is_help=True, help="Look into a broker's store on the disk.")
 
-Store = Annotated[Path, typer.Argument(help="The store's directory: the one that holds commitlog.")]
 AsJson = Annotated[bool, typer.Option("--json", help="One JSON object a line.")]
 
 _BEYOND_BMP = re.compile("[\U00010000-\U0010ffff]")

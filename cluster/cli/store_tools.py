@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
-from cluster.cli.console import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_REFUSED, AsJson, DryRun, Output, tell
+from cluster.cli.console import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_REFUSED, Output, tell
 from cluster.cli.help import examples
+from cluster.cli.options import AsJson, DryRun, Store
 
 if TYPE_CHECKING:
     from store.info import StoreInfo
     from store.verify import Report
 
-Store = Annotated[Path, typer.Argument(help="The store's directory: the one that holds commitlog.")]
 LogPaths = Annotated[
     list[Path] | None,
     typer.Option("--commit-log", help="Where the log's files are, if not in it; may be given again."),

@@ -6,18 +6,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cluster.cli.console import (
-    EXIT_INTERRUPTED,
-    NAMESERVER,
-    AsJson,
-    Nameserver,
-    Output,
-    Refusal,
-    finish,
-    moment_ms,
-)
+from cluster.cli.console import EXIT_INTERRUPTED, Output, Refusal, finish, moment_ms
 from cluster.cli.help import examples
 from cluster.cli.message_view import as_line, as_object
+from cluster.cli.options import NAMESERVER, AsJson, Nameserver
 
 if TYPE_CHECKING:
     from cluster.client import MessageQueue, PullConsumer

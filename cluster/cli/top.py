@@ -10,16 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cluster.cli.broker import summary
-from cluster.cli.console import (
-    NAMESERVER,
-    AsJson,
-    Nameserver,
-    Output,
-    table_of,
-    with_admin,
-)
+from cluster.cli.console import Output, table_of, with_admin
 from cluster.cli.group import is_system
 from cluster.cli.help import examples
+from cluster.cli.options import NAMESERVER, AsJson, Nameserver
 
 if TYPE_CHECKING:
     from cluster.client import Admin

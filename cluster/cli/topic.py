@@ -6,25 +6,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cluster.cli.console import (
-    NAMESERVER,
-    AsJson,
-    DryRun,
-    Nameserver,
-    Output,
-    Refusal,
-    Yes,
-    confirmed,
-    with_admin,
-)
+from cluster.cli.console import Output, Refusal, confirmed, with_admin
 from cluster.cli.help import examples
+from cluster.cli.options import NAMESERVER, AsJson, DryRun, Nameserver, Topic, Yes
 
 if TYPE_CHECKING:
     from cluster.client import Admin
 
 app = typer.Typer(no_args_is_help=True, help="Topics: list, create, describe, change, delete.")
 
-Topic = Annotated[str, typer.Argument(help="The topic's name.", show_default=False)]
 Brokers = Annotated[
     list[str] | None,
     typer.Option("--broker", "-b", help="On this broker; may be given again. By default on all."),

@@ -6,7 +6,9 @@ from typing import Annotated
 
 import typer
 
+from cluster.cli.console import finish_reported
 from cluster.cli.help import examples
+from cluster.cli.options import DryRun, Overrides, Topology
 
 EPILOG = examples(
     "raymq up",
@@ -18,17 +20,8 @@ EPILOG = examples(
 
 
 def command(
-    topology: Annotated[
-        str | None, typer.Argument(help="A topology file; without it configs/local.yaml.", show_default=False)
-    ] = None,
-    overrides: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set",
-            metavar="KEY=VALUE",
-            help="Put a value over the file's: flush=async, brokers.broker-a.listen_port=0, store_root=DIR.",
-        ),
-    ] = None,
+    topology: Topology = None,
+    overrides: Overrides = None,
     broker_confs: Annotated[
         list[str] | None,
         typer.Option(
@@ -37,7 +30,7 @@ def command(
             help="A broker.conf of RocketMQ: a broker in the place of the topology's. May be given again.",
         ),
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and change nothing.")] = False,
+    dry_run: DryRun = False,
     prune: Annotated[
         bool, typer.Option("--prune", help="Remove actors that the topology no longer has.")
     ] = False,
@@ -49,19 +42,15 @@ def command(
     """
     from rich.console import Console
 
-    from cluster.launch import reported, run_up
+    from cluster.launch import run_up
 
-    console = Console()
-    raise typer.Exit(
-        reported(
-            lambda: run_up(
-                topology,
-                overrides or [],
-                console,
-                dry_run=dry_run,
-                prune=prune,
-                broker_confs=broker_confs or [],
-            ),
-            Console(stderr=True),
+    finish_reported(
+        lambda: run_up(
+            topology,
+            overrides or [],
+            Console(),
+            dry_run=dry_run,
+            prune=prune,
+            broker_confs=broker_confs or [],
         )
     )
