@@ -10,12 +10,14 @@ from typing import Any
 
 import psutil
 
+from cluster.bench.memory import anonymous_bytes
 from tests.compat.build import CLIENT, JavaKit
 from tests.compat.processes import Program
 
 CLIENT_JVM = ("-Xms1g", "-Xmx1g")
 PREPARE_TIMEOUT_S = 300
 MEASURE_TIMEOUT_S = 900
+MIB = 1024 * 1024
 
 
 @dataclass(frozen=True)
@@ -105,7 +107,7 @@ def run_load(
         seconds=said["seconds"],
         broker_cpu_us_per_message=spent.broker_s / said["messages"] * 1e6,
         client_cpu_us_per_message=spent.client_s / said["messages"] * 1e6,
-        broker_anonymous_mib=_anonymous_mib(broker_pid),
+        broker_anonymous_mib=anonymous_bytes(broker_pid) / MIB,
         other_cores=(spent.machine_s - spent.broker_s - spent.client_s) / said["seconds"],
     )
 
@@ -146,11 +148,3 @@ def _cpu_spent(broker_pid: int, client_pid: int) -> _CpuSpent:
 def _cpu_s(pid: int) -> float:
     times = psutil.Process(pid).cpu_times()
     return float(times.user + times.system)
-
-
-def _anonymous_mib(pid: int) -> float:
-    """RssAnon: what the process holds of memory that is not the page cache's."""
-    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-        if line.startswith("RssAnon:"):
-            return int(line.split()[1]) / 1024
-    return 0.0

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from cluster.bench.memory import anonymous_bytes
 from cluster.bench.options import BenchFailed, BenchOptions
 
 START_TIMEOUT_S = 60.0
@@ -33,9 +34,7 @@ class BenchCluster:
 
     def anonymous_bytes(self) -> int:
         """The memory that is the process's own, not the page cache's (RssAnon)."""
-        status = Path(f"/proc/{self.process.pid}/status").read_text()
-        [line] = [line for line in status.splitlines() if line.startswith("RssAnon:")]
-        return int(line.split()[1]) * 1024
+        return anonymous_bytes(self.process.pid)
 
     def kill(self) -> None:
         """End it as a crash would."""

@@ -6,7 +6,7 @@ from types import TracebackType
 from typing import Protocol, Self
 
 
-class Peer(Protocol):
+class Served(Protocol):
     """A nameserver and one broker, started on entry and stopped on exit."""
 
     @property
@@ -22,11 +22,15 @@ class Peer(Protocol):
 
     def stop(self) -> None: ...
 
-    def restart_broker(self, *, killed: bool) -> None:
-        """Take the broker down, by SIGKILL when `killed`, and bring it back on the same store and port."""
-
     def __enter__(self) -> Self: ...
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None: ...
+
+
+class Peer(Served, Protocol):
+    """One whose broker may be taken down."""
+
+    def restart_broker(self, *, killed: bool) -> None:
+        """Take the broker down, by SIGKILL when `killed`, and bring it back on the same store and port."""

@@ -1,0 +1,109 @@
+"""What the comparison with RocketMQ prints."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+
+from benchmarks.goals import Case, Reached
+from benchmarks.load import LOADS, Figures
+
+REPORTED = (
+    "messages_per_s",
+    "p50_ms",
+    "p99_ms",
+    "mean_ms",
+    "broker_cpu_us_per_message",
+    "client_cpu_us_per_message",
+    "broker_anonymous_mib",
+    "other_cores",
+)
+
+
+@dataclass(frozen=True)
+class Report:
+    """The rounds of one load; `others_mib` is the RssAnon of what runs beside our broker."""
+
+    case: Case
+    numbers: Mapping[str, int]
+    rounds: Mapping[str, Sequence[Figures]]
+    others_mib: Mapping[str, float]
+
+    def medians(self) -> Mapping[str, Mapping[str, float]]:
+        """Of each side, what this load measures."""
+        return {side: _medians(figures) for side, figures in self.rounds.items()}
+
+    def ratios(self) -> Mapping[str, float]:
+        """Ours ÷ theirs; empty where one side is missing."""
+        medians = self.medians()
+        if not {"raymq", "rocketmq"} <= medians.keys():
+            return {}
+        ours, theirs = medians["raymq"], medians["rocketmq"]
+        return {key: ours[key] / theirs[key] for key in REPORTED if theirs.get(key)}
+
+    def as_json(self) -> Mapping[str, object]:
+        """One object of the `--json` output."""
+        load = LOADS[self.case.load]
+        return {
+            "name": f"versus-rocketmq {self.case.load}",
+            "parameters": {
+                "program": load.program, **load.numbers, **self.numbers, "flush": self.case.flush
+            },
+            "medians": self.medians(),
+            "rounds": {side: [asdict(figure) for figure in found] for side, found in self.rounds.items()},
+            "others_anonymous_mib": self.others_mib,
+            "ratios": self.ratios(),
+        }  # fmt: skip
+
+
+def _medians(figures: Sequence[Figures]) -> Mapping[str, float]:
+    rows = [asdict(figure) for figure in figures]
+    measured = [key for key, value in rows[0].items() if value is not None]
+    return {key: statistics.median(row[key] for row in rows) for key in measured}
+
+
+def round_line(figures: Figures) -> str:
+    """One round in one line."""
+    times = ""
+    if figures.p50_ms is not None and figures.p99_ms is not None:
+        times = f"  p50 {figures.p50_ms:.3f} ms  p99 {figures.p99_ms:.3f} ms"
+    return (
+        f"{figures.messages_per_s:10,.0f}/s{times}"
+        f"  broker {figures.broker_cpu_us_per_message:.1f} µs a message"
+        f"  client {figures.client_cpu_us_per_message:.1f} µs"
+        f"  other work {figures.other_cores:.2f} cores"
+    )
+
+
+def print_table(report: Report) -> None:
+    """Print the medians of one load."""
+    medians, ratios = report.medians(), report.ratios()
+    print(f"{report.case.load}, {report.case.flush} flush  {dict(report.numbers)}")
+    print(f"{'median of rounds':28}" + "".join(f"{side:>14}" for side in medians) + f"{'ours ÷ theirs':>16}")
+    for key in REPORTED:
+        if not all(key in figures for figures in medians.values()):
+            continue
+        row = "".join(f"{figures[key]:14,.3f}" for figures in medians.values())
+        ratio = f"{ratios[key]:16.2f}" if key in ratios else ""
+        print(f"{key:28}{row}{ratio}")
+    if report.others_mib:
+        others = ", ".join(f"{name} {mib:,.0f} MiB" for name, mib in report.others_mib.items())
+        print(f"beside our broker, RssAnon: {others}")
+    print(flush=True)
+
+
+def print_goals(found: Sequence[Reached], *, as_json: bool) -> None:
+    """Print what was reached of each goal that was measured."""
+    if as_json:
+        goals = [{**asdict(each.goal), "ratio": each.ratio, "reached": each.verdict} for each in found]
+        print(json.dumps({"name": "versus-rocketmq", "goals": goals}), flush=True)
+        return
+    print(f"{'load':18}{'flush':7}{'figure':22}{'ours ÷ theirs':>14}{'floor':>7}{'aim':>6}")
+    for each in found:
+        goal = each.goal
+        print(
+            f"{goal.load:18}{goal.flush:7}{goal.figure:22}{each.ratio:14.2f}{goal.floor:7g}{goal.aim:6g}"
+            f"  {each.verdict}"
+        )

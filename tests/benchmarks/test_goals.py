@@ -1,0 +1,60 @@
+"""Floors and aims of the comparison with RocketMQ, and what the report makes of rounds."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from benchmarks.goals import CASES, Case, Goal, reached
+from benchmarks.load import LOADS, Figures
+from benchmarks.versus_report import Report, print_goals
+
+MORE = Goal("java-producer", "messages_per_s", floor=1.2, aim=1.6)
+LESS = Goal("java-producer-1", "p99_ms", floor=1.0, aim=0.5)
+
+
+@pytest.mark.parametrize(
+    ("goal", "ratio", "verdict"),
+    [
+        (MORE, 1.19, "missed"),
+        (MORE, 1.2, "floor"),
+        (MORE, 1.6, "aim"),
+        (LESS, 1.01, "missed"),
+        (LESS, 1.0, "floor"),
+        (LESS, 0.5, "aim"),
+    ],
+)
+def test_a_ratio_reaches_the_aim_the_floor_or_nothing(goal: Goal, ratio: float, verdict: str) -> None:
+    assert goal.verdict(ratio) == verdict
+
+
+def test_every_case_is_a_load_that_exists() -> None:
+    assert {case.load for case in CASES} <= LOADS.keys()
+    assert Case("java-producer", "sync") in CASES
+
+
+def figures(messages_per_s: float, p99_ms: float) -> Figures:
+    return Figures(messages_per_s, 1.0, p99_ms, 1.0, 9.0, 100, 1.0, 20.0, 30.0, 100.0, 0.1)
+
+
+def test_a_report_compares_medians_and_only_what_was_measured_on_both_sides(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    ours = [figures(20, 0.4), figures(90, 0.9), figures(30, 0.5)]
+    theirs = [figures(10, 1.0), figures(15, 2.0), figures(15, 1.0)]
+    case = Case("java-producer", "async")
+    report = Report(case, {"seconds": 1}, {"raymq": ours, "rocketmq": theirs}, {"ray": 300.0})
+
+    ratios = report.ratios()
+    assert ratios["messages_per_s"] == 2.0
+    assert ratios["p99_ms"] == 0.5
+    assert report.as_json()["others_anonymous_mib"] == {"ray": 300.0}
+    assert Report(case, {}, {"raymq": ours}, {}).ratios() == {}
+
+    print_goals(reached({case: ratios}), as_json=True)
+    [said] = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [(goal["figure"], goal["flush"], goal["reached"]) for goal in said["goals"]] == [
+        ("messages_per_s", "async", "aim"),
+        ("broker_anonymous_mib", "async", "missed"),
+    ]
