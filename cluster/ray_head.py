@@ -33,8 +33,11 @@ OTHERS_GRACE_S = 2.5
 CURRENT_CLUSTER = Path(os.environ.get("RAY_TMPDIR", "/tmp")) / "ray" / "ray_current_cluster"
 """Where `ray start` notes the address that `auto` means."""
 
-WORKER_PORTS = ((20000, 29999), (40000, 49999), (50000, 59999))
-"""For Ray's workers. Its own range, 10002 to 19999, holds RocketMQ's 10911: a worker could take it."""
+WORKER_PORTS = ((20000, 29999), (12000, 19999), (61000, 65535))
+"""For Ray's workers. Its own range, 10002 to 19999, holds RocketMQ's 10911, which a worker could take. None
+holds a port that Linux gives to who asks for any (32768 to 60999), as a head with port 0 does, or the one of
+Ray's agent: `ray start` refuses ports of its own that are also its workers'.
+"""
 
 CLIENT_SERVER_PORT = 10001
 
@@ -147,15 +150,14 @@ def _start_once(topology: Topology, home: Path) -> HeadRecord:
 
 
 def start_command(topology: Topology, port: int, dashboard_port: int) -> list[str]:
-    """The command that starts the head."""
-    taken = [entry.listen_port for _, _, entry in topology.listeners()]
-    first, last = next(
-        ports for ports in WORKER_PORTS if not any(ports[0] <= port <= ports[1] for port in taken)
-    )
+    """The command that starts the head. Raises HeadFailed."""
+    client_port = free_port(CLIENT_SERVER_PORT)
+    listeners = [entry.listen_port for _, _, entry in topology.listeners()]
+    first, last = worker_ports([*listeners, port, dashboard_port, client_port])
     command = [
         sys.executable, "-m", "ray.scripts.scripts", "start", "--head", "--disable-usage-stats",
         f"--port={port}", "--dashboard-host=127.0.0.1", f"--dashboard-port={dashboard_port}",
-        f"--ray-client-server-port={free_port(CLIENT_SERVER_PORT)}",
+        f"--ray-client-server-port={client_port}",
         f"--min-worker-port={first}", f"--max-worker-port={last}",
     ]  # fmt: skip
     if java_home(os.environ) is not None:
@@ -165,6 +167,18 @@ def start_command(topology: Topology, port: int, dashboard_port: int) -> list[st
     if topology.ray.object_store_memory_bytes is not None:
         command.append(f"--object-store-memory={topology.ray.object_store_memory_bytes}")
     return command
+
+
+def worker_ports(taken: Sequence[int]) -> tuple[int, int]:
+    """The first range for Ray's workers that holds no port of somebody else's. Raises HeadFailed."""
+    for first, last in WORKER_PORTS:
+        if not any(first <= port <= last for port in taken):
+            return first, last
+    ranges = ", ".join(f"{first} to {last}" for first, last in WORKER_PORTS)
+    raise HeadFailed(
+        f"Ray's workers need one of the ranges {ranges} for themselves, and each holds one of the ports "
+        f"{', '.join(map(str, sorted(set(taken) - {0})))}: leave one range free of listen_port and ray.port"
+    )
 
 
 def free_port(preferred: int) -> int:

@@ -20,7 +20,16 @@ from cluster.environment import (
     prepare_to_import_ray,
     ray_environment,
 )
-from cluster.ray_head import HeadFailed, HeadRecord, read_record, start_command, stop_head, write_record
+from cluster.ray_head import (
+    WORKER_PORTS,
+    HeadFailed,
+    HeadRecord,
+    read_record,
+    start_command,
+    stop_head,
+    worker_ports,
+    write_record,
+)
 from cluster.ray_session import Mode, Way, choose_way
 from cluster.topology import Topology
 
@@ -95,7 +104,20 @@ def test_rays_workers_stay_away_from_the_ports_of_the_topology() -> None:
     assert "--min-worker-port=20000" in command
     assert "--num-cpus=3" in command
     taken = Topology.model_validate({"brokers": [{"name": "b", "listen_port": 20911}]})
-    assert "--min-worker-port=40000" in start_command(taken, 6379, 8265)
+    assert "--min-worker-port=12000" in start_command(taken, 6379, 8265)
+
+
+def test_rays_workers_stay_away_from_rays_own_ports() -> None:
+    """`ray start` refuses a head whose port, or its agent's 52365, lies in the range of the workers."""
+    assert "--min-worker-port=12000" in start_command(topology(), 25_000, 8265)
+    for first, last in WORKER_PORTS:
+        assert last < 32_768 or first > 60_999, "what Linux gives to who asks for any port"
+        assert not first <= 52365 <= last
+
+
+def test_a_topology_that_leaves_rays_workers_no_ports_is_told_so() -> None:
+    with pytest.raises(HeadFailed, match=r"6379, 12911, 20911, 63000: leave one range free"):
+        worker_ports([20911, 12911, 63000, 6379, 0])
 
 
 def test_ray_is_started_with_this_python_and_a_java_on_its_path() -> None:
