@@ -28,6 +28,7 @@ __all__ = [
     "running_crc",
     "settled_time_ns",
     "sync_directory",
+    "sync_file_system",
     "sync_files",
     "write_all",
     "zero_data",

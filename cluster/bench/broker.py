@@ -19,6 +19,8 @@ from cluster.bench.options import BenchFailed, BenchOptions
 
 START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 60.0
+UTIME, STIME = 11, 12
+"""Where they stand in /proc/PID/stat, counted behind the process's name (proc(5))."""
 SOURCE_ROOT = Path(__file__).parent.parent.parent
 
 
@@ -35,6 +37,11 @@ class BenchCluster:
     def anonymous_bytes(self) -> int:
         """The memory that is the process's own, not the page cache's (RssAnon)."""
         return anonymous_bytes(self.process.pid)
+
+    def cpu_s(self) -> float:
+        """How much CPU time the process has taken."""
+        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[UTIME]) + int(fields[STIME])) / os.sysconf("SC_CLK_TCK")
 
     def kill(self) -> None:
         """End it as a crash would."""
@@ -75,6 +82,7 @@ def running(root: Path, flush: str, settings: Sequence[str] = ()) -> Iterator[Be
 
     `settings` are others of the store, each `key=value`.
     """
+    root.mkdir(exist_ok=True)
     log_file = root / "broker.log"
     command = [
         sys.executable, "-m", "actors.standalone", "--store-root", str(root), "--nameserver-port", "0",
