@@ -15,6 +15,7 @@ waiting for its delay by the clock that never jumps.
 
 from __future__ import annotations
 
+import re
 from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
@@ -38,6 +39,7 @@ _log = get_logger(__name__)
 MESSAGES_A_TURN = 64
 BYTES_A_TURN = 1024 * 1024
 _LEAP_MS = 1000
+_DELAY_PAIR = re.compile(rb"((?:^|\x02)DELAY\x01)[^\x02]*")
 _NOTE_NS = 50_000_000
 
 
@@ -115,14 +117,15 @@ class Delays:
 
     def put_off(self, draft: RecordDraft, level: int) -> RecordDraft:
         """The record to store instead, for a message of a level from 1 on; one too high is the highest."""
-        level = min(level, len(self._delays_ms) - 1)
+        highest = len(self._delays_ms) - 1
+        properties = draft.properties
+        if level > highest:
+            level, properties = highest, _DELAY_PAIR.sub(rb"\g<1>%d" % highest, properties)
         real = (
             f"{MessageConst.REAL_TOPIC}\x01{draft.topic}\x02"
             f"{MessageConst.REAL_QUEUE_ID}\x01{draft.queue_id}\x02"
         )
-        return replace(
-            draft, topic=SCHEDULE_TOPIC, queue_id=level - 1, properties=draft.properties + real.encode()
-        )
+        return replace(draft, topic=SCHEDULE_TOPIC, queue_id=level - 1, properties=properties + real.encode())
 
     def deliver(self) -> None:
         """Store what is due under its own topic; call a few times a second."""

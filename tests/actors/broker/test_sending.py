@@ -80,6 +80,20 @@ def test_transient_and_pop_properties_are_not_stored(tmp_path: Path) -> None:
     with_broker(story, settings_of(tmp_path))
 
 
+def test_a_message_that_is_sent_on_has_what_its_broker_adds_once(tmp_path: Path) -> None:
+    async def story(peer: Peer) -> None:
+        received = "a\x011\x02MSG_REGION\x01elsewhere\x02TRACE_ON\x01false\x02CLUSTER\x01other\x02b\x012\x02"
+        await peer.send("T", properties=received)
+        stored = (await peer.pull("T")).body
+        assert [stored.count(name) for name in (b"MSG_REGION", b"TRACE_ON", b"CLUSTER")] == [1, 1, 1]
+        (message,) = await peer.messages("T")
+        assert message.properties["CLUSTER"] == "DefaultCluster"
+        assert message.properties["MSG_REGION"] == "DefaultRegion"
+        assert (message.properties["a"], message.properties["b"]) == ("1", "2")
+
+    with_broker(story, settings_of(tmp_path))
+
+
 def test_librocketmqs_send_and_one_way_sends_arrive_too(tmp_path: Path) -> None:
     async def story(peer: Peer) -> None:
         old = SendMessageHeaderV1("PG", "T", 0, "TAGS\x01old\x02").to_ext()
