@@ -109,7 +109,9 @@ def next_bad_whole(buffer: Bytes, start: int, end: int) -> tuple[int, int]:
         size = record_size(buffer, position, end)
         if size <= 0:
             break
-        length = record_parts(buffer, position, size)[5]
+        _, body_length, _, _, _, length = record_parts(buffer, position, size)
+        if body_length < 0:  # where the next record stands is not known then
+            break
         last = position + size - CRC_PROPERTY_BYTES
         if length >= CRC_PROPERTY_BYTES and load_i64(buffer, last) == _CRC_NAME and buffer[last + 8] == 1:
             stated = 0

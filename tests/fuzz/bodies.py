@@ -1,0 +1,103 @@
+"""JSON bodies, property strings and texts: read, or refused by the error that is declared."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import orjson
+
+from actors.broker.wire import CommitOffsetsBody
+from actors.remoting import admin_bodies, groups, lock_bodies, routes
+from actors.remoting.errors import Refused
+from actors.remoting.properties_text import parse_properties
+from store.errors import MessageIllegal
+from store.message.properties import decode_properties, encode_properties
+from store.metadata.json_file import parse_rocketmq_json
+
+Decoder = Callable[[bytes], Any]
+
+
+def decoders() -> list[Decoder]:
+    """Every reader of a body there is."""
+    found: list[Decoder] = [
+        CommitOffsetsBody.decode,
+        lambda body: routes.RegisterBrokerBody.decode(body, True),
+    ]
+    for module in (admin_bodies, groups, lock_bodies, routes):
+        for name, each in sorted(vars(module).items()):
+            if isinstance(each, type) and hasattr(each, "decode") and each.__module__ == module.__name__:
+                found.append(each.decode)
+            elif name.startswith("decode_"):
+                found.append(each)
+    return found
+
+
+DECODERS = decoders()
+
+
+def body(data: bytes) -> None:
+    """A body of a request is read or refused; what was read can be written, and read again."""
+    if not data:
+        return
+    decode = DECODERS[data[0] % len(DECODERS)]
+    try:
+        found = decode(data[1:])
+    except (Refused, ValueError):
+        return
+    if hasattr(found, "encode") and not isinstance(found, str):
+        decode(found.encode())
+
+
+def property_string(data: bytes) -> None:
+    """Properties are read from anything, and what can be written is read as it was."""
+    properties = decode_properties(data)
+    try:
+        written = encode_properties(properties)
+    except MessageIllegal:
+        return
+    assert decode_properties(written) == properties
+
+
+def settings_text(data: bytes) -> None:
+    """A text of settings is read, or its line is named."""
+    try:
+        parse_properties(data.decode(errors="replace"))
+    except ValueError as error:
+        assert str(error).startswith("line ")  # noqa: PT017 - not every text is an error
+
+
+def table_text(data: bytes) -> None:
+    """A table of RocketMQ's, with keys unquoted or not, is read or is no JSON; none is read in two ways."""
+    try:
+        found = parse_rocketmq_json(data)
+    except ValueError:
+        return
+    try:
+        strict = orjson.loads(data)
+    except ValueError:
+        return
+    assert found == strict
+
+
+def seeds_of_bodies() -> list[bytes]:
+    """Some of what clients send, for every reader."""
+    queue = {"topic": "T", "brokerName": "b", "queueId": 0}
+    subscription = {"topic": "T", "subString": "*", "tagsSet": ["A"], "codeSet": [65], "subVersion": 1}
+    config = {"topicName": "T", "readQueueNums": 4, "writeQueueNums": 4, "perm": 6, "attributes": {}}
+    texts: list[Any] = [
+        {}, [], None, {"clientID": 5}, {"offsets": [["T", 0, 1, 2]], "group": "g", "clientId": "c"},
+        {"clientID": "c", "producerDataSet": [{"groupName": "p"}],
+         "consumerDataSet": [{"groupName": "g", "subscriptionDataSet": [subscription]}]},
+        {"consumerGroup": "g", "clientId": "c", "mqSet": [queue], "lockOKMQSet": [queue]},
+        {"group": "g", "clientId": "c", "subscriptions": {"T": "*"}, "owned": [["T", "b", 0, 1]]},
+        {"topicConfigSerializeWrapper": {"topicConfigTable": {"T": config}, "dataVersion": {"counter": 1}}},
+        {"queueDatas": [{"brokerName": "b", "readQueueNums": 4}],
+         "brokerDatas": [{"brokerAddrs": {"0": "127.0.0.1:1"}, "brokerName": "b", "cluster": "c"}]},
+        {"offsetTable": {"a": 1}, "table": {"a": "b"}, "topicList": ["T"],
+         "connectionSet": [{"clientId": "c"}]},
+        {"brokerAddrTable": {"b": {"brokerAddrs": {"0": "x"}}}, "clusterAddrTable": {"c": ["b"]}},
+    ]  # fmt: skip
+    made = [orjson.dumps(text) for text in texts]
+    made.append(b'{"offsetTable":{{"brokerName":"b","queueId":0,"topic":"T"}:{"brokerOffset":1}}}')
+    return [bytes([index]) + text for index in range(len(DECODERS)) for text in made]

@@ -1,0 +1,292 @@
+"""Records, batches and rows: kernels against their plain twins, on memory with a wall at both ends."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from store.errors import MessageIllegal, RecordDamaged
+from store.kernels import index as index_kernel
+from store.kernels import resync, units, walk
+from store.kernels.columns_to_records import RowBatch, TextColumn, encode_rows, encode_rows_plain
+from store.kernels.encode import encode_batch_records, encode_batch_records_plain
+from store.kernels.records_to_columns import find_properties, find_records, gather, read_records
+from store.kernels.stamp import Stamp, stamp_records, stamp_records_plain
+from store.message.batch import encode_batch
+from store.message.hosts import V4_BYTES, Host
+from store.message.message import Message
+from store.message.message_id import UniqKeyBlock
+from store.message.record import (
+    MAGIC_BLANK,
+    RecordDraft,
+    RecordVerdict,
+    check_record,
+    decode_record,
+    decode_records,
+    encode_blank,
+    encode_record,
+)
+from tests.fuzz.fence import Bytes, Fence
+
+V4 = Host("10.0.0.1", 1234).packed
+V6 = Host("fd00::2", 65535).packed
+FENCE = Fence()
+BASE = 4096
+
+
+def record(data: bytes) -> None:
+    """The record codec reads a record, or says what is damaged; check and decode agree."""
+    verdict = check_record(data).verdict
+    try:
+        message = decode_record(data)
+    except RecordDamaged:
+        assert verdict != RecordVerdict.RECORD
+        return
+    assert verdict == RecordVerdict.RECORD
+    assert message.store_size <= len(data)
+
+
+def batch(data: bytes) -> None:
+    """A batch becomes the records that the twin makes of it, or is refused by both."""
+    append_crc, data = data[:1] == b"\x01", data[1:]
+    draft = RecordDraft("T", 1, b"", born_host=V4)
+
+    def records_of(encode: Callable[..., Any], place: Any) -> tuple[bytes, list[int]] | None:
+        try:
+            encoded = encode(place, draft, 7, BASE, 99, V4, append_crc=append_crc)
+        except MessageIllegal:
+            return None
+        return bytes(encoded.records), encoded.positions.tolist()
+
+    expected = records_of(encode_batch_records_plain, data)
+    for placed in FENCE.placed(data):
+        assert records_of(encode_batch_records, placed.data) == expected
+
+
+def stamp(data: bytes) -> None:
+    """A client's records are stamped as the twin stamps them, or refused by both."""
+    host = V6 if data[:1] == b"\x06" else V4
+    data = data[1:]
+    wanted = Stamp("T", 1, 7, BASE, 99, host, V4, 4096)
+    expected = stamped(stamp_records_plain, bytearray(data), wanted)
+    for placed in FENCE.placed(data):
+        assert stamped(stamp_records, placed.data, wanted) == expected
+
+
+def stamped(kernel: Callable[[Any, Stamp], int], data: Any, wanted: Stamp) -> bytes | None:
+    """The records after it, None where they are refused."""
+    try:
+        kernel(data, wanted)
+    except MessageIllegal:
+        return None
+    return bytes(data)
+
+
+def recovery(data: bytes) -> None:
+    """Recovery's walk stops where the twin does, and finds the way back where the twin finds it."""
+    size = len(data)
+    found = np.zeros(walk.SCAN_FIELDS, np.int64)
+    end, code = 0, 1
+    while (code := walk.plain_check_record_at(data, end, size, BASE, True)) > 0:
+        end += code
+    back = way_back(data)
+    append_end = resync.plain_append_end(data, 0, size, BASE)
+    blank = resync.plain_closing_blank(data, 0, size, size)
+    bad = resync.plain_next_bad_whole(data, 0, size)
+    for placed in FENCE.placed(data):
+        stopped, why = walk.scan_records(placed, 0, size, BASE, True, found)
+        assert (stopped, min(why, 0)) == (end, code if code == walk.BLANK else min(why, -1))
+        assert resync.next_record(placed, 0, size, size, BASE) == back
+        assert resync.append_end(placed, 0, size, BASE) == append_end
+        assert resync.closing_blank(placed, 0, size, size) == blank
+        assert tuple(resync.next_bad_whole(placed, 0, size)) == bad
+
+
+def way_back(data: bytes) -> int:
+    """The twin of `next_record`, over the places where a magic stands."""
+    at = 3
+    while (at := data.find(b"\xda\xa3\x20", at + 1)) >= 0:
+        if walk.plain_check_record_at(data, at - 4, len(data), BASE, True) > 0:
+            return at - 4
+    return len(data)
+
+
+class _Dispatch:
+    """What the dispatch kernel works with."""
+
+    def __init__(self) -> None:
+        self.delays_ms = np.array([0, 1000, 5000], np.int64)
+        self.rows = np.zeros((512, units.ROW_FIELDS), np.int64)
+        self.groups = np.zeros((8, units.GROUP_FIELDS), np.int64)
+        self.buckets = np.zeros(32, np.int32)
+        self.units = np.zeros(512 * units.UNIT_BYTES, np.uint8)
+        self.keys = np.zeros((20_000, index_kernel.KEY_FIELDS), np.int64)
+
+    def run(self, placed: Bytes, check_crc: bool) -> tuple[int, ...]:
+        """One step over all of it."""
+        return tuple(
+            units.dispatch_records(
+                placed, 0, len(placed), BASE, check_crc, self.delays_ms, self.rows, self.groups,
+                self.buckets, self.units, self.keys,
+            )
+        )  # fmt: skip
+
+
+_dispatch = _Dispatch()
+
+
+def dispatch(data: bytes) -> None:
+    """The dispatch stays within the log, within its own tables, and says the same wherever the log lies."""
+    check_crc, data = data[:1] == b"\x01", data[1:]
+    said = []
+    for placed in FENCE.placed(data):
+        stopped, status, rows, groups, keys, timestamp = _dispatch.run(placed, check_crc)
+        assert 0 <= stopped <= len(data)
+        assert rows <= 512
+        assert groups <= 8
+        assert keys <= 20_000
+        assert not _dispatch.buckets.any()
+        queued = int(_dispatch.groups[:groups, units.GROUP_COUNT].sum())
+        said.append((stopped, status, keys, timestamp, bytes(_dispatch.units[: queued * units.UNIT_BYTES])))
+    assert said[0] == said[1]
+
+
+def columns(data: bytes) -> None:
+    """Records as columns: what the record codec reads of them, or the place of the first that is none."""
+    for placed in FENCE.placed(data):
+        try:
+            positions = find_records(placed)
+        except RecordDamaged:
+            continue
+        fields, damaged = read_records(placed, positions, check_crc=True)
+        properties = find_properties(placed, fields.properties)
+        texts = [gather(placed, spans) for spans in (
+            fields.bodies, fields.topics, properties.tags, properties.keys, properties.uniq_keys,
+            properties.names, properties.values,
+        )]  # fmt: skip
+        if damaged:
+            continue
+        messages = decode_records(data)
+        assert fields.queue_offsets.tolist() == [each.queue_offset for each in messages]
+        assert fields.store_timestamps.tolist() == [each.store_timestamp for each in messages]
+        offsets, bodies = texts[0]
+        assert [bytes(bodies[a:b]) for a, b in pairwise(offsets)] == [each.body for each in messages]
+
+
+def places(data: bytes) -> None:
+    """Records asked for at places that may be anywhere are told from those that are none."""
+    count = min(len(data) // 9, 8)
+    asked = np.array(
+        [int.from_bytes(data[i * 8 : i * 8 + 8], "big", signed=True) >> (data[i] & 56) for i in range(count)],
+        np.int64,
+    )
+    for placed in FENCE.placed(data):
+        fields, damaged = read_records(placed, asked, check_crc=False)
+        assert len(fields.queue_ids) + len(damaged) == count
+        find_properties(placed, fields.properties)
+        gather(placed, fields.bodies)
+
+
+def rows(data: bytes) -> None:
+    """Rows of a table become the records that the twin makes, or their first bad row is named by both."""
+    if len(data) < 4:
+        return
+    count, data = data[0] % 6, data[1:]
+    cuts = sorted(min(byte * 4, len(data)) for byte in data[: 3 * count + 1].ljust(3 * count + 1, b"\x10"))
+    queue_ids = np.array([int(byte) % 5 - 1 for byte in data[:count].ljust(count, b"\x01")], np.int32)
+    queue_ids = np.maximum(queue_ids, 0) if data[:1] < b"\xe0" else queue_ids
+    parts = [np.array(cuts[i * count : i * count + count + 1], np.int64) for i in range(3)]
+    draft = RecordDraft("T", 0, b"", b"a\x01b\x02", born_host=V4)
+    uniq = UniqKeyBlock("0A0000010001DEADBEEF", 7)
+
+    def table(place: Bytes) -> RowBatch:
+        bodies, keys, tags = (TextColumn(part, place) for part in parts)
+        return RowBatch(draft, bodies, keys, tags, queue_ids, 4, uniq, 512, V4_BYTES)
+
+    expected = encoded(encode_rows_plain, table(np.frombuffer(data, np.uint8)))
+    for placed in FENCE.placed(data):
+        assert encoded(encode_rows, table(placed)) == expected
+
+
+def encoded(encode: Callable[[RowBatch], Any], table: RowBatch) -> Any:
+    """The records by queue, or what is said against a row."""
+    try:
+        return [(each.queue_id, each.count, bytes(each.records)) for each in encode(table)]
+    except MessageIllegal as error:
+        return error.remark
+
+
+SLOTS, CAPACITY = 8, 16
+ENTRIES = index_kernel.HEADER_BYTES + index_kernel.SLOT_BYTES * SLOTS
+INDEX_BYTES = ENTRIES + index_kernel.ENTRY_BYTES * CAPACITY
+
+
+def index(data: bytes) -> None:
+    """An index file of any content is searched, judged and gone on with inside its bounds."""
+    data = data[:INDEX_BYTES].ljust(INDEX_BYTES, b"\x00")
+    found = np.zeros(32, np.int64)
+    keys = np.array([[5, 100, 1000], [13, 200, 2000], [5, 300, 3000]], np.int64)
+    said = []
+    for placed in FENCE.placed(data):
+        newest = np.zeros(SLOTS, np.int32)
+        count = index_kernel.index_count(placed)
+        matches = [index_kernel.select_key(placed, SLOTS, key, 0, 1 << 60, found) for key in (0, 5, 13)]
+        sound = index_kernel.index_is_sound(placed, SLOTS, CAPACITY, newest)
+        written = index_kernel.written_entries(placed, SLOTS, CAPACITY)
+        after = index_kernel.entry_at_or_after(placed, SLOTS, 150) if count <= CAPACITY else 0
+        put = index_kernel.insert_keys(placed, SLOTS, CAPACITY, keys, 0, 3)
+        said.append((matches, bool(sound), written, after, put, bytes(placed)))
+    assert said[0] == said[1]
+
+
+def seeds_of_records() -> list[bytes]:
+    """Sound records of all kinds, one or several, at the place that they name."""
+    found = []
+    drafts = [
+        RecordDraft("T", 1, b"body", b"TAGS\x01a\x02KEYS\x01k1 k2\x02UNIQ_KEY\x01u\x02", born_host=V4),
+        RecordDraft("T", 1, b"", b"", born_host=V6),
+        RecordDraft("%RETRY%" + "g" * 140, 1, b"x" * 90, b"a\x01b", born_host=V4, sys_flag=8),
+        RecordDraft("SCHEDULE_TOPIC_XXXX", 1, b"1", b"DELAY\x011\x02", born_host=V4),
+    ]
+    for append_crc in (False, True):
+        position, together = BASE, b""
+        for draft in drafts:
+            host = V6 if draft.body == b"1" else V4
+            each = encode_record(draft, 3, position, 99, host, append_crc=append_crc)
+            found.append(encode_record(draft, 3, BASE, 99, V4, append_crc=append_crc))
+            together += each
+            position += len(each)
+        found += [together, together + encode_blank(64) + bytes(56), b"\x00" * 9 + together]
+    found.append(struct.pack(">ii", 8, MAGIC_BLANK))
+    return found
+
+
+def seeds_of_batches() -> list[bytes]:
+    """Batches, behind the byte that asks for a CRC or not."""
+    messages = [
+        Message("T", b"one", {"TAGS": "a"}),
+        Message("T", b"", {}),
+        Message("T", b"xyz", {"k": "v"}),
+    ]
+    whole = encode_batch(messages)
+    return [flag + part for flag in (b"\x00", b"\x01") for part in (whole, whole[:-3])]
+
+
+def with_first(seeds: list[bytes], *firsts: bytes) -> list[bytes]:
+    """Each seed behind each of these bytes."""
+    return [first + seed for seed in seeds for first in firsts]
+
+
+def seeds_of_indexes() -> list[bytes]:
+    """An empty index file, one with entries, and one that claims too many."""
+    empty = np.zeros(INDEX_BYTES, np.uint8)
+    keys = np.array([[n % 3, n * 10, 1000 + n] for n in range(10)], np.int64)
+    filled = empty.copy()
+    index_kernel.insert_keys(filled, SLOTS, CAPACITY, keys, 0, 10)
+    over = filled.copy()
+    over[36:40] = 0x7F
+    return [bytes(each) for each in (empty, filled, over)]

@@ -1,0 +1,248 @@
+"""Frames and headers: any bytes are a command, an error that says so, or not yet whole."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from actors.remoting import admin_headers, headers, hot_headers
+from actors.remoting.command import (
+    PREFIX,
+    RemotingCommand,
+    decode_command,
+    decode_json_command,
+    encode_command,
+)
+from actors.remoting.errors import ProtocolError, Refused
+from actors.remoting.frame import FrameReader, ReceiveMemory
+from actors.remoting.header import Header, wire
+
+FRAMES = Path(__file__).parents[1] / "fixtures" / "frames"
+CORPUS = [path.read_bytes() for path in sorted(FRAMES.glob("*.bin"))]
+I32 = range(-(2**31), 2**31)
+
+
+MEMORY = ReceiveMemory()
+
+
+def read_frames(data: bytes, piece_bytes: list[int]) -> list[str]:
+    """What a stream in such pieces is, in words: its commands, and the refusal at its end."""
+    reader = FrameReader(MEMORY)
+    found: list[str] = []
+    at = turn = 0
+    try:
+        while at < len(data):
+            buffer = reader.get_buffer()
+            count = min(len(buffer), len(data) - at, piece_bytes[turn % len(piece_bytes)])
+            buffer[:count] = data[at : at + count]
+            at, turn = at + count, turn + 1
+            reader.received(count)
+            while (command := reader.next_command()) is not None:
+                found.append(described(command))
+    except ProtocolError as error:
+        found.append(f"refused: {error.reason}")
+    reader.close()
+    assert MEMORY.assembly_bytes == 0
+    return found
+
+
+def described(command: RemotingCommand) -> str:
+    """All of a command."""
+    return repr((
+        command.code, command.ext, bytes(command.body), command.remark, command.flag, command.opaque,
+        command.language, command.version, command.serialize_type,
+    ))  # fmt: skip
+
+
+def frames(data: bytes) -> None:
+    """A stream is the same however it is cut."""
+    cuts, stream = data[:3], data[3:]
+    assert read_frames(stream, [1 + 7 * cut for cut in cuts] or [1]) == read_frames(
+        stream, [len(stream) or 1]
+    )
+
+
+def header(data: bytes) -> None:
+    """A header is read or refused, and what was read is read again from what is written of it."""
+    kind, rest = data[:1], data[1:]
+    try:
+        command = decode_command(rest, int(kind == b"\x01"), b"body")
+    except ProtocolError:
+        return
+    if is_writable(command):
+        assert reread(command) == described(command)
+
+
+def json_header(data: bytes) -> None:
+    """The hot path over a JSON header gives what the lenient one does, where it takes it at all."""
+    from actors.remoting.command import _decode_json_leniently  # the twin
+
+    try:
+        command = decode_json_command(data, b"")
+    except ProtocolError:
+        return
+    if is_writable(command):
+        assert described(command) == described(_decode_json_leniently(data, b""))
+        assert reread(command) == described(command)
+
+
+def reread(command: RemotingCommand) -> str:
+    """The command after a journey over the wire."""
+    frame = encode_command(command)
+    _, mark = PREFIX.unpack_from(frame)
+    body_at = PREFIX.size + (mark & 0xFFFFFF)
+    again = decode_command(frame[PREFIX.size : body_at], mark >> 24, frame[body_at:])
+    if command.serialize_type == 1:  # it says its language by number, and no remark by an empty one
+        command.remark = command.remark or None
+    return described(again)
+
+
+def is_writable(command: RemotingCommand) -> bool:
+    """Who says that he is Java and lies is found out by the handler only."""
+    ext: Any = command.ext
+    return (
+        isinstance(ext, dict)
+        and all(isinstance(key, str) and isinstance(value, str) for key, value in ext.items())
+        and all(
+            type(number) is int and number in I32
+            for number in (command.code, command.opaque, command.flag, command.version)
+        )
+        and (command.remark is None or isinstance(command.remark, str))
+    )
+
+
+@dataclass(slots=True)
+class GeneralSendHeader(Header):
+    """SEND_MESSAGE_V2 by the general decoder."""
+
+    producer_group: str = wire("a")
+    topic: str = wire("b")
+    default_topic: str = wire("c")
+    default_topic_queue_nums: int = wire("d")
+    queue_id: int = wire("e")
+    sys_flag: int = wire("f")
+    born_timestamp: int = wire("g")
+    flag: int = wire("h")
+    properties: str = wire("i", default="")
+    reconsume_times: int = wire("j", default=0)
+    max_reconsume_times: int | None = wire("l", default=None)
+    batch: bool = wire("m", default=False)
+
+
+@dataclass(slots=True)
+class GeneralPullHeader(Header):
+    """PULL_MESSAGE by the general decoder."""
+
+    consumer_group: str
+    topic: str
+    queue_id: int
+    queue_offset: int
+    max_msg_nums: int
+    sys_flag: int
+    commit_offset: int
+    suspend_timeout_millis: int
+    sub_version: int
+    subscription: str | None = None
+    max_msg_bytes: int | None = None
+
+
+LONG_NAMES = dict(hot_headers._V1_NAMES)
+PULL_NAMES = (
+    "consumerGroup", "topic", "queueId", "queueOffset", "maxMsgNums", "sysFlag", "commitOffset",
+    "suspendTimeoutMillis", "subVersion", "subscription", "maxMsgBytes",
+)  # fmt: skip
+VALUES = ("", "0", "1", "-1", "7", "2147483648", "9" * 30, "true", "T", "1e3", "٣", " 5 ", "1_0", "\x00", "ü")
+
+
+def hot_header(data: bytes) -> None:
+    """The headers written out by hand read what the general decoder reads, and refuse what it refuses."""
+    letters = fields_of(data, tuple("abcdefghijlm"))
+    send = outcome(hot_headers.SendMessageHeader, letters)
+    plain = {letter: value for letter, value in letters.items() if (letter, value) != ("l", "")}
+    assert agree(send, outcome(GeneralSendHeader, plain)), letters
+    long = {LONG_NAMES[letter]: value for letter, value in letters.items()}
+    assert agree(outcome(hot_headers.SendMessageHeaderV1, long), send), long
+    names = fields_of(data, PULL_NAMES)
+    assert agree(outcome(hot_headers.PullMessageHeader, names), outcome(GeneralPullHeader, names)), names
+
+
+def fields_of(data: bytes, names: tuple[str, ...]) -> dict[str, str]:
+    """A header's fields: two bytes say which field and which value, or how long a text follows."""
+    ext, at = {}, 0
+    while at + 2 <= len(data):
+        name, kind = names[data[at] % len(names)], data[at + 1]
+        at += 2
+        if kind < 160:
+            ext[name] = VALUES[kind % len(VALUES)]
+        else:
+            ext[name] = data[at : at + kind - 160].decode(errors="replace")
+            at += kind - 160
+    return ext
+
+
+def outcome(header_type: Any, ext: dict[str, str]) -> Any:
+    """The header of these fields, or None where it is refused."""
+    try:
+        return header_type.from_ext(ext)
+    except Refused:
+        return None
+
+
+def agree(hot: Any, general: Any) -> bool:
+    """Whether both are refused, or say the same in all that the second one has."""
+    if hot is None or general is None:
+        return hot is general
+    return all(getattr(hot, name) == getattr(general, name) for name in type(general).__slots__)
+
+
+HEADER_TYPES: list[Any] = sorted(
+    {
+        each
+        for module in (headers, admin_headers, hot_headers)
+        for each in vars(module).values()
+        if isinstance(each, type) and hasattr(each, "from_ext") and each is not Header
+    },
+    key=lambda each: str(each.__name__),
+)
+
+
+def request_header(data: bytes) -> None:
+    """Any header of any fields is read or refused, and can be written when it was read."""
+    if not data:
+        return
+    header_type = HEADER_TYPES[data[0] % len(HEADER_TYPES)]
+    ext = fields_of(data[1:], NAMES_OF[header_type])
+    found = outcome(header_type, ext)
+    if found is not None:
+        again = header_type.from_ext(found.to_ext())
+        assert again.to_ext() == found.to_ext(), ext
+
+
+def _names_of(header_type: Any) -> tuple[str, ...]:
+    from tests.actors.header_names import least_fields
+
+    return (*least_fields(header_type), *PULL_NAMES, *"abcdefghijklmn", "group", "isForce", "other")
+
+
+NAMES_OF = {header_type: _names_of(header_type) for header_type in HEADER_TYPES}
+
+
+def seeds_of_headers() -> list[bytes]:
+    """The headers of the corpus, each behind the byte that says its encoding."""
+    found = []
+    for frame in CORPUS:
+        if len(frame) > PREFIX.size:
+            mark = PREFIX.unpack_from(frame)[1]
+            found.append(bytes([mark >> 24 & 1]) + frame[PREFIX.size :][: mark & 0xFFFFFF])
+    return found
+
+
+def seeds_of_json() -> list[bytes]:
+    """JSON headers, and values that tempt."""
+    tempting = [1, -1, 2**31, 2**63, 2**70, 1.5, True, None, "x", [], {}, "\ud800"]
+    base: dict[str, Any] = {"code": 10, "flag": 0, "language": "JAVA", "opaque": 1, "version": 479}
+    made = [json.dumps(base | {key: value}) for key in (*base, "extFields", "remark") for value in tempting]
+    made += [json.dumps(base | {"extFields": {"a": value}}) for value in tempting]
+    return [seed[1:] for seed in seeds_of_headers() if seed[:1] == b"\x00"] + [text.encode() for text in made]
