@@ -143,7 +143,8 @@ class Admin(GroupAdmin, BrokerAdmin):
         for queue in offsets:
             await self._opened().routes.get(queue.topic)
         commits = {queue: Commit(offset, 0) for queue, offset in offsets.items()}
-        await OffsetClient(self._opened(), group).commit(commits)
+        outcome = await OffsetClient(self._opened(), group).commit(commits)
+        outcome.raise_unheard()
 
     async def group_members(self, group: str) -> list[str]:
         """The client ids of a consumer group's members; empty when nobody is there."""

@@ -21,7 +21,10 @@ from cluster.client.config import AutoOffset
 from cluster.client.core.backoff import Backoff
 from cluster.client.core.instance import ClientInstance
 from cluster.client.errors import ClientError, OffsetNotFound
+from store.logs import get_logger
 from store.message.message_queue import MessageQueue
+
+log = get_logger(__name__)
 
 CONSUME_TIMESTAMP_AGO_MS = 30 * 60_000  # RocketMQ's consumeTimestamp
 
@@ -31,6 +34,22 @@ class Commit(NamedTuple):
 
     offset: int
     generation: int
+
+
+class Committed(NamedTuple):
+    """What came of commits: the queues that others hold now; the brokers that could not be told, and why."""
+
+    refused: list[MessageQueue]
+    unheard: dict[str, ClientError]
+
+    def has(self, queue: MessageQueue) -> bool:
+        """Whether this queue's commit stands now."""
+        return queue not in self.refused and queue.broker_name not in self.unheard
+
+    def raise_unheard(self) -> None:
+        """Raise why the first broker could not be told, if there is one."""
+        for error in self.unheard.values():
+            raise error
 
 
 class OffsetClient:
@@ -43,6 +62,7 @@ class OffsetClient:
         if timestamp_ms is None:
             timestamp_ms = instance.clock.wall_ms() - CONSUME_TIMESTAMP_AGO_MS
         self._timestamp_ms = timestamp_ms
+        self._unheard: set[str] = set()
 
     async def beginning(self, queue: MessageQueue) -> int:
         """The offset of the oldest message there is."""
@@ -89,26 +109,44 @@ class OffsetClient:
             await asyncio.sleep(backoff.next_ms() / 1000)
             await self._refresh(queue.topic)
 
-    async def commit(self, offsets: Mapping[MessageQueue, Commit]) -> list[MessageQueue]:
-        """Commit, a request a broker; gives the queues whose commit was refused: others hold them now.
-
-        Raises what the first broker that could not be asked was asked for; the others are committed all the
-        same.
-        """
+    async def commit(self, offsets: Mapping[MessageQueue, Commit]) -> Committed:
+        """Commit, a request a broker. One that cannot be told keeps nobody from committing to the others."""
         by_broker: dict[tuple[str, str], list[tuple[MessageQueue, Commit]]] = defaultdict(list)
+        unheard: dict[str, ClientError] = {}
         for queue, commit in offsets.items():
-            address = self._instance.master_of(queue.topic, queue.broker_name)
-            by_broker[queue.broker_name, address].append((queue, commit))
+            try:
+                address = self._instance.master_of(queue.topic, queue.broker_name)
+            except ClientError as error:
+                unheard[queue.broker_name] = error
+            else:
+                by_broker[queue.broker_name, address].append((queue, commit))
         results = await asyncio.gather(
             *(self._commit(address, commits) for (_, address), commits in by_broker.items()),
             return_exceptions=True,
         )
         refused: list[MessageQueue] = []
-        for result in results:
-            if isinstance(result, BaseException):
+        for (broker_name, _), result in zip(by_broker, results, strict=True):
+            if isinstance(result, ClientError):
+                unheard[broker_name] = result
+            elif isinstance(result, BaseException):
                 raise result
-            refused.extend(result)
-        return refused
+            else:
+                refused.extend(result)
+        return Committed(refused, unheard)
+
+    async def commit_quietly(self, offsets: Mapping[MessageQueue, Commit]) -> Committed:
+        """The same for commits that come again and again: a broker that cannot be told is logged once, until
+        it can be.
+        """
+        outcome = await self.commit(offsets)
+        for broker_name in {queue.broker_name for queue in offsets}:
+            error = outcome.unheard.get(broker_name)
+            if error is None:
+                self._unheard.discard(broker_name)
+            elif broker_name not in self._unheard:
+                self._unheard.add(broker_name)
+                log.warning("commit_failed", group=self._group, broker=broker_name, error=str(error))
+        return outcome
 
     async def _commit(
         self, address: str, commits: Iterable[tuple[MessageQueue, Commit]]

@@ -188,7 +188,7 @@ class PullCore:
             self.deliveries.drop(state)
         if self.config.auto_commit:
             # Where nobody has begun on it yet, this spares the next owner what is done; else it is refused.
-            self.instance.spawn(self._commit_logged([state]), f"last commit {queue}")
+            self.instance.spawn(self.commit_states([state], raising=False), f"last commit {queue}")
 
     def _release_overdue(self, state: QueueState) -> None:
         if self.deliveries.states.get(state.queue) is state:
@@ -209,7 +209,7 @@ class PullCore:
 
     async def _commit_and_release(self, state: QueueState) -> None:
         if self.config.auto_commit:
-            await self._commit_logged([state])
+            await self.commit_states([state], raising=False)
         self.session.released(state.queue)
 
     def suspended(self, *, is_suspended: bool) -> None:
@@ -265,17 +265,23 @@ class PullCore:
         commits = {
             queue: Commit(offset, self.state_of(queue).generation) for queue, offset in offsets.items()
         }
-        self._fence(await self.offsets.commit(commits), raising=True)
+        outcome = await self.offsets.commit(commits)
+        self._fence(outcome.refused, raising=True)
+        outcome.raise_unheard()
 
     async def commit_states(self, states: Iterable[QueueState], *, raising: bool = True) -> None:
-        """Commit what is consumed and not committed yet of these queues."""
+        """Commit what is consumed and not committed yet of these queues. Where `raising`, raises CommitFenced
+        or why a broker could not be told.
+        """
         moved = [state for state in states if NOWHERE != state.consumed != state.committed]
         commits = {state.queue: Commit(state.consumed, state.generation) for state in moved}
-        refused = await self.offsets.commit(commits)
+        outcome = await (self.offsets.commit(commits) if raising else self.offsets.commit_quietly(commits))
         for state in moved:
-            if state.queue not in refused:
+            if outcome.has(state.queue):
                 state.committed = commits[state.queue].offset
-        self._fence(refused, raising=raising)
+        self._fence(outcome.refused, raising=raising)
+        if raising:
+            outcome.raise_unheard()
 
     def _fence(self, refused: list[MessageQueue], *, raising: bool) -> None:
         for queue in refused:
@@ -289,16 +295,10 @@ class PullCore:
             names = ", ".join(map(str, refused))
             raise CommitFenced(GENERATION_FENCED, f"others hold these queues now: {names}")
 
-    async def _commit_logged(self, states: Iterable[QueueState]) -> None:
-        try:
-            await self.commit_states(states, raising=False)
-        except ClientError as error:
-            log.warning("commit_failed", group=self.config.group, error=str(error))
-
     async def _commit_now_and_then(self) -> None:
         while True:
             await asyncio.sleep(self.config.commit_interval_ms / 1000)
-            await self._commit_logged(list(self.deliveries.states.values()))
+            await self.commit_states(list(self.deliveries.states.values()), raising=False)
 
     async def close(self, *, committing: bool) -> None:
         """Give everything back: stop, commit (all handed out when `committing`), release, leave the group."""

@@ -255,15 +255,11 @@ class PushCore:
     async def _commit(self, works: Sequence[QueueWork]) -> None:
         moved = [work for work in works if work.process_queue.commit_offset != work.committed]
         commits = {work.queue: Commit(work.process_queue.commit_offset, work.generation) for work in moved}
-        try:
-            refused = await self.offsets.commit(commits)
-        except ClientError as error:
-            log.warning("commit_failed", group=self.config.group, error=str(error))
-            return
+        outcome = await self.offsets.commit_quietly(commits)
         for work in moved:
-            if work.queue in refused:
+            if work.queue in outcome.refused:
                 self._fenced(work)
-            else:
+            elif outcome.has(work.queue):
                 work.committed = commits[work.queue].offset
 
     def _fenced(self, work: QueueWork) -> None:

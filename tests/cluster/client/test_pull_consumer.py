@@ -7,10 +7,17 @@ import threading
 from collections.abc import Callable
 
 import pytest
+import structlog
 
 from cluster.client import Admin, ConsumerConfig, MessageExt, MessageQueue, Producer, PullConsumer, aio
 from cluster.client.core.offsets import Commit
-from cluster.client.errors import ClientClosed, ConfigInvalid, QueueNotAssigned, SubscriptionDiffers
+from cluster.client.errors import (
+    BrokerUnreachable,
+    ClientClosed,
+    ConfigInvalid,
+    QueueNotAssigned,
+    SubscriptionDiffers,
+)
 
 from .conftest import Cluster, eventually
 
@@ -236,7 +243,7 @@ def test_a_commit_of_a_former_owner_is_refused(cluster: Cluster, group: str) -> 
         core = consumer._consumer._core
         queue = consumer.assignment()[0]
         old = core.deliveries.states[queue].generation - 1
-        refused = consumer._thread.run(core.offsets.commit({queue: Commit(0, old)}))
+        refused = consumer._thread.run(core.offsets.commit({queue: Commit(0, old)})).refused
         assert refused == [queue]
         assert consumer.committed(queue) == consumer.position(queue)
 
@@ -277,6 +284,29 @@ def test_a_broker_that_restarts_is_read_on(clusters: Callable[..., Cluster], gro
         assert poll_numbers(consumer, 1) == [100]
     assert sorted(before) == list(range(100))
     assert committed(cluster, group, topic) == 101
+
+
+def test_a_broker_that_has_left_keeps_nobody_from_committing_to_the_others_and_is_told_of_once(
+    clusters: Callable[..., Cluster], group: str
+) -> None:
+    cluster = clusters()
+    topic = cluster.topic(queues=1)
+    fill(cluster, topic, 100)
+    stays, leaves = (MessageQueue(topic, name, 0) for name in "ab")
+    config = quick(cluster, group, commit_interval_ms=20, sticky_broker_ms=1)
+    with structlog.testing.capture_logs() as logs, PullConsumer(config=config) as consumer:
+        consumer.assign([stays, leaves])
+        poll_numbers(consumer, 100)
+        cluster.stop_broker("b")
+        eventually(lambda: consumer.queues(topic) == [stays])  # no route names it any more
+        consumer.seek(stays, 7)
+        consumer.seek(leaves, 7)
+        eventually(lambda: committed(cluster, group, topic) == 7)
+        consumer.seek(stays, 8)
+        eventually(lambda: committed(cluster, group, topic) == 8)
+        with pytest.raises(BrokerUnreachable, match="no route names a master for broker 'b'"):
+            consumer.commit()
+    assert [entry["broker"] for entry in logs if entry["event"] == "commit_failed"] == ["b"]
 
 
 def test_a_close_by_another_thread_ends_an_iteration(cluster: Cluster, group: str) -> None:
