@@ -19,6 +19,10 @@ from actors.remoting.errors import Refused
 from actors.remoting.properties_text import encode_properties_text, parse_properties
 from store.live_settings import with_changes
 
+# What RocketMQ's processes let nobody set from afar, named by themselves or not.
+BLACK_LIST = frozenset(
+    {"brokerConfigPath", "configBlackList", "configStorePath", "kvConfigPath", "rocketmqHome"}
+)
 _CURE = "set it in the topology and run raymq up, which restarts what has to be"
 
 
@@ -52,6 +56,8 @@ class SettingsRequests(Generic[Settings]):
         """
         present = self._as_properties(self._live.settings)
         given = _parsed(context.command.body)
+        if BLACK_LIST & given.keys():
+            raise Refused(ResponseCode.NO_PERMISSION, "Can not update config in black list.")
         changes, unknown = self._by_field(
             {key: value.strip() for key, value in given.items() if value != present.get(key)}
         )

@@ -147,17 +147,17 @@ def _group_config(content: Mapping[str, Any]) -> SubscriptionGroupConfig:
 
 
 def parse_attributes(text: str) -> dict[str, str]:
-    """Topic attributes as tools send them: `+message.type=FIFO,-other`; a removal is an empty value."""
+    """Changes of attributes as tools send them: `+message.type=FIFO,-other`; keys keep their sign."""
     attributes: dict[str, str] = {}
     for part in text.split(","):
         change = part.strip()
         if not change:
             continue
-        name, _, value = change[1:].partition("=")
-        if change[0] not in "+-" or not name:
+        key, _, value = change.partition("=")
+        if change[0] not in "+-" or len(key) < 2:
             raise Refused(
-                ResponseCode.INVALID_PARAMETER,
+                ResponseCode.SYSTEM_ERROR,
                 f"attribute {change!r}: write +name=value to set it, -name to remove it",
             )
-        attributes[name] = value if change[0] == "+" else ""
+        attributes[key] = value if change[0] == "+" else ""
     return attributes

@@ -107,18 +107,22 @@ class BrokerInfo:
     def _consume_queue(self, header: ConsumeQueueHeader) -> ConsumeQueueUnits:
         parts, topic, queue_id = self._parts, header.topic, header.queue_id
         first, end = parts.store.min_offset(topic, queue_id), parts.store.max_offset(topic, queue_id)
+        if not end:
+            raise Refused(ResponseCode.SYSTEM_ERROR, f"{queue_id}@{topic} is not exist!")
         answer = ConsumeQueueUnits(first, end)
         takes: Callable[[int], bool] | None = None
         if header.consumer_group:
             group = parts.clients.group(header.consumer_group)
             subscription = group.subscriptions.get(topic) if group is not None else None
             if subscription is None:
-                raise Refused(ResponseCode.SYSTEM_ERROR, f"{header.consumer_group}@{topic} is not online!")
-            answer.subscription = subscription_data(subscription)
-            wanted = tags_codes_of(subscription.expression)
-            takes = (lambda tags: True) if wanted is None else wanted.__contains__
+                answer.filter_data = f"{header.consumer_group}@{topic} is not online!"
+            else:
+                answer.subscription = subscription_data(subscription)
+                answer.filter_data = "null"
+                wanted = tags_codes_of(subscription.expression)
+                takes = (lambda tags: True) if wanted is None else wanted.__contains__
         units = parts.store.units(topic, queue_id, header.index, min(header.count, UNITS_MAX))
-        if not units:
+        if not units and header.count > 0:
             raise Refused(
                 ResponseCode.SYSTEM_ERROR, f"Index {header.index} of {queue_id}@{topic} is not exist!"
             )

@@ -75,6 +75,8 @@ class Groups:
             check_group(group.group_name)
         except MessageIllegal as error:
             raise Refused(ResponseCode.INVALID_PARAMETER, error.remark) from error
+        for name in group.attributes:  # RocketMQ 5.3.3 has none for groups
+            raise Refused(ResponseCode.SYSTEM_ERROR, f"unsupported key: {name.lstrip('+-')}")
         self.table.put(group)
         _log.info("group_changed", group=group.group_name)
         self._on_change(group.group_name)

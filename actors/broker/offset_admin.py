@@ -65,7 +65,7 @@ class OffsetAdmin:
         if header.group not in self._groups.table.groups:
             raise Refused(
                 ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
-                f"group {header.group!r} does not exist on broker {self._broker_name}",
+                f"Group {header.group} does not exist",
             )
         self._catch_up()
         chosen = range(queues) if header.queue_id < 0 else [header.queue_id]
@@ -106,8 +106,7 @@ class OffsetAdmin:
             if not first <= offset <= end:
                 raise Refused(
                     ResponseCode.SYSTEM_ERROR,
-                    f"target offset {offset} is not in queue {queue_id} of topic {topic!r}: "
-                    f"its offsets are {first} to {end}",
+                    f"Target offset {offset} not in consume queue range [{first}-{end}]",
                 )
             return offset
         if header.timestamp < 0:

@@ -59,10 +59,14 @@ class OffsetRequests:
         return RemotingCommand.response(ext=OffsetResponse(offset).to_ext())
 
     def update(self, context: RequestContext) -> RemotingCommand:
-        """UPDATE_CONSUMER_OFFSET; offsets may go back, as in RocketMQ."""
+        """UPDATE_CONSUMER_OFFSET; offsets may go back, and a commit makes no group, as in RocketMQ."""
         header: UpdateConsumerOffsetHeader = context.header
-        self._groups.get(header.consumer_group)
-        self._topics.get(header.topic)
+        if header.consumer_group not in self._groups.table.groups:
+            raise Refused(
+                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"Group {header.consumer_group} not exist!"
+            )
+        if self._topics.find(header.topic) is None:
+            raise Refused(ResponseCode.TOPIC_NOT_EXIST, f"Topic {header.topic} not exist!")
         if header.commit_offset < 0:
             raise Refused(ResponseCode.INVALID_PARAMETER, f"the offset {header.commit_offset} is negative")
         if (header.topic, header.consumer_group, header.queue_id) in self._offsets.resets:

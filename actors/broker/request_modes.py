@@ -64,11 +64,9 @@ class RequestModes:
 
     def _check(self, mode: MessageRequestMode) -> None:
         if mode.topic.startswith(RETRY_TOPIC_PREFIX):
-            raise Refused(
-                ResponseCode.NO_PERMISSION,
-                f"{mode.topic!r}: a retry topic has no mode of its own, set that of its group's topics",
-            )
-        self._topics.get(mode.topic)
+            raise Refused(ResponseCode.NO_PERMISSION, "retry topic is not allowed to set mode")
+        if self._topics.find(mode.topic) is None:
+            raise Refused(ResponseCode.TOPIC_NOT_EXIST, f"topic[{mode.topic}] not exist")
         self._groups.get(mode.consumer_group)
         if mode.mode != PULL:
             raise Refused(

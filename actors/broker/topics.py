@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import string
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
 from actors.broker.settings import BrokerSettings
+from actors.broker.topic_attributes import altered
 from actors.remoting.codes import ResponseCode
 from actors.remoting.errors import Refused
 from store.errors import MessageIllegal
@@ -15,6 +17,8 @@ from store.message.validate import DLQ_TOPIC_PREFIX, RETRY_TOPIC_PREFIX, check_t
 from store.metadata import TopicConfig, TopicConfigTable
 
 _log = get_logger(__name__)
+
+NAME_CHARACTERS = frozenset(string.ascii_letters + string.digits + "%|_-")
 
 PERM_PRIORITY = 8
 PERM_READ = 4
@@ -169,13 +173,15 @@ class Topics:
         return content
 
     def update(self, topic: TopicConfig) -> None:
-        """Create the topic or change its settings. Raises `Refused` where that is not allowed."""
-        self._check_name(topic.topic_name)
-        if topic.topic_name in self._system and topic.topic_name not in self._configurable_system_topics():
-            raise Refused(
-                ResponseCode.INVALID_PARAMETER,
-                f"topic {topic.topic_name!r} is the broker's own and may not be changed",
-            )
+        """Create the topic or change its settings; its `attributes` are changes (`topic_attributes.altered`).
+
+        Raises `Refused` where that is not allowed.
+        """
+        try:
+            check_topic(topic.topic_name)
+        except MessageIllegal as error:
+            raise Refused(ResponseCode.INVALID_PARAMETER, _name_remark(topic.topic_name)) from error
+        self._check_not_system(topic.topic_name)
         if topic.read_queue_nums < 0 or topic.write_queue_nums < 0 or not 0 <= topic.perm <= 7:
             raise Refused(
                 ResponseCode.INVALID_PARAMETER,
@@ -183,9 +189,8 @@ class Topics:
                 f"queues with permission {topic.perm}: queues are 0 or more, permissions 0 to 7",
             )
         old = self.table.topics.get(topic.topic_name)
-        if old is not None:
-            topic = replace(topic, attributes={**old.attributes, **topic.attributes})
-        self._put(topic)
+        attributes = altered(None if old is None else old.attributes, topic.attributes)
+        self._put(replace(topic, attributes=attributes))
 
     def order(self, names: Iterable[str]) -> None:
         """Note, as RocketMQ does, which topics a nameserver's order configuration names."""
@@ -196,10 +201,7 @@ class Topics:
 
     def delete(self, name: str) -> None:
         """Forget the topic. Raises `Refused` for the broker's own."""
-        if name in self._system:
-            raise Refused(
-                ResponseCode.INVALID_PARAMETER, f"topic {name!r} is the broker's own and cannot be deleted"
-            )
+        self._check_not_system(name)
         if self.table.remove(name):
             _log.info("topic_deleted", topic=name)
             self._on_change(name)
@@ -222,7 +224,7 @@ class Topics:
 
     def is_system(self, name: str) -> bool:
         """Whether the topic is the broker's own."""
-        return name in self._system or name.startswith(SYSTEM_TOPIC_PREFIX)
+        return name in self._system or name in KNOWN_SYSTEM_TOPICS or name.startswith(SYSTEM_TOPIC_PREFIX)
 
     def _create_for_sender(self, name: str, default_topic: str, default_queues: int) -> TopicConfig | None:
         if name.startswith((RETRY_TOPIC_PREFIX, DLQ_TOPIC_PREFIX)):
@@ -237,8 +239,9 @@ class Topics:
         self._put(topic)
         return topic
 
-    def _configurable_system_topics(self) -> set[str]:
-        return {self._settings.cluster_name, self._settings.broker_name, DEFAULT_TOPIC, BENCHMARK_TOPIC}
+    def _check_not_system(self, name: str) -> None:
+        if self.is_system(name):
+            raise Refused(ResponseCode.INVALID_PARAMETER, f"The topic[{name}] is conflict with system topic.")
 
     def _put(self, topic: TopicConfig) -> None:
         self.table.put(topic)
@@ -253,3 +256,12 @@ class Topics:
             check_topic(name)
         except MessageIllegal as error:
             raise Refused(ResponseCode.INVALID_PARAMETER, error.remark) from error
+
+
+def _name_remark(name: str) -> str:
+    """What RocketMQ says of a topic's name that is not allowed (TopicValidator)."""
+    if not name:
+        return "The specified topic is blank."
+    if not set(name) <= NAME_CHARACTERS:
+        return "The specified topic contains illegal characters, allowing only ^[%|a-zA-Z0-9_-]+$"
+    return "The specified topic is longer than topic max length."

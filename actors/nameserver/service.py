@@ -39,6 +39,8 @@ _log = get_logger(__name__)
 
 _NS_PER_MS = 1_000_000
 _CRC_MASK = 0x7FFF_FFFF
+# RocketMQ's clients add a line of their own to a remark that has none like this.
+SEE_FAQ = "\nSee https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details."
 
 
 class NameserverService:
@@ -146,8 +148,7 @@ class NameserverService:
         if body is None:
             raise Refused(
                 ResponseCode.TOPIC_NOT_EXIST,
-                f"no broker that is alive has registered topic {header.topic!r} here: create it, or look at "
-                f"the brokers' logs if it exists",
+                f"No topic route info in name server for the topic: {header.topic}{SEE_FAQ}",
             )
         return RemotingCommand.response(body=body)
 
@@ -240,7 +241,8 @@ class NameserverService:
         value = self.kv_config.get(header.namespace, header.key)
         if value is None:
             raise Refused(
-                ResponseCode.QUERY_NOT_FOUND, f"no kv config {header.key!r} in namespace {header.namespace!r}"
+                ResponseCode.QUERY_NOT_FOUND,
+                f"No config item, Namespace: {header.namespace} Key: {header.key}",
             )
         return RemotingCommand.response(ext={"value": value})
 
@@ -253,5 +255,5 @@ class NameserverService:
         header: NamespaceHeader = context.header
         table = self.kv_config.namespace(header.namespace)
         if table is None:
-            raise Refused(ResponseCode.QUERY_NOT_FOUND, f"no kv config in namespace {header.namespace!r}")
+            raise Refused(ResponseCode.QUERY_NOT_FOUND, f"No config item, Namespace: {header.namespace}")
         return RemotingCommand.response(body=encode_kv_table(table))

@@ -415,12 +415,15 @@ class ConsumeQueueData(Flat):
 
 @dataclass(slots=True)
 class ConsumeQueueUnits:
-    """The answer of QUERY_CONSUME_QUEUE: units, and where the queue begins and ends."""
+    """The answer of QUERY_CONSUME_QUEUE: units, and where the queue begins and ends; `filter_data` says where
+    a group that was named is not online.
+    """
 
     min_offset: int
     max_offset: int
     units: list[ConsumeQueueData] = field(default_factory=list)
     subscription: SubscriptionData | None = None
+    filter_data: str = ""
 
     @classmethod
     def decode(cls, body: Buffer) -> Self:
@@ -432,6 +435,7 @@ class ConsumeQueueUnits:
             get_int(content, "maxQueueIndex"),
             [ConsumeQueueData.from_json(unit) for unit in get_objects(content, "queueData")],
             SubscriptionData.from_json(subscription) if isinstance(subscription, dict) else None,
+            get_str(content, "filterData"),
         )
 
     def encode(self) -> bytes:
@@ -442,5 +446,7 @@ class ConsumeQueueUnits:
             "queueData": [unit.to_json() for unit in self.units],
         }
         if self.subscription is not None:
-            content |= {"subscriptionData": self.subscription.to_json(), "filterData": "null"}
+            content["subscriptionData"] = self.subscription.to_json()
+        if self.filter_data:
+            content["filterData"] = self.filter_data
         return orjson.dumps(content)

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
+import orjson
 import uvloop
 
 from actors.broker.service import BrokerService, warm_up_once
@@ -84,6 +85,9 @@ class Peer:
         return await self.ask(RequestCode.QUERY_CONSUMER_OFFSET, ext)
 
     async def commit(self, group: str, topic: str, offset: int, queue_id: int = 0) -> RemotingCommand:
+        """Commit for a group, which is made if need be: a commit makes none."""
+        config = orjson.dumps({"groupName": group})
+        await self.ask(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=config)
         ext = UpdateConsumerOffsetHeader(group, topic, queue_id, offset).to_ext()
         return await self.ask(RequestCode.UPDATE_CONSUMER_OFFSET, ext)
 

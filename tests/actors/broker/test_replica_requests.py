@@ -9,15 +9,13 @@ import pytest
 
 from actors.remoting.admin_headers import MasterFlushOffsetHeader
 from actors.remoting.codes import RequestCode, ResponseCode
-from actors.remoting.headers import UpdateConsumerOffsetHeader
 from tests.actors.broker.brokers import Peer, settings_of, with_broker
 
 
 def test_a_master_gives_its_offsets(tmp_path: Path) -> None:
     async def story(peer: Peer) -> None:
         await peer.send("T")
-        commit = UpdateConsumerOffsetHeader("CG", "T", 0, 1)
-        await peer.ask(RequestCode.UPDATE_CONSUMER_OFFSET, commit.to_ext())
+        await peer.commit("CG", "T", 1)
         offsets = orjson.loads((await peer.ask(RequestCode.GET_ALL_CONSUMER_OFFSET)).body)
         assert offsets["offsetTable"] == {"T@CG": {"0": 1}}
         assert "dataVersion" in offsets

@@ -34,7 +34,12 @@ from actors.remoting.admin_headers import (
 from actors.remoting.chain import RequestContext
 from actors.remoting.codes import RequestCode, ResponseCode
 from actors.remoting.command import RemotingCommand
-from actors.remoting.headers import ConsumerGroupHeader, CreateTopicHeader, TopicHeader
+from actors.remoting.headers import (
+    ConsumerGroupHeader,
+    CreateTopicHeader,
+    TopicHeader,
+    UpdateConsumerOffsetHeader,
+)
 from actors.remoting.routes import decode_kv_table, decode_topic_list
 from actors.remoting.table import RequestTable
 from store.message.message_queue import MessageQueue
@@ -219,7 +224,7 @@ def test_a_reset_that_cannot_be_says_why(tmp_path: Path) -> None:
             ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
             ResponseCode.SYSTEM_ERROR,
         ]
-        assert "its offsets are 0 to 4" in (answers[2].remark or "")
+        assert "Target offset 9 not in consume queue range [0-4]" in (answers[2].remark or "")
 
     with_broker(story, settings_of(tmp_path))
 
@@ -228,6 +233,10 @@ def test_offsets_are_cloned_and_go_with_the_group(tmp_path: Path) -> None:
     async def story(peer: Peer) -> None:
         await fill(peer, 4)
         await peer.commit("CG", "T", 3)
+        header = UpdateConsumerOffsetHeader("nobody", "T", 0, 1)
+        refused = await peer.ask(RequestCode.UPDATE_CONSUMER_OFFSET, header.to_ext())  # mqadmin's own way
+        assert refused.code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
+        assert refused.remark == "Group nobody not exist!"
         await peer.ask(RequestCode.CLONE_GROUP_OFFSET, CloneGroupOffsetHeader("CG", "CG2").to_ext())
         assert (await peer.committed("CG2", "T")).ext["offset"] == "3"
         await peer.ask(RequestCode.DELETE_SUBSCRIPTIONGROUP, DeleteGroupHeader("CG").to_ext())
@@ -310,9 +319,19 @@ def test_the_units_of_a_queue_are_shown_with_what_a_group_takes_of_them(tmp_path
         told = ConsumeQueueUnits.decode(answer.body)
         assert [unit.eval for unit in told.units] == [False, True, False]
         assert told.subscription is not None
-        for wrong in (ConsumeQueueHeader("T", 1, 0, 1), ConsumeQueueHeader("T", 0, 5, 1)):
+        header.consumer_group = "offline"
+        answer = await peer.ask(RequestCode.QUERY_CONSUME_QUEUE, header.to_ext())
+        told = ConsumeQueueUnits.decode(answer.body)
+        assert (told.filter_data, len(told.units)) == ("offline@T is not online!", 3)
+        none = ConsumeQueueHeader("T", 0, 0, 0)
+        answer = await peer.ask(RequestCode.QUERY_CONSUME_QUEUE, none.to_ext())
+        assert ConsumeQueueUnits.decode(answer.body).units == []
+        for wrong, remark in (
+            (ConsumeQueueHeader("T", 1, 0, 1), "1@T is not exist!"),
+            (ConsumeQueueHeader("T", 0, 5, 1), "Index 5 of 0@T is not exist!"),
+        ):
             answer = await peer.ask(RequestCode.QUERY_CONSUME_QUEUE, wrong.to_ext())
-            assert answer.code == ResponseCode.SYSTEM_ERROR
+            assert (answer.code, answer.remark) == (ResponseCode.SYSTEM_ERROR, remark)
 
     with_broker(story, settings_of(tmp_path))
 

@@ -75,10 +75,48 @@ def test_the_brokers_own_topics_are_left_alone(clock) -> None:
         lambda: topics.for_sending("SCHEDULE_TOPIC_XXXX", DEFAULT_TOPIC, 4),
         lambda: topics.delete("SCHEDULE_TOPIC_XXXX"),
         lambda: topics.update(TopicConfig("SCHEDULE_TOPIC_XXXX", write_queue_nums=1)),
+        lambda: topics.update(TopicConfig(BENCHMARK_TOPIC, read_queue_nums=8, write_queue_nums=8)),
+        lambda: topics.delete("rmq_sys_anything"),
     ):
         assert refusal_of(act).code in {ResponseCode.NO_PERMISSION, ResponseCode.INVALID_PARAMETER}
-    topics.update(TopicConfig(BENCHMARK_TOPIC, read_queue_nums=8, write_queue_nums=8))
-    assert topics.get(BENCHMARK_TOPIC).write_queue_nums == 8
+    assert topics.get(BENCHMARK_TOPIC).write_queue_nums == 1024
+
+
+ATTRIBUTES_REFUSED = [
+    ({"+nosuch": "1"}, "unsupported key: nosuch"),
+    (
+        {"+message.type": "WRONG"},
+        "value is not in set: [UNSPECIFIED, TRANSACTION, FIFO, MIXED, DELAY, NORMAL]",
+    ),
+    ({"+message.type": "MIXED"}, "MIXED message type is not supported."),
+    ({"-message.type": ""}, "only add attribute is supported while creating topic. key: message.type"),
+    ({"+message.type": "FIFO", "message.type": "DELAY"}, "alter duplication key. key: message.type"),
+    ({"+": "1"}, "kv string format wrong."),
+    ({"+reserve.time": "-2"}, "value is not in range(-1, 9223372036854775807)"),
+    ({"+reserve.time": "soon"}, 'For input string: "soon"'),
+    ({"+queue.type": "BatchCQ"}, "queue.type=BatchCQ is not offered by this broker"),
+    ({"+cleanup.policy": "COMPACTION"}, "cleanup.policy=COMPACTION is not offered by this broker"),
+]
+
+
+@pytest.mark.parametrize(("attributes", "remark"), ATTRIBUTES_REFUSED)
+def test_an_attribute_that_cannot_be_is_refused(clock, attributes: dict[str, str], remark: str) -> None:
+    topics, changed = topics_of(clock)
+    assert refusal_of(lambda: topics.update(TopicConfig("T", attributes=attributes))).remark == remark
+    assert changed == []
+
+
+def test_attributes_are_changed_one_by_one(clock) -> None:
+    topics, _ = topics_of(clock)
+    topics.update(TopicConfig("T", attributes={"+message.type": "FIFO", "+cleanup.policy": "DELETE"}))
+    topics.update(TopicConfig("T", attributes={"-message.type": "", "+reserve.time": "5"}))
+    assert topics.get("T").attributes == {"cleanup.policy": "DELETE", "reserve.time": "5"}
+    for change, remark in (
+        ({"-message.type": ""}, "attempt to delete a nonexistent key: message.type"),
+        ({"+cleanup.policy": "DELETE"}, "attempt to update an unchangeable attribute. key: cleanup.policy"),
+    ):
+        wrong = TopicConfig("T", attributes=change)
+        assert refusal_of(lambda wrong=wrong: topics.update(wrong)).remark == remark
 
 
 def test_retry_topics_come_by_themselves(clock) -> None:
@@ -88,7 +126,7 @@ def test_retry_topics_come_by_themselves(clock) -> None:
 
 def test_an_update_keeps_attributes_and_a_delete_forgets(clock) -> None:
     topics, changed = topics_of(clock)
-    topics.update(TopicConfig("T", attributes={"message.type": "FIFO"}))
+    topics.update(TopicConfig("T", attributes={"+message.type": "FIFO"}))
     topics.update(TopicConfig("T", read_queue_nums=2, write_queue_nums=2))
     assert topics.get("T").attributes == {"message.type": "FIFO"}
     topics.delete("T")
