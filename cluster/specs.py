@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from actors.broker.settings import BrokerSettings
+from actors.broker.settings import VIP_PORT_DISTANCE, BrokerSettings
 from actors.broker.settings_text import STORE_KEY, split_settings
 from actors.nameserver.settings import NameserverSettings
 from actors.rebalancer.settings import RebalancerSettings
@@ -36,6 +36,8 @@ def make_specs(
         settings: dict[str, Any] = {"listen_host": host, "listen_port": port}
         if isinstance(entry, Broker):
             kind = Kind.BROKER
+            if not _vip_port_is_free(topology, entry):
+                settings["vip_channel"] = False
             settings |= broker_settings(topology, entry, path, source) | {
                 "cluster_name": topology.cluster,
                 "broker_name": entry.name,
@@ -66,6 +68,14 @@ def make_specs(
         )
     order = list(Kind)
     return sorted(specs, key=lambda spec: order.index(spec.kind))
+
+
+def _vip_port_is_free(topology: Topology, broker: Broker) -> bool:
+    """Whether none of the topology's own listeners has the port that this broker would listen on besides: its
+    owner may start later.
+    """
+    taken = {(topology.host_of(entry), entry.listen_port) for _, _, entry in topology.listeners()}
+    return (topology.host_of(broker), broker.listen_port - VIP_PORT_DISTANCE) not in taken
 
 
 def address(topology: Topology, entry: Listener) -> str:

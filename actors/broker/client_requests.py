@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from actors.broker.clients import Clients, ConsumerHeartbeat, Subscription
 from actors.broker.groups import Groups
 from actors.broker.offsets import ConsumerOffsets
@@ -92,19 +94,27 @@ class ClientRequests:
         """
         header: ConsumerGroupHeader = context.header
 
-        def answer(known: GroupMembers | None) -> None:
-            if known is None or not known.members:
-                known = GroupMembers(self._local_members(header.consumer_group), is_self_assigning=True)
+        def answer(known: GroupMembers) -> None:
             if known.members:
                 context.reply(RemotingCommand.response(body=known.encode()))
             else:
                 remark = f"group {header.consumer_group!r} has no member"
                 context.reply(RemotingCommand.response(ResponseCode.SYSTEM_ERROR, remark))
 
+        self.tell_members(header.consumer_group, answer)
+
+    def tell_members(self, group: str, tell: Callable[[GroupMembers], None]) -> None:
+        """Call `tell`, now or when the rebalancer has answered, with the members of the group."""
+
+        def answered(known: GroupMembers | None) -> None:
+            if known is None or not known.members:
+                known = GroupMembers(self._local_members(group), is_self_assigning=True)
+            tell(known)
+
         if self._rebalancers.is_used:
-            self._rebalancers.members(header.consumer_group, answer)
+            self._rebalancers.members(group, answered)
         else:
-            answer(None)
+            answered(None)
 
     def sync_group(self, context: RequestContext) -> None:
         """SYNC_GROUP: a member tells its rebalancer what it holds, and learns what it may."""

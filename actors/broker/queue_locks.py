@@ -53,6 +53,11 @@ class QueueLocks:
         if not locks:
             self._groups.pop(group, None)
 
+    def is_orderly(self, group: str) -> bool:
+        """Whether any queue is locked for the group now: its members consume in order."""
+        now_ns = self._clock.monotonic_ns()
+        return any(lock.until_ns > now_ns for lock in self._groups.get(group, {}).values())
+
     def expire(self) -> None:
         """Forget the locks that nobody renewed; call now and then."""
         now_ns = self._clock.monotonic_ns()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from actors.broker.admin import AdminRequests
+from actors.broker.assignments import Assignments
 from actors.broker.broker_info import BrokerInfo
 from actors.broker.cleaning import Cleaning
 from actors.broker.client_admin import ClientAdmin
@@ -48,6 +49,7 @@ class Handlers:
     client_admin: ClientAdmin
     info: BrokerInfo
     modes: RequestModes
+    assignments: Assignments
     replicas: ReplicaRequests
     config: SettingsRequests[BrokerSettings]
 
@@ -141,6 +143,7 @@ def _groups(handlers: Handlers) -> tuple[Row, ...]:
         (RayMQRequestCode.COMMIT_OFFSETS, offsets.commit_all, None, group, sub, client),
         (RayMQRequestCode.SYNC_GROUP, clients.sync_group, None, group, sub, client),
         (code.GET_CONSUMER_LIST_BY_GROUP, clients.members, headers.ConsumerGroupHeader, group, sub, client),
+        (code.QUERY_ASSIGNMENT, handlers.assignments.query, None, group, sub, client),
         (code.LOCK_BATCH_MQ, handlers.locks.lock_batch, None, group, sub, client),
         (code.UNLOCK_BATCH_MQ, handlers.locks.unlock_batch, None, group, sub, client),
         (code.CHECK_CLIENT_CONFIG, clients.check, None, none, Action.NONE, client),

@@ -11,9 +11,10 @@ from typing import NamedTuple
 from actors.broker.acks import Acks, PendingAck
 from actors.broker.delays import Delays
 from actors.broker.groups import Groups
+from actors.broker.queue_locks import QueueLocks
 from actors.broker.settings import BrokerSettings
 from actors.broker.stats import BrokerStats
-from actors.broker.stored_properties import PropertyWriter, uniq_key_of
+from actors.broker.stored_properties import PropertyWriter, of_dead_letter, uniq_key_of
 from actors.broker.topics import DEFAULT_TOPIC, Topics
 from actors.remoting.chain import RequestContext
 from actors.remoting.codes import ResponseCode
@@ -50,6 +51,7 @@ class Sender:
         acks: Acks,
         properties: PropertyWriter,
         delays: Delays,
+        locks: QueueLocks,
         rng: random.Random,
         store_host: bytes,
         clock: Clock,
@@ -62,6 +64,7 @@ class Sender:
         self._acks = acks
         self._properties = properties
         self._delays = delays
+        self._locks = locks
         self._rng = rng
         self._store_host = store_host
         self._clock = clock
@@ -81,7 +84,12 @@ class Sender:
         queue_id = self._queue(topic, header.queue_id)
         if header.sys_flag & TRANSACTION_MASK:
             raise Refused(ResponseCode.NO_PERMISSION, "this broker takes no transactional messages")
-        properties = self._properties.write(header.properties)
+        is_dead = header.topic.startswith(RETRY_TOPIC_PREFIX) and topic.topic_name.startswith(
+            DLQ_TOPIC_PREFIX
+        )
+        properties = self._properties.write(
+            of_dead_letter(header.properties) if is_dead else header.properties
+        )
         draft = RecordDraft(
             topic.topic_name,
             queue_id,
@@ -138,7 +146,9 @@ class Sender:
         ext = {"msgId": ids, "queueId": str(queue_id), "queueOffset": str(result.queue_offset)}
         uniq_key = uniq_key_of(header.properties)
         if uniq_key:
-            ext["batchUniqId"] = uniq_key
+            # Not `batchUniqId`, which is for batches that stay one entry: RocketMQ's clients would take the
+            # batch's key for the id of all its messages, and could not tell one's result from another's.
+            ext["transactionId"] = uniq_key
         self._answer_when_confirmed(context, result, ext)
 
     def send_records(self, context: RequestContext) -> None:
@@ -194,8 +204,10 @@ class Sender:
     def _retry_or_dead_letter(self, name: str, header: SendMessageHeader) -> str:
         group = self._groups.get(name.removeprefix(RETRY_TOPIC_PREFIX))
         limit = group.retry_max_times if header.max_reconsume_times is None else header.max_reconsume_times
-        # The send back of a message (36) counts with >=; a producer's own retry with >, as in RocketMQ.
-        return f"{DLQ_TOPIC_PREFIX}{group.group_name}" if header.reconsume_times > limit else name
+        # The send back of a message (36) counts with >=; a producer's own retry with >, as in RocketMQ. What
+        # a consumer in order sends so it has given up already: retried later it would be out of order.
+        is_dead = header.reconsume_times > limit or self._locks.is_orderly(group.group_name)
+        return f"{DLQ_TOPIC_PREFIX}{group.group_name}" if is_dead else name
 
     def _queue(self, topic: TopicConfig, queue_id: int) -> int:
         if queue_id < 0:

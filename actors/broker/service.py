@@ -13,6 +13,7 @@ from typing import Any
 from actors.broker.acks import Acks
 from actors.broker.admin import AdminRequests
 from actors.broker.admission import Admission
+from actors.broker.assignments import Assignments
 from actors.broker.broker_info import BrokerInfo, BrokerParts
 from actors.broker.cleaning import Cleaning
 from actors.broker.client_admin import ClientAdmin
@@ -38,7 +39,7 @@ from actors.broker.requests import Handlers, add_group_changed, request_table
 from actors.broker.reserved_port import ReservedPort
 from actors.broker.send import Sender
 from actors.broker.send_back import SendBack
-from actors.broker.settings import BrokerSettings
+from actors.broker.settings import VIP_PORT_DISTANCE, BrokerSettings
 from actors.broker.settings_text import as_properties, by_field
 from actors.broker.stats import BrokerStats
 from actors.broker.stored_properties import PropertyWriter
@@ -111,6 +112,7 @@ class BrokerService:
             try:
                 self._assemble(host)
                 await self._server.start(settings.listen_host, port.number)
+                await self._listen_for_vip(port.number)
                 self._flusher.start()
                 self.lag.start()
                 await self._registration.start()
@@ -222,6 +224,17 @@ class BrokerService:
                     ) from error
             await asyncio.sleep(START_RETRY_MS / 1000)
 
+    async def _listen_for_vip(self, port: int) -> None:
+        """RocketMQ's second port, where nobody else has it."""
+        settings = self.settings
+        vip_port = port - VIP_PORT_DISTANCE
+        if not settings.vip_channel or not settings.listen_port or vip_port <= 0:
+            return
+        try:
+            await self._server.also_listen(settings.listen_host, vip_port)
+        except OSError as error:
+            _log.info("vip_port_taken", broker=settings.broker_name, port=vip_port, error=error.strerror)
+
     def _open_store(self, host: Host) -> None:
         settings = self.settings
         identity = StoreIdentity(settings.cluster_name, settings.broker_name, settings.replica)
@@ -263,6 +276,7 @@ class BrokerService:
             self._acks,
             properties,
             tables.delays,
+            self._locks,
             self._rng,
             host.packed,
             clock,
@@ -333,6 +347,7 @@ class BrokerService:
                 self.cleaning,
                 *self._tool_requests(catch_up),
                 tables.request_modes,
+                self._assignments,
                 ReplicaRequests(store, tables),
                 SettingsRequests(self.live, as_properties, by_field),
             )
@@ -390,6 +405,9 @@ class BrokerService:
             settings.broker_name, self._clients, tables.topics, tables.groups, tables.offsets, rebalancers
         )
         add_group_changed(pushed, self._client_requests)
+        self._assignments = Assignments(
+            self._client, settings.nameservers, self._client_requests.tell_members
+        )
         self._registration = Registration(
             self._client,
             settings.nameservers,

@@ -12,6 +12,9 @@ from pydantic import AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field
 from store.live_settings import LIVE
 from store.settings import StoreSettings
 
+VIP_PORT_DISTANCE = 2
+"""How far below its port a RocketMQ broker listens once more (MixAll.brokerVIPChannel)."""
+
 
 def _split_addresses(value: object) -> object:
     """Accept RocketMQ's ``a:9876;b:9876`` where a list is meant."""
@@ -51,6 +54,10 @@ class BrokerSettings(BaseModel):
         default=10911, ge=0, le=65535, validation_alias=_alias("listen_port", "listenPort")
     )
     """The port to listen on; 0 is a free one."""
+    vip_channel: bool = True
+    """Whether the port two below a `listen_port` that is not 0 is listened on as well, as RocketMQ's brokers
+    do: clients with `vipChannelEnabled` dial it. Where it is taken, it is left to its owner.
+    """
     advertised_host: str | None = Field(default=None, validation_alias=_alias("advertised_host", "brokerIP1"))
     """The host that stands in routes and message ids; without it the one listened on."""
     advertised_port: int | None = None

@@ -18,6 +18,7 @@ _UNIQ_KEY = f"{MessageConst.UNIQ_KEY}\x01"
 _POP_CK = f"{MessageConst.POP_CK}\x01"
 _TRANSIENT = MessageConst.TRANSIENT_PREFIX
 _ADDED_NAMES = ("MSG_REGION\x01", "TRACE_ON\x01", "CLUSTER\x01")
+_DELAY = f"{MessageConst.DELAY}\x01"
 _END = 2
 
 
@@ -48,11 +49,7 @@ class PropertyWriter:
     def write(self, text: str) -> StoredProperties:
         """The properties to store for those given. Raises `Refused` when they are too long."""
         if _holds_what_is_not_kept(text):
-            text = "".join(
-                f"{pair}\x02"
-                for pair in text.split("\x02")
-                if pair and not pair.startswith((_TRANSIENT, _POP_CK, *_ADDED_NAMES))
-            )
+            text = _without(text, (_TRANSIENT, _POP_CK, *_ADDED_NAMES))
         level = delay_level(text) if "DELAY" in text or "DELIVER" in text else 0
         uniq_key = uniq_key_of(text)
         encoded = text.encode("utf-8", "replace")
@@ -75,6 +72,17 @@ def _holds_what_is_not_kept(text: str) -> bool:
     """Whether to look at each pair. A message that is sent on as it was received has what a broker added."""
     region, trace, cluster = _ADDED_NAMES
     return _TRANSIENT in text or _POP_CK in text or region in text or trace in text or cluster in text
+
+
+def of_dead_letter(text: str) -> str:
+    """The properties of a message that a consumer gives up by sending it to its retry topic once too often:
+    not to be delayed, as RocketMQ says it.
+    """
+    return f"{_without(text, (_DELAY,))}{_DELAY}-1\x02"
+
+
+def _without(text: str, starts: tuple[str, ...]) -> str:
+    return "".join(f"{pair}\x02" for pair in text.split("\x02") if pair and not pair.startswith(starts))
 
 
 def uniq_key_of(properties: str) -> str:

@@ -34,5 +34,7 @@ def require_tag_type(expression_type: str | None) -> None:
     if expression_type and expression_type != TAG_TYPE:
         raise Refused(
             ResponseCode.SYSTEM_ERROR,
-            f"expression type {expression_type} is not supported by this broker: subscribe by {TAG_TYPE}",
+            # RocketMQ's words, as far as they go.
+            f"The broker does not support consumer to filter message by {expression_type}: "
+            f"subscribe by {TAG_TYPE}",
         )

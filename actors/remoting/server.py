@@ -38,6 +38,7 @@ class RemotingServer:
         self.hub = Hub(Chain(table, steps, observers), clock, limits or RemotingLimits(), tick)
         self.port = 0
         self._server: asyncio.Server | None = None
+        self._also: asyncio.Server | None = None
         self._sweeper: asyncio.TimerHandle | None = None
 
     async def start(self, host: str, port: int) -> int:
@@ -51,10 +52,16 @@ class RemotingServer:
         self._sweep()
         return self.port
 
+    async def also_listen(self, host: str, port: int) -> None:
+        """Serve the same on one port more. Raises OSError where it is taken."""
+        listener = await _listen(self.hub.loop, host, port)
+        self._also = await self.hub.loop.create_server(self._accept, sock=listener, backlog=_BACKLOG)
+
     def hush(self) -> None:
         """Take no connection and no request any more; what has been taken can still be answered."""
-        if self._server is not None:
-            self._server.close()
+        for server in (self._server, self._also):
+            if server is not None:
+                server.close()
         for connection in tuple(self.hub.connections):
             connection.hush()
 
@@ -62,11 +69,12 @@ class RemotingServer:
         """Stop listening, write what is waiting, close all connections."""
         if self._sweeper is not None:
             self._sweeper.cancel()
-        server, self._server = self._server, None
-        if server is not None:
+        servers = [server for server in (self._server, self._also) if server is not None]
+        self._server = self._also = None
+        for server in servers:
             server.close()
         await self.hub.stop()
-        if server is not None:
+        for server in servers:
             try:
                 await asyncio.wait_for(server.wait_closed(), _CLOSE_TIMEOUT_S)
             except TimeoutError:

@@ -103,6 +103,15 @@ def test_a_brokers_settings_go_over_the_topologys_and_rocketmqs_keys_are_underst
     assert second.settings["store"] == {"flush": "sync", "flush_interval_ms": 100}
 
 
+def test_no_broker_takes_a_port_for_vips_that_is_anothers_own(tmp_path: Path) -> None:
+    file = tmp_path / "t.yaml"
+    file.write_text("brokers:\n  - {name: a, listen_port: 10911}\n  - {name: b, listen_port: 10913}\n")
+    topology, source = load_with_source(file)
+    first, second = [spec for spec in make_specs(topology, tmp_path, {}, source) if spec.kind == "broker"]
+    assert "vip_channel" not in first.settings
+    assert second.settings["vip_channel"] is False
+
+
 def test_relative_stores_stand_below_the_home_and_never_in_the_working_directory(
     home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -57,6 +57,6 @@ def test_a_consumer_learns_whether_its_filter_can_be_had(
         answer = await peer.ask(RequestCode.CHECK_CLIENT_CONFIG, body=body)
         assert answer.code == code, answer.remark
         if code != ResponseCode.SUCCESS:
-            assert "SQL92 is not supported by this broker" in answer.remark
+            assert "The broker does not support consumer to filter message by SQL92" in answer.remark
 
     with_broker(story, settings_of(tmp_path))

@@ -12,11 +12,13 @@ from actors.remoting.codes import RayMQRequestCode, RequestCode, ResponseCode
 from actors.remoting.command import RemotingCommand
 from actors.remoting.headers import CreateTopicHeader, SendRecordsHeader
 from actors.remoting.hot_headers import SendMessageHeader, SendMessageHeaderV1
+from actors.remoting.lock_bodies import LockRequest
 from store.clock import SystemClock
 from store.message.batch import encode_batch
 from store.message.hosts import Host
 from store.message.message import Message
 from store.message.message_id import UniqKeyGenerator, decode_message_id
+from store.message.message_queue import MessageQueue
 from store.message.record import RecordDraft, decode_records, encode_record
 from tests.actors.broker.brokers import Peer, settings_of, with_broker
 
@@ -122,7 +124,8 @@ def test_a_batch_is_stored_whole_in_one_queue(tmp_path: Path) -> None:
         messages = [Message("T", b"%d" % n, keys=f"k{n}") for n in range(5)]
         ext = SendMessageHeader("PG", "T", 1, "UNIQ_KEY\x01BATCH\x02", batch=True).to_ext()
         sent = await peer.ask(RequestCode.SEND_BATCH_MESSAGE, ext, encode_batch(messages))
-        assert (sent.code, sent.ext["queueOffset"], sent.ext["batchUniqId"]) == (0, "0", "BATCH")
+        assert (sent.code, sent.ext["queueOffset"], sent.ext["transactionId"]) == (0, "0", "BATCH")
+        assert "batchUniqId" not in sent.ext  # that would be all its messages' id
         stored = await peer.messages("T", queue_id=1)
         assert [message.body for message in stored] == [b"0", b"1", b"2", b"3", b"4"]
         assert [message.properties for message in stored] == [{"KEYS": f"k{n}"} for n in range(5)]
@@ -227,6 +230,23 @@ def test_a_producers_retry_goes_to_the_dead_letters_in_the_end(tmp_path: Path) -
         assert (await peer.send("%RETRY%G", reconsume_times=3, max_reconsume_times=2)).code == 0
         assert len(await peer.messages("%RETRY%G")) == 1
         assert len(await peer.messages("%DLQ%G")) == 2
+
+    with_broker(story, settings_of(tmp_path))
+
+
+def test_what_a_consumer_in_order_gives_up_is_dead_at_once(tmp_path: Path) -> None:
+    async def story(peer: Peer) -> None:
+        queue = MessageQueue("T", "broker-a", 0)
+        await peer.ask(RequestCode.LOCK_BATCH_MQ, body=LockRequest("G", "one", [queue]).encode())
+        given_up = "KEYS\x01k\x02DELAY\x015\x02MSG_REGION\x01Elsewhere\x02"
+        assert (await peer.send("%RETRY%G", properties=given_up, reconsume_times=1)).code == 0
+        [dead] = await peer.messages("%DLQ%G")
+        assert (dead.properties["DELAY"], dead.properties["KEYS"]) == ("-1", "k")
+        assert dead.properties["MSG_REGION"] == "DefaultRegion"
+        await peer.send("T", properties="KEYS\x01k\x02")
+        await peer.send("T", properties="MSG_REGION\x01Elsewhere\x02TRACE_ON\x01false\x02KEYS\x01k\x02")
+        plain, again = await peer.messages("T")
+        assert plain.store_size == again.store_size
 
     with_broker(story, settings_of(tmp_path))
 

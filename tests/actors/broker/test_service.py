@@ -14,12 +14,15 @@ from actors.broker.service import BrokerService
 from actors.nameserver.service import NameserverService
 from actors.nameserver.settings import NameserverSettings
 from actors.remoting.bodies import TopicRouteData
+from actors.remoting.client import RemotingClient
 from actors.remoting.codes import RequestCode, ResponseCode
 from actors.remoting.command import RemotingCommand
-from actors.remoting.headers import CreateTopicHeader
+from actors.remoting.errors import RemotingError
+from actors.remoting.headers import CreateTopicHeader, TopicQueueHeader
 from store.clock import SystemClock
 from store.errors import StoreError
 from tests.actors.broker.brokers import Peer, run, settings_of, with_broker
+from tests.compat.processes import free_port
 
 
 @pytest.mark.parametrize("flush", ["sync", "async"])
@@ -154,6 +157,31 @@ def test_a_nameserver_that_comes_back_is_told_at_once(tmp_path: Path) -> None:
         await second.stop()
 
     run(story)
+
+
+def test_the_port_of_the_vip_channel_serves_the_same_and_is_left_to_whoever_has_it(tmp_path: Path) -> None:
+    async def told(port: int, *, is_vip: bool) -> None:
+        settings = settings_of(tmp_path).model_copy(update={"listen_port": port, "vip_channel": is_vip})
+        broker = BrokerService(settings, SystemClock())
+        await broker.start()
+        client = RemotingClient(SystemClock())
+        try:
+            for each in (port, port - 2):
+                command = RemotingCommand(RequestCode.GET_MAX_OFFSET, TopicQueueHeader("T", 0).to_ext())
+                answer = await client.invoke(f"127.0.0.1:{each}", command, 5000)
+                assert answer.code == ResponseCode.SUCCESS
+        finally:
+            await client.close()
+            await broker.stop()
+
+    run(lambda: told(free_port(-2), is_vip=True))
+    with pytest.raises(RemotingError, match="connect"):
+        run(lambda: told(free_port(-2), is_vip=False))
+    port = free_port(-2)
+    with socket.socket() as owner:
+        owner.bind(("127.0.0.1", port - 2))
+        with pytest.raises(RemotingError, match="connect"):
+            run(lambda: told(port, is_vip=True))
 
 
 def test_a_taken_port_is_named_and_the_store_left_alone(tmp_path: Path) -> None:
