@@ -26,6 +26,7 @@ class LoopLag:
     def __init__(self, clock: Clock, on_sample: Callable[[int], None] | None = None) -> None:
         """`on_sample` is told each lag, in nanoseconds."""
         self.longest_ns = 0
+        self.last_ns = 0
         self.buckets = [0] * (len(BOUNDS_US) + 1)
         self._window = [0] * len(self.buckets)
         self._window_before = [0] * len(self.buckets)
@@ -75,6 +76,7 @@ class LoopLag:
 
     def _sample(self, loop: asyncio.AbstractEventLoop) -> None:
         lag_ns = max(self._clock.monotonic_ns() - self._due_ns, 0)
+        self.last_ns = lag_ns
         self.note(lag_ns)
         if self._on_sample is not None:
             self._on_sample(lag_ns)

@@ -2,7 +2,8 @@
 
 The names of the runtime table are RocketMQ's, and there are all of them, since its tools read them unasked.
 This broker has one loop and no thread pools: its "queues" are the sends that wait for the disk, and the reads
-that do. `loopLag…` are its own: how late the loop runs what is due (`actors.loop_lag`).
+that do; the pools of what it does not offer (acknowledgements of POP, transactions) are empty. `loopLag…` are
+its own: how late the loop runs what is due (`actors.loop_lag`).
 """
 
 from __future__ import annotations
@@ -13,12 +14,12 @@ from dataclasses import dataclass
 
 from actors.broker.client_admin import subscription_data
 from actors.broker.clients import Clients
-from actors.broker.flusher import Flusher
 from actors.broker.hold import HeldPulls
 from actors.broker.reads import TRIES_OF_A_SEARCH, Reads
 from actors.broker.settings import BrokerSettings
 from actors.broker.stats import DAY, HOUR, MINUTE, RATE_SPANS_S, BrokerStats, Count, Tally
 from actors.broker.subscriptions import tags_codes_of
+from actors.broker.topics import SCHEDULE_TOPIC
 from actors.loop_lag import LoopLag
 from actors.remoting.admin_bodies import BrokerStatsData, BrokerStatsItem, ConsumeQueueData, ConsumeQueueUnits
 from actors.remoting.admin_headers import BrokerStatsHeader, ConsumeQueueHeader
@@ -32,9 +33,9 @@ from actors.remoting.table import Cost, RequestTable
 from store.clock import Clock
 from store.errors import StoreError
 from store.message_store import MessageStore
+from store.metadata import DelayOffsetTable
 
 UNITS_MAX = 4096
-_POOLS = ("send", "pull", "litePull", "query", "ack")
 _TIMER = {
     "timerReadBehind": "0",
     "timerOffsetBehind": "0",
@@ -54,8 +55,8 @@ class BrokerParts:
     lag: LoopLag
     clients: Clients[Connection]
     held: HeldPulls
-    flusher: Flusher
     stats: BrokerStats
+    delays: DelayOffsetTable
     clock: Clock
     catch_up: Callable[[], None]
 
@@ -74,6 +75,7 @@ class BrokerInfo:
 
     def _runtime(self, earliest_ms: int) -> RemotingCommand:
         table = {**self._totals(), **self._rates(), **self._disk(), **self._pools(), **self._lag(), **_TIMER}
+        table |= self._delays()
         table["earliestMessageTimeStamp"] = str(earliest_ms)
         return RemotingCommand.response(body=encode_kv_table(dict(sorted(table.items()))))
 
@@ -170,20 +172,21 @@ class BrokerInfo:
             "brokerVersion": str(VERSION_5_3_3),
             "brokerVersionDesc": "V5_3_3",
             "dispatchBehindBytes": str(store.positions.written - store.positions.dispatched),
-            "dispatchMaxBuffer": "0",
-            "getMessageEntireTimeMax": "0",
+            "dispatchMaxBuffer": "0",  # RocketMQ never sets it
+            "getMessageEntireTimeMax": str(parts.reads.longest_ms),
             "msgGetTotalTodayMorning": str(stats.got_days.today_morning),
             "msgGetTotalTodayNow": str(got.messages),
             "msgGetTotalYesterdayMorning": str(stats.got_days.yesterday_morning),
             "msgPutTotalTodayMorning": str(stats.put_days.today_morning),
             "msgPutTotalTodayNow": str(put.messages),
             "msgPutTotalYesterdayMorning": str(stats.put_days.yesterday_morning),
-            "pageCacheLockTimeMills": "0",
+            # No thread waits for a lock here; what stands for it is how late the loop ran when last asked.
+            "pageCacheLockTimeMills": str(parts.lag.last_ns // 1_000_000),
             "putMessageAverageSize": str(average),
-            "putLatency99": "0.00",
-            "putLatency999": "0.00",
-            "putMessageDistributeTime": "null",
-            "putMessageEntireTimeMax": str(parts.flusher.longest_flush_ns // 1_000_000),
+            "putLatency99": f"{stats.put_times.share_ms(0.99):.2f}",
+            "putLatency999": f"{stats.put_times.share_ms(0.999):.2f}",
+            "putMessageDistributeTime": stats.put_times.distribution(),
+            "putMessageEntireTimeMax": str(stats.put_times.longest_ms),
             "putMessageFailedTimes": str(sum(entry.refusals + entry.failures for entry in sends)),
             "putMessageSizeTotal": str(put.size_bytes),
             "putMessageTimesTotal": str(put.messages),
@@ -222,19 +225,26 @@ class BrokerInfo:
             "remainTransientStoreBufferNumbs": str(0x7FFF_FFFF),
         }
 
+    def _delays(self) -> Mapping[str, str]:
+        """By level, how far its messages have been delivered, and where its queue ends."""
+        parts = self._parts
+        return {
+            f"scheduleMessageOffset_{level}": f"{offset},{parts.store.max_offset(SCHEDULE_TOPIC, level - 1)}"
+            for level, offset in parts.delays.offsets.items()
+        }
+
     def _pools(self) -> Mapping[str, str]:
         table = {"EndTransactionQueueSize": "0", "EndTransactionThreadPoolQueueCapacity": "0"}
-        for pool in _POOLS:
-            table[f"{pool}ThreadPoolQueueSize"] = "0"
-            table[f"{pool}ThreadPoolQueueCapacity"] = "0"
-            table[f"{pool}ThreadPoolQueueHeadWaitTimeMills"] = "0"
+        table |= {"ackThreadPoolQueueSize": "0", "ackThreadPoolQueueCapacity": "0"}
+        table |= {"ackThreadPoolQueueHeadWaitTimeMills": "0", "sendThreadPoolQueueHeadWaitTimeMills": "0"}
         settings, reads = self._parts.settings, self._parts.reads
         table["heldPulls"] = str(len(self._parts.held))
         table["sendThreadPoolQueueSize"] = str(self._parts.store.positions.waiting)
         table["sendThreadPoolQueueCapacity"] = str(settings.send_queue_capacity)
-        table["pullThreadPoolQueueSize"] = str(reads.waiting)
-        table["pullThreadPoolQueueCapacity"] = str(settings.pull_queue_capacity)
-        table["pullThreadPoolQueueHeadWaitTimeMills"] = str(reads.longest_wait_ms)
+        for pool in ("pull", "litePull", "query"):  # they all wait for the same threads
+            table[f"{pool}ThreadPoolQueueSize"] = str(reads.waiting)
+            table[f"{pool}ThreadPoolQueueCapacity"] = str(settings.pull_queue_capacity)
+            table[f"{pool}ThreadPoolQueueHeadWaitTimeMills"] = str(reads.longest_wait_ms)
         return table
 
     def _lag(self) -> Mapping[str, str]:

@@ -40,6 +40,8 @@ class OffLoop:
         self._running = 0
         self._is_stopped = False
         self.finished = 0
+        self.longest_ns = 0
+        """Of all work: its wait and its run."""
 
     def __len__(self) -> int:
         return len(self._waiting) + self._running
@@ -109,15 +111,16 @@ class OffLoop:
     def _start_next(self) -> None:
         if self._running >= self._threads or not self._waiting or self._is_stopped:
             return
-        _, work, done = self._waiting.popleft()
+        since_ns, work, done = self._waiting.popleft()
         self._running += 1
         loop = asyncio.get_running_loop()
         future = self._executor.submit(work)
-        future.add_done_callback(lambda ended: _post(loop, self._ended, ended, done))
+        future.add_done_callback(lambda ended: _post(loop, self._ended, ended, done, since_ns))
 
-    def _ended(self, ended: Future[object], done: Done) -> None:
+    def _ended(self, ended: Future[object], done: Done, since_ns: int) -> None:
         self._running -= 1
         self.finished += 1
+        self.longest_ns = max(self.longest_ns, self._clock.monotonic_ns() - since_ns)
         self._start_next()
         error = ended.exception()
         done(error if isinstance(error, Exception) else None)
@@ -125,9 +128,10 @@ class OffLoop:
 
 def _post(
     loop: asyncio.AbstractEventLoop,
-    callback: Callable[[Future[object], Done], None],
+    callback: Callable[[Future[object], Done, int], None],
     ended: Future[object],
     done: Done,
+    since_ns: int,
 ) -> None:
     if not loop.is_closed():
-        loop.call_soon_threadsafe(callback, ended, done)
+        loop.call_soon_threadsafe(callback, ended, done, since_ns)

@@ -45,6 +45,11 @@ class Reads:
         """For how long the first of those that have no thread yet has waited."""
         return self._off_loop.longest_wait_ms
 
+    @property
+    def longest_ms(self) -> int:
+        """How long the slowest of the reads that had to wait for the disk has taken."""
+        return self._off_loop.longest_ns // 1_000_000
+
     def now(self, read: Callable[[], Result], tries_left: int) -> Result:
         """What `read` gives. Raises Cold when it would have to wait, unless no tries are left."""
         if tries_left <= 0:

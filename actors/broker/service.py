@@ -263,7 +263,7 @@ class BrokerService:
             flushes_each_tick=is_sync,
             flush_interval_ms=settings.store.flush_interval_ms,
         )
-        self._turns = Turns(store, self._flusher, self._held, clock, self._request_tick)
+        self._turns = Turns(store, self._flusher, self._held, clock, self._request_tick, stats.put_times)
         reads = self._keep_loop_free()
         catch_up = self._turns.catch_up
         topics, groups, offsets = tables.topics, tables.groups, tables.offsets
@@ -385,8 +385,8 @@ class BrokerService:
                     self.lag,
                     clients,
                     self._held,
-                    self._flusher,
                     stats,
+                    tables.delays.table,
                     clock,
                     catch_up,
                 )

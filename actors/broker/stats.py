@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import NamedTuple
 
+from actors.broker.put_times import PutTimes
 from store.clock import Clock
 
 MINUTE, HOUR, DAY = range(3)
@@ -142,6 +143,7 @@ class BrokerStats:
         self._put = Total(now_ms)
         self._got = Total(now_ms)
         self.gets_missed = 0
+        self.put_times = PutTimes(clock)
         self.puts: dict[str, Tally] = {}
         self.gets: dict[tuple[str, str], Tally] = {}
         """By topic and group, which is empty for reads that name none."""
@@ -163,6 +165,7 @@ class BrokerStats:
         tally.messages += messages
         tally.size_bytes += size_bytes
         tally.calls += 1
+        self.put_times.put()
 
     def got(self, group: str, topic: str, messages: int, size_bytes: int) -> None:
         """A request has read messages, or found none."""
@@ -196,6 +199,7 @@ class BrokerStats:
 
     def note_second(self) -> None:
         """Note the totals; call once a second."""
+        self.put_times.roll()
         put, got = self.put_total, self.got_total
         now_ns = self._clock.monotonic_ns()
         self._seconds.append(Second(now_ns, put.messages, got.messages, got.calls, self.gets_missed))

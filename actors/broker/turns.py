@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 
 from actors.broker.flusher import Flusher
 from actors.broker.hold import HeldPull, HeldPulls
+from actors.broker.put_times import PutTimes
 from store.clock import Clock
 from store.message_store import MessageStore
 
@@ -35,8 +36,10 @@ class Turns:
         held: HeldPulls,
         clock: Clock,
         request_tick: Callable[[], None],
+        put_times: PutTimes,
     ) -> None:
-        """`request_tick` asks for another turn's end."""
+        """`request_tick` asks for another turn's end; `put_times` is told how long puts take."""
+        self._put_times = put_times
         self._store = store
         self._flusher = flusher
         self._held = held
@@ -53,6 +56,9 @@ class Turns:
     def tick(self) -> None:
         """End a turn."""
         self._flusher.poke()  # first: the disk works while this thread dispatches
+        times, positions = self._put_times, self._store.positions
+        if times.puts:
+            times.end_turn(positions.written)
         self._resumed = 0
         if self._woken:
             self._resume_woken()
@@ -62,6 +68,8 @@ class Turns:
             self._dispatch()
             if self._store.has_more_to_dispatch:
                 self._request_tick()
+        if times.turns:
+            times.settle(positions.confirmed)
         if len(self._held):  # by requests of this turn, or again by pulls that dispatch has woken
             self._arm_hold_timer()
 

@@ -261,6 +261,14 @@ def test_runtime_information_has_real_rates_and_positions(tmp_path: Path) -> Non
         assert int(table["earliestMessageTimeStamp"]) == (await peer.messages("T"))[0].store_timestamp
         assert table["commitLogDirCapacity"].startswith("Total : ")
         assert table["runtime"].startswith("[ 0 days, 0 hours, 0 minutes, ")
+        assert table["putMessageDistributeTime"] == "null"  # within the first minute
+        assert 0 <= int(table["putMessageEntireTimeMax"]) < 10_000
+        assert table["queryThreadPoolQueueCapacity"] == table["litePullThreadPoolQueueCapacity"] == "100000"
+        assert "scheduleMessageOffset_1" not in table
+        await peer.send("T", properties="DELAY\x011\x02")
+        await peer.pull("T", offset=5, wait_ms=10_000)
+        table = decode_kv_table((await peer.ask(RequestCode.GET_BROKER_RUNTIME_INFO)).body)
+        assert table["scheduleMessageOffset_1"] == "1,1"
 
     with_broker(story, settings_of(tmp_path))
 

@@ -1,0 +1,116 @@
+"""How long puts take, from the turn that stores them to their confirmation (RocketMQ StoreStatsService).
+
+The puts of one turn of the loop are timed together, from the first of them: two looks at the clock a turn,
+none a message. They are counted in two rows of buckets, which roll once a minute; tools are told the minute
+before.
+
+    told     <=0  0-10  10-50  50-100  100-200  200-500 ms  0.5-1  1-2  2-3  3-4  4-5  5-10  10- s
+    shares   steps of 1 ms to 20, 2 to 50, 5 to 100, 10 to 200, 50 to 500, 100 to 1000, 1000 to 10,000 ms
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections import deque
+from itertools import accumulate, chain, repeat
+from typing import NamedTuple
+
+from store.clock import Clock
+
+WINDOW_NS = 60_000_000_000
+_NS_PER_MS = 1_000_000
+# Milliseconds; a time belongs to the first bucket whose bound is above it.
+_TOLD = (1, 10, 50, 100, 200, 500, 1000, 2000, 3000, 4000, 5000, 10_000)
+_NAMES = (
+    *("[<=0ms]", "[0~10ms]", "[10~50ms]", "[50~100ms]", "[100~200ms]", "[200~500ms]"),
+    *("[500ms~1s]", "[1~2s]", "[2~3s]", "[3~4s]", "[4~5s]", "[5~10s]", "[10s~]"),
+)
+_STEPS = ((1, 20), (2, 15), (5, 10), (10, 10), (50, 6), (100, 5), (1000, 9))
+# A time belongs to the first bucket whose bound it is not above; one above all to none of them.
+_BOUNDS_MS = tuple(accumulate(chain.from_iterable(repeat(step, times) for step, times in _STEPS)))
+
+
+class _Turn(NamedTuple):
+    """What one turn has put: it is confirmed when the log up to `end` is."""
+
+    end: int
+    begin_ns: int
+    puts: int
+
+
+class _Minute:
+    """The counts of one window."""
+
+    __slots__ = ("shares", "told")
+
+    def __init__(self) -> None:
+        self.told = [0] * (len(_TOLD) + 1)
+        self.shares = [0] * (len(_BOUNDS_MS) + 1)
+
+
+class PutTimes:
+    """The times of one broker's puts."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self.longest_ms = 0
+        self.puts = 0
+        """Of the present turn."""
+        self._begin_ns = 0
+        self.turns: deque[_Turn] = deque()
+        """Those that are not confirmed yet."""
+        self._minute = _Minute()
+        self._last: _Minute | None = None
+        self._rolled_ns = clock.monotonic_ns()
+
+    def put(self) -> None:
+        """A request has stored something."""
+        if not self.puts:
+            self._begin_ns = self._clock.monotonic_ns()
+        self.puts += 1
+
+    def end_turn(self, written: int) -> None:
+        """The turn's puts end at `written`; call when there are some."""
+        self.turns.append(_Turn(written, self._begin_ns, self.puts))
+        self.puts = 0
+
+    def settle(self, confirmed: int) -> None:
+        """Time the turns that are confirmed; call when some wait."""
+        if self.turns[0].end > confirmed:
+            return
+        now_ns = self._clock.monotonic_ns()
+        while self.turns and self.turns[0].end <= confirmed:
+            turn = self.turns.popleft()
+            self.count((now_ns - turn.begin_ns) // _NS_PER_MS, turn.puts)
+
+    def count(self, took_ms: int, puts: int = 1) -> None:
+        """So many puts have taken so long each."""
+        self._minute.told[bisect_right(_TOLD, took_ms)] += puts
+        self._minute.shares[bisect_left(_BOUNDS_MS, took_ms)] += puts
+        self.longest_ms = max(self.longest_ms, took_ms)
+
+    def roll(self) -> None:
+        """Begin a new minute where one is over; call once a second."""
+        now_ns = self._clock.monotonic_ns()
+        if now_ns - self._rolled_ns >= WINDOW_NS:
+            self._rolled_ns = now_ns
+            self._last, self._minute = self._minute, _Minute()
+
+    def distribution(self) -> str:
+        """The last whole minute as RocketMQ writes it; `null` within the first."""
+        if self._last is None:
+            return "null"
+        return "".join(f"{name}:{count} " for name, count in zip(_NAMES, self._last.told, strict=True))
+
+    def share_ms(self, share: float) -> float:
+        """The time within which `share` of the last whole minute's puts were confirmed."""
+        if self._last is None:
+            return 0.0
+        wanted = int(sum(self._last.shares) * share)
+        passed, below_ms = 0, 0
+        for bound_ms, count in zip(_BOUNDS_MS, self._last.shares, strict=False):
+            if wanted <= passed + count:
+                return below_ms + ((bound_ms - below_ms) * (wanted - passed) / count if count else 0)
+            passed += count
+            below_ms = bound_ms
+        return float(_BOUNDS_MS[-1])
