@@ -206,8 +206,9 @@ class Sender:
         limit = group.retry_max_times if header.max_reconsume_times is None else header.max_reconsume_times
         # The send back of a message (36) counts with >=; a producer's own retry with >, as in RocketMQ. What
         # a consumer in order sends so it has given up already: retried later it would be out of order.
-        is_dead = header.reconsume_times > limit or self._locks.is_orderly(group.group_name)
-        return f"{DLQ_TOPIC_PREFIX}{group.group_name}" if is_dead else name
+        if header.reconsume_times <= limit and not self._locks.is_orderly(group.group_name):
+            return name
+        return self._topics.ensure(f"{DLQ_TOPIC_PREFIX}{group.group_name}", 1).topic_name
 
     def _queue(self, topic: TopicConfig, queue_id: int) -> int:
         if queue_id < 0:

@@ -95,8 +95,9 @@ def _again(message: MessageExt, topic: str, level: int) -> RecordDraft:
     properties.setdefault(MessageConst.ORIGIN_MESSAGE_ID, message.offset_msg_id)
     properties[MessageConst.WAIT] = "false"
     properties[MessageConst.DELAY] = str(level)
-    for name in (MessageConst.REAL_TOPIC, MessageConst.REAL_QUEUE_ID):
-        properties.pop(name, None)
+    if level:  # `put_off` writes them anew; a dead letter keeps those of its last delay, as in RocketMQ
+        for name in (MessageConst.REAL_TOPIC, MessageConst.REAL_QUEUE_ID):
+            properties.pop(name, None)
     return RecordDraft(
         topic,
         0,

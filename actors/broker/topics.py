@@ -227,13 +227,10 @@ class Topics:
         return name in self._system or name in KNOWN_SYSTEM_TOPICS or name.startswith(SYSTEM_TOPIC_PREFIX)
 
     def _create_for_sender(self, name: str, default_topic: str, default_queues: int) -> TopicConfig | None:
-        if name.startswith((RETRY_TOPIC_PREFIX, DLQ_TOPIC_PREFIX)):
-            return self.ensure(name, 1)
-        if not self._settings.auto_create_topics:
-            return None
-        default = self.table.topics.get(default_topic)
+        default = self.table.topics.get(default_topic) if self._settings.auto_create_topics else None
         if default is None or not default.perm & PERM_INHERIT:
-            return None
+            is_of_group = name.startswith((RETRY_TOPIC_PREFIX, DLQ_TOPIC_PREFIX))
+            return self.ensure(name, 1) if is_of_group else None
         queues = max(min(default_queues, default.write_queue_nums), 0)
         topic = _topic(name, queues, default.perm & ~PERM_INHERIT)
         self._put(topic)
