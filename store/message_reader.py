@@ -13,15 +13,18 @@ from store.consume_queue import FILLER_SIZE, UNIT, UNIT_BYTES, ConsumeQueue
 from store.kernels import read as kernel
 from store.logs import get_logger
 from store.mapped_file import MappedFile
-from store.residency import JOINED_GAP_BYTES, Cold
+from store.message.record import MIN_RECORD_BYTES
+from store.residency import JOINED_GAP_BYTES, READ_AHEAD_FROM_BYTES, Cold
 
 _log = get_logger(__name__)
 
 # A filtered read looks at so many units at most (RocketMQ's maxFilterMessageSize: 16,000 bytes of units), or
 # at as many as messages are wanted where that is more.
 _FILTER_SCAN_UNITS = 800
-# A span of the log up to here is looked at as a whole before each record's place is.
+# A span of the log up to here is looked at as a whole, for a short read, before each record's place is.
 _NEAR_BYTES = 1024 * 1024
+# So many units are read at least, where so many may be used.
+_BULK_UNITS_MIN = 4096
 _TOLD_MAX = 4096  # damaged places remembered, so that each is told once
 
 
@@ -80,6 +83,7 @@ class MessageReader:
         self._spans = np.zeros((kernel.SPANS_MAX, 2), dtype=np.int64)
         self.bad_units = 0  # passed over, as they do not lead to their records
         self.gap_units = 0  # passed over, as they only hold the places of records that are gone
+        self._mean_bytes = MIN_RECORD_BYTES  # of the records of the last read
         self._told: set[tuple[str, int, int]] = set()
 
     def read(
@@ -101,8 +105,9 @@ class MessageReader:
             return nothing
         result = GetMessageResult(GetMessageStatus.FOUND, offset, queue.min_offset, queue.next_offset)
         wanted = max_messages if tags_codes is None else max(_FILTER_SCAN_UNITS, max_messages)
-        # No record is smaller than 91 bytes, so more units than this cannot be used.
-        units = queue.read_units(offset, min(wanted, max_bytes // 91 + 1 if tags_codes is None else wanted))
+        if tags_codes is None:
+            wanted = min(wanted, self._units_for(max_bytes))
+        units = queue.read_units(offset, wanted)
         if not units:
             result.status = GetMessageStatus.OFFSET_FOUND_NULL
             result.next_begin_offset = offset - offset % queue.units_per_file + queue.units_per_file
@@ -114,6 +119,13 @@ class MessageReader:
                 GetMessageStatus.MESSAGE_WAS_REMOVING if gone else GetMessageStatus.NO_MATCHED_MESSAGE
             )
         return result
+
+    def _units_for(self, max_bytes: int) -> int:
+        """How many units to read for so many bytes of records: not many more than fit, of those like the
+        last ones. Where that is too few, the answer is a little shorter than it might be.
+        """
+        at_most = max_bytes // MIN_RECORD_BYTES + 1
+        return min(at_most, max(max_bytes * 3 // 2 // self._mean_bytes, _BULK_UNITS_MIN))
 
     def _gather(
         self,
@@ -156,6 +168,8 @@ class MessageReader:
             self._tell_gap(queue, first, units[: int(progress[kernel.READ_UNITS]) * UNIT_BYTES])
         result.message_count = int(progress[kernel.READ_MESSAGES])
         result.size_bytes = int(progress[kernel.READ_BYTES])
+        if result.message_count:
+            self._mean_bytes = max(result.size_bytes // result.message_count, MIN_RECORD_BYTES)
         result.next_begin_offset = first + int(progress[kernel.READ_UNITS])
 
     def _require(
@@ -177,7 +191,8 @@ class MessageReader:
         begin = UNIT.unpack_from(units.data, first)[0] - file.base
         last, size, _ = UNIT.unpack_from(units.data, len(units) - UNIT_BYTES)
         end = last - file.base + size
-        if 0 < end - begin <= _NEAR_BYTES and residency.lacking(file, begin, min(end, limit)) is None:
+        near_bytes = _NEAR_BYTES if max_bytes <= READ_AHEAD_FROM_BYTES else 0
+        if 0 < end - begin <= near_bytes and residency.absent(file, begin, min(end, limit)) is None:
             return max_messages
         spans, messages = kernel.record_spans(
             limit, file.base, units, codes, filters, max_messages, max_bytes, progress, JOINED_GAP_BYTES,

@@ -132,6 +132,7 @@ class MessageStore(ReadableStore):
             if name != noted:
                 write_name(root, name)
             parts.checkpoint.physic_msg_timestamp = parts.tail.last_timestamp  # all of the log is flushed now
+            parts.residency.written_from = parts.positions.written
             store = cls(root, settings, name, clock, guards, parts, probe)
             store._maintenance.checkpoint_now()
         except BaseException:

@@ -22,7 +22,15 @@ RECENT_BYTES = 4 * 1024 * 1024
 JOINED_GAP_BYTES = 64 * 1024
 READ_BYTES = 1024 * 1024
 _CHECKED_PAGES_MAX = 64 * 1024 * 1024 // PAGE_BYTES
-_READ_AHEAD_FROM_BYTES = 256 * 1024
+READ_AHEAD_FROM_BYTES = 256 * 1024
+"""A range as long as this has as much after it read ahead."""
+_SEEN_CHUNK_BYTES = 64 * 1024
+# Systems read up to 8 MiB ahead by themselves.
+_SEEN_CHUNKS_AHEAD = 16 * 1024 * 1024 // _SEEN_CHUNK_BYTES
+_SEEN_FILES_MAX = 64
+# Whoever reads many units will want the next ones, too.
+_LONG_UNITS_BYTES = 16 * 1024
+_UNITS_AHEAD_BYTES = READ_AHEAD_FROM_BYTES - PAGE_BYTES
 _NO_WAIT = getattr(os, "RWF_NOWAIT", 0)
 
 # PyDLL: the call takes a microsecond, which giving the GIL away and getting it back would not.
@@ -54,6 +62,10 @@ class Mapped(Protocol):
         """Where the map begins."""
 
     @property
+    def base(self) -> int:
+        """Its place in the log."""
+
+    @property
     def size_bytes(self) -> int:
         """How long it is."""
 
@@ -63,14 +75,22 @@ class Mapped(Protocol):
 
 
 class Residency:
-    """Whether reads of one store may wait. A context manager: within it they may not."""
+    """Whether reads of one store may wait. A context manager: within it they may not.
 
-    __slots__ = ("_pages", "_pages_address", "is_required")
+    What the disk brought ahead of a read is in the page cache, but no processor has seen it. On a virtual
+    machine the first look at each page may cost 10 µs (2.4 ms a mebibyte), so a thread takes it: a long range
+    is lacking, too, until it has been read through once.
+    """
+
+    __slots__ = ("_pages", "_pages_address", "_seen", "is_required", "written_from")
 
     def __init__(self) -> None:
         self.is_required = False
+        self.written_from = 0
+        """What stands in the log from here on, this process has written, and so it has seen it."""
         self._pages = bytearray(_CHECKED_PAGES_MAX)
         self._pages_address = ctypes.addressof(ctypes.c_char.from_buffer(self._pages))
+        self._seen: dict[str, bytearray] = {}  # by file: a byte for each chunk
 
     def __enter__(self) -> Residency:
         self.is_required = True
@@ -84,7 +104,31 @@ class Residency:
     def lacking(self, file: Mapped, begin: int, end: int) -> FileRange | None:
         """What of bytes [begin, end) of a mapped file is not in the page cache: from the first page that is
         not to the last; None where all is there. Of a longer range the first 64 MiB are looked at.
+
+        A long range is named as a whole until it has been read through.
         """
+        lacks = self.absent(file, begin, end)
+        if end - begin < READ_AHEAD_FROM_BYTES or file.base + begin >= self.written_from:
+            return lacks
+        seen = self._seen_of(file)
+        first, stop = begin // _SEEN_CHUNK_BYTES, -(-end // _SEEN_CHUNK_BYTES)
+        if lacks is not None:  # what follows is read ahead now
+            seen[stop : stop + _SEEN_CHUNKS_AHEAD] = bytes(len(seen[stop : stop + _SEEN_CHUNKS_AHEAD]))
+        if seen.find(0, first, stop) >= 0:
+            seen[first:stop] = b"\x01" * (stop - first)
+            return FileRange(file.name, begin, end)
+        return lacks
+
+    def _seen_of(self, file: Mapped) -> bytearray:
+        seen = self._seen.get(file.name)
+        if seen is None:
+            if len(self._seen) >= _SEEN_FILES_MAX:
+                del self._seen[next(iter(self._seen))]
+            seen = self._seen[file.name] = bytearray(-(-file.size_bytes // _SEEN_CHUNK_BYTES))
+        return seen
+
+    def absent(self, file: Mapped, begin: int, end: int) -> FileRange | None:
+        """As `lacking`, whether or not anybody has looked at what is there."""
         first = begin - begin % PAGE_BYTES
         pages = min(-(-(end - first) // PAGE_BYTES), _CHECKED_PAGES_MAX)
         if _mincore(file.address + first, pages * PAGE_BYTES, self._pages_address):
@@ -115,7 +159,8 @@ class Residency:
         if count < size_bytes:
             if os.fstat(descriptor).st_size < place + size_bytes:
                 return bytes(into[:count])
-            raise Cold([FileRange(path, place, place + size_bytes)])
+            ahead_bytes = _UNITS_AHEAD_BYTES if size_bytes >= _LONG_UNITS_BYTES else 0
+            raise Cold([FileRange(path, place, place + max(size_bytes, ahead_bytes))])
         return bytes(into)
 
 
@@ -145,7 +190,7 @@ class WarmJob:
 
 def _read_through(descriptor: int, begin: int, end: int, scratch: memoryview) -> None:
     """Raises OSError."""
-    if end - begin >= _READ_AHEAD_FROM_BYTES:
+    if end - begin >= READ_AHEAD_FROM_BYTES:
         # Whoever reads so much will want what follows; the disk brings it while this is answered.
         os.posix_fadvise(descriptor, end, end - begin, os.POSIX_FADV_WILLNEED)
     place = begin

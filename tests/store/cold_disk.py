@@ -23,7 +23,7 @@ class ColdDisk(Residency):
         self.warm: set[tuple[str, int]] = set()
         self.rounds = 0
 
-    def lacking(self, file: Mapped, begin: int, end: int) -> FileRange | None:
+    def absent(self, file: Mapped, begin: int, end: int) -> FileRange | None:
         return self._lacks(file.name, begin, min(end, file.size_bytes))
 
     def pread(self, descriptor: int, size_bytes: int, place: int, path: str) -> bytes:

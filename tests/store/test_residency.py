@@ -16,7 +16,7 @@ from store.mapped_file import MappedFile
 from store.message.record import decode_record, decode_records
 from store.message.tags import tags_code
 from store.message_store import GetMessageStatus, MessageStore
-from store.residency import PAGE_BYTES, Cold, FileRange, Residency, WarmJob
+from store.residency import PAGE_BYTES, READ_AHEAD_FROM_BYTES, Cold, FileRange, Residency, WarmJob
 from tests.store.cold_disk import make_cold, settled
 
 
@@ -128,6 +128,66 @@ def test_the_page_cache_itself_is_asked(tmp_path: Path) -> None:
             == path.read_bytes()[3 * PAGE_BYTES : 3 * PAGE_BYTES + 100]
         )
     file.close()
+
+
+def test_a_long_range_of_an_older_log_is_read_through_once_before_it_is_served(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / f"{0:020d}"
+    path.write_bytes(os.urandom(READ_AHEAD_FROM_BYTES * 4))
+    file = MappedFile(path, 0, READ_AHEAD_FROM_BYTES * 4)
+    residency = Residency()
+    long = READ_AHEAD_FROM_BYTES
+    assert residency.lacking(file, 0, long) is None  # this process has written it
+    residency.written_from = 2 * long
+    assert residency.lacking(file, 10, long + 10) == FileRange(str(path), 10, long + 10)
+    assert residency.lacking(file, 10, long + 10) is None
+    assert residency.lacking(file, 0, PAGE_BYTES) is None  # short ones are not worth a thread
+    assert residency.lacking(file, long // 2, long * 2) == FileRange(str(path), long // 2, long * 2)
+    assert residency.lacking(file, long * 2, long * 4) is None
+    file.close()
+
+
+def test_what_is_read_ahead_of_a_cold_range_has_to_be_read_through_again(tmp_path: Path) -> None:
+    path = tmp_path / f"{0:020d}"
+    long = READ_AHEAD_FROM_BYTES
+    path.write_bytes(os.urandom(long * 4))
+    file = MappedFile(path, 0, long * 4)
+    residency = Residency()
+    residency.written_from = long * 4
+    for begin in range(0, long * 4, long):
+        residency.lacking(file, begin, begin + long)
+    assert residency.lacking(file, long, long * 2) is None
+    drop_cached(path)
+    if residency.lacking(file, 0, long) is None:
+        pytest.skip("this file system keeps all in memory")
+    WarmJob([FileRange(str(path), 0, long * 4)]).run()
+    assert residency.lacking(file, 0, long) is None
+    assert residency.lacking(file, long, long * 2) == FileRange(str(path), long, long * 2)
+    file.close()
+
+
+def test_a_long_pull_reads_little_more_units_than_it_gives(stores, draft, drain, monkeypatch) -> None:
+    store = stores.open(commit_log_file_bytes=16 << 20)
+    for _ in range(12_000):
+        store.append(draft(b"x" * 400))
+    drain(store)
+    asked = []
+    queue = store._find("Topic", 0)
+    read = queue.read_units
+
+    def read_units(offset: int, count: int) -> bytes:
+        asked.append(count)
+        return read(offset, count)
+
+    monkeypatch.setattr(type(queue), "read_units", lambda _, offset, count: read_units(offset, count))
+    got = offset = 0
+    while offset < 12_000:
+        found = store.get_message("Topic", 0, offset, 1 << 20, 3 << 20)
+        assert found.next_begin_offset == offset + found.message_count > offset
+        offset, got = found.next_begin_offset, got + found.message_count
+    assert got == 12_000
+    assert asked[1] < 3 * (3 << 20) // (2 * 400)
 
 
 def drop_cached(path: Path) -> None:
