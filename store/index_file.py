@@ -97,10 +97,19 @@ class IndexFile:
         """Make a file; RocketMQ starts its header with the end of the file before it. Raises OSError."""
         allocate_file(path, index_file_bytes(slots, capacity), scratch)
         file = cls(path, slots, capacity)
+        file.follow(previous)
+        return file
+
+    def follow(self, previous: "IndexFile | None") -> None:
+        """Start the header of an empty file with the end of the file before it."""
         if previous is not None:
             timestamp, offset = previous.end_timestamp, previous.end_physical_offset
-            _TIMES_AND_OFFSETS.pack_into(file._view, 0, timestamp, timestamp, offset, offset)
-        return file
+            _TIMES_AND_OFFSETS.pack_into(self._view, 0, timestamp, timestamp, offset, offset)
+
+    def move_to(self, path: Path) -> None:
+        """Give it the name that it was made for. Raises OSError."""
+        self.path.rename(path)
+        self.path = path
 
     def _header(self) -> tuple[int, int, int, int]:
         begin, end, begin_offset, end_offset = _TIMES_AND_OFFSETS.unpack_from(self._view, 0)

@@ -59,6 +59,8 @@ class IndexService:
         self._files: list[IndexFile] = []
         self._dirty: set[Path] = set()
         self._end: int | None = None  # of the last record, once it is known
+        self.next_file: IndexFile | None = None
+        """One that was made ahead, empty and not yet named."""
         self.directory_is_dirty = False
         self.lacks_from: int | None = (
             None  # after `load`: from this offset on, records are to be put in again
@@ -80,6 +82,13 @@ class IndexService:
     def end_timestamp(self) -> int:
         """The storeTimestamp of the last record in the index; 0 if there is none."""
         return self._files[-1].end_timestamp if self._files else 0
+
+    @property
+    def lacks_next(self) -> bool:
+        """Whether another file will soon be needed, three quarters of the last one being full."""
+        if self.next_file is not None or not self._files:
+            return False
+        return self._files[-1].count > self.capacity - self.capacity // 4
 
     def __iter__(self) -> Iterator[IndexFile]:
         return iter(self._files)
@@ -213,7 +222,13 @@ class IndexService:
         self.directory.mkdir(parents=True, exist_ok=True)
         name = index_file_name(timestamp_ms, previous.path.name if previous is not None else None)
         path = self.directory / name
-        file = IndexFile.create(path, self.slots, self.capacity, self.directory.parent, previous)
+        if self.next_file is None:
+            file = IndexFile.create(path, self.slots, self.capacity, self.directory.parent, previous)
+        else:
+            file = self.next_file
+            file.move_to(path)
+            self.next_file = None
+            file.follow(previous)
         self._files.append(file)
         self.directory_is_dirty = True
         return file

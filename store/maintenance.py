@@ -14,6 +14,7 @@ from store.background import Background, CheckpointJob
 from store.clock import Clock
 from store.dispatch import Step
 from store.files import sync_directory
+from store.index_ahead import IndexFileAhead, IndexFileJob
 from store.logs import get_logger
 from store.opening import CHECKPOINT, StoreParts
 from store.settings import StoreSettings
@@ -39,6 +40,9 @@ class Maintenance:
         self._positions = parts.positions
         self._background = Background()
         self.allocator = AllocateMappedFileService(parts.log, clock, settings)
+        self._index_ahead = IndexFileAhead(
+            root, parts.index, self._background.submit, clock, is_enabled=settings.preallocate
+        )
         self._last_record = parts.tail.last_record
         self._dispatched_timestamp = parts.tail.last_timestamp
         self._noted_position = -1
@@ -57,6 +61,7 @@ class Maintenance:
         if step.last_record >= 0:
             self._last_record = step.last_record
             self._dispatched_timestamp = step.timestamp
+        self._index_ahead.look()
 
     def turn(self) -> None:
         """Once per tick: take what has ended, start what is due."""
@@ -85,9 +90,13 @@ class Maintenance:
         """End all threads."""
         self.allocator.close()
         self.finish()
+        self._index_ahead.discard()
 
     def _collect(self) -> None:
         for job, error in self._background.collect():
+            if isinstance(job, IndexFileJob):
+                self._index_ahead.take(job, error)
+                continue
             if not isinstance(job, CheckpointJob):
                 continue
             self._is_checkpointing = False
@@ -153,6 +162,7 @@ class Maintenance:
     def end_in_order(self) -> None:
         """The last notes of a store whose log is flushed and dispatched. Raises OSError."""
         self.allocator.discard()
+        self._index_ahead.discard()
         if self._log.bases:
             self._log.remove_unused_files()
             for directory in self._log.dirty_directories:
