@@ -14,6 +14,7 @@ from store.background import Job
 from store.clock import Clock
 from store.index_file import IndexFile
 from store.index_service import IndexService
+from store.settings import StoreSettings
 
 _NAME = "index.ahead"
 
@@ -41,18 +42,17 @@ class IndexFileAhead:
         index: IndexService | None,
         submit: Callable[[Job], None],
         clock: Clock,
-        *,
-        is_enabled: bool,
+        settings: StoreSettings,
     ) -> None:
-        """Removes what a kill has left. `submit` runs a job in the background; `is_enabled` is `preallocate`.
+        """Removes what a kill has left. `submit` runs a job in the background. Raises OSError.
 
-        Raises OSError.
+        Without `preallocate` a file is made when it is needed.
         """
         self._path = root / _NAME
         self._index = index
         self._submit = submit
         self._clock = clock
-        self._is_enabled = is_enabled
+        self._settings = settings
         self._is_under_way = False
         self._again_ns = 0
         for left in (self._path, *root.glob(f"*-{_NAME}.new"), *root.glob(f"index-{'[0-9]' * 17}.new")):
@@ -61,9 +61,9 @@ class IndexFileAhead:
     def look(self) -> None:
         """After a dispatch: ask for the next file if it will soon be needed."""
         index = self._index
-        if index is None or not index.lacks_next or self._is_under_way or not self._is_enabled:
+        if index is None or not index.lacks_next or self._is_under_way:
             return
-        if self._clock.monotonic_ns() >= self._again_ns:
+        if self._settings.preallocate and self._clock.monotonic_ns() >= self._again_ns:
             self._is_under_way = True
             self._submit(IndexFileJob(self._path, index.slots, index.capacity))
 

@@ -40,9 +40,7 @@ class Maintenance:
         self._positions = parts.positions
         self._background = Background()
         self.allocator = AllocateMappedFileService(parts.log, clock, settings)
-        self._index_ahead = IndexFileAhead(
-            root, parts.index, self._background.submit, clock, is_enabled=settings.preallocate
-        )
+        self._index_ahead = IndexFileAhead(root, parts.index, self._background.submit, clock, settings)
         self._last_record = parts.tail.last_record
         self._dispatched_timestamp = parts.tail.last_timestamp
         self._noted_position = -1

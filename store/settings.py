@@ -51,7 +51,7 @@ class StoreSettings(BaseModel):
     message_delay_level: str = Field(_LEVELS, alias="messageDelayLevel")
     """The delays of levels 1, 2, …"""
     preallocate: Annotated[bool, LIVE] = True
-    """Whether log files are made ahead of need."""
+    """Whether files of log and index are made ahead of need."""
     warm_mapped_file: Annotated[bool, LIVE] = Field(default=False, alias="warmMapedFileEnable")
     """Whether their pages are touched ahead of the writer."""
     commit_log_paths: tuple[Path, ...] = Field((Path("commitlog"),), min_length=1, alias="storePathCommitLog")
