@@ -16,8 +16,9 @@ same speed. Under all of that a queue never has two owners whose leases run. Wha
 - The lease is counted here from when a request comes, by the member from when it asked: the member's ends
   first.
 - After a restart, what members report under a running lease is theirs; nothing else is granted until the
-  longest lease of before is over. Where two report a queue, one of the reports was under way for too long:
-  the later grant counts, and so does a later report of the same member that its lease is over.
+  longest lease of before is over. (After the last that assigned itself has said that it goes: until all
+  others have reported.) Where two report a queue, one of the reports was under way for too long: the later
+  grant counts, and so does a later report of the same member that its lease is over.
 - A queue whose lease is over may be taken up again by its last owner, as long as nobody else has had it.
 - After a restart a first answer makes no lease longer: what it answers may have been under way since before.
 - Whoever works on a queue that is free owns it, if only to let it go.
@@ -78,6 +79,7 @@ class Group:
         self._next_generation = next_generation
         self._first_generation = generation
         self._recovering_until_ns = recovering_until_ns
+        self._unreported: set[str] | None = None  # whose reports end the recovery before its time
         self._members: dict[str, _Member] = {}
         self._self_assigning: dict[str, dict[str, int]] = {}  # client → broker → heard
         self._self_subscriptions: dict[str, str] = {}
@@ -155,6 +157,7 @@ class Group:
             return SyncGroupReply(self.generation, [], [], list(self.members().members), True, lease_ms)
         self._release_unnamed(request)
         refused = self._take_reports(request, expires_ns, now_ns)
+        self._note_reports({client_id})
         self._grant(client_id, lease_ms, expires_ns, now_ns)
         told_ms = self._lease_to_tell_ms(request, lease_ms, now_ns)
         return self._reply(client_id, refused, told_ms, self.is_recovering(now_ns))
@@ -183,8 +186,9 @@ class Group:
         if brokers is not None:
             brokers.pop(broker, None)
             if not brokers or not connection_closed:
-                self._forget_self_assigning(client_id, lease_ms, now_ns)
+                self._forget_self_assigning(client_id, lease_ms, now_ns, has_said_so=not connection_closed)
         elif not connection_closed and self._members.pop(client_id, None) is not None:
+            self._note_reports({client_id})
             self._change()
 
     def expire(self, now_ns: int) -> None:
@@ -192,14 +196,14 @@ class Group:
         gone = [client for client, member in self._members.items() if member.expires_ns <= now_ns]
         for client_id in gone:
             del self._members[client_id]
+        self._note_reports(gone)
         over = [queue for queue, owner in self._owners.items() if owner.expires_ns <= now_ns]
         for queue in over:
             del self._owners[queue]
         if gone or over:
             self._change()
         if self._recovering_until_ns and not self.is_recovering(now_ns):
-            self._recovering_until_ns = 0
-            self._change()
+            self._end_recovery()
 
     def expire_heartbeats(self, heard_before_ns: int, lease_ms: int, now_ns: int) -> None:
         """Forget the members that assign themselves and have not been heard of since that moment."""
@@ -207,7 +211,7 @@ class Group:
             for broker in [broker for broker, heard_ns in brokers.items() if heard_ns < heard_before_ns]:
                 del brokers[broker]
             if not brokers:
-                self._forget_self_assigning(client_id, lease_ms, now_ns)
+                self._forget_self_assigning(client_id, lease_ms, now_ns, has_said_so=False)
 
     # ---- the steps of a sync -----------------------------------------------------------------------
 
@@ -378,12 +382,30 @@ class Group:
         self._target = None
         self._has_changed = True
 
-    def _forget_self_assigning(self, client_id: str, lease_ms: int, now_ns: int) -> None:
+    def _forget_self_assigning(
+        self, client_id: str, lease_ms: int, now_ns: int, *, has_said_so: bool
+    ) -> None:
         del self._self_assigning[client_id]
         if not self._self_assigning:
-            # Our own members have been assigning themselves too: as after a restart, they report first.
+            # Our own members have been assigning themselves too: as after a restart, they report first. But
+            # here they are known: unless the one that is gone may still be at it, the last report is the end.
+            if has_said_so and not self.is_recovering(now_ns):
+                self._unreported = set(self._members)
             self._recovering_until_ns = max(self._recovering_until_ns, now_ns + lease_ms * NS_PER_MS)
             self._self_subscriptions = {}
+            self._note_reports(())
+        self._change()
+
+    def _note_reports(self, client_ids: Iterable[str]) -> None:
+        """These members have told what they work on, or have no lease any more."""
+        if self._unreported is not None:
+            self._unreported.difference_update(client_ids)
+            if not self._unreported:
+                self._end_recovery()
+
+    def _end_recovery(self) -> None:
+        self._recovering_until_ns = 0
+        self._unreported = None
         self._change()
 
 

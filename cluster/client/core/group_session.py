@@ -37,6 +37,10 @@ log = get_logger(__name__)
 # By this a broker says that the group's rebalancer does not answer.
 REBALANCER_AWAY = ResponseCode.SERVICE_NOT_AVAILABLE
 
+# Where all assign themselves nobody says when a queue has been let go: so long we wait before we begin on
+# one, as whoever had it learns of the change now, too, and commits.
+HANDOVER_MS = 500
+
 DEFAULT_STRATEGY = "averagely"
 CONSUME_FROM: Mapping[AutoOffset, str] = {
     "earliest": "CONSUME_FROM_FIRST_OFFSET",
@@ -79,6 +83,7 @@ class GroupSession:
         self._is_leaving = False
         self._away_since_ms: int | None = None
         self._broker = ""
+        self._begin_at_ms: dict[MessageQueue, int] = {}
         self._failure: ClientError | None = None
 
     def subscribe(self, topic: str, expression: str) -> None:
@@ -158,7 +163,7 @@ class GroupSession:
             self._failure = None
             self._away_since_ms = None
             if reply.is_self_assigning:
-                reply = self._own_share(reply.members, reply.generation)
+                reply = self._after_handover(self._own_share(reply.members, reply.generation))
             self._apply(reply, asked_at_ms)
         self._suspend(is_suspended=self.membership.lease_left_ms(self._instance.now_ms()) <= 0)
 
@@ -269,6 +274,21 @@ class GroupSession:
             if route is not None:
                 mine.extend(strategy.allocate(self._instance.client_id, sorted(route.readable), ordered))
         return SyncGroupReply(generation, [GrantedQueue(queue, 0) for queue in mine], members=ordered)
+
+    def _after_handover(self, share: SyncGroupReply) -> SyncGroupReply:
+        """This share without the queues that others may still be about to commit."""
+        now_ms = self._instance.now_ms()
+        begun = self.membership.generation_of
+        self._begin_at_ms = {
+            item.queue: self._begin_at_ms.get(item.queue, now_ms + HANDOVER_MS)
+            for item in share.granted
+            if begun(item.queue) is None
+        }
+        waiting = {queue for queue, begin_at_ms in self._begin_at_ms.items() if begin_at_ms > now_ms}
+        if waiting:
+            asyncio.get_running_loop().call_later(HANDOVER_MS / 1000, self.wake)
+            share.granted = [item for item in share.granted if item.queue not in waiting]
+        return share
 
     def _suspend(self, *, is_suspended: bool) -> None:
         if is_suspended != self._is_suspended:

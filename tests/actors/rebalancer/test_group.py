@@ -253,6 +253,35 @@ def test_a_member_that_assigns_itself_is_gone_when_no_broker_has_it() -> None:
     assert story.ids("python") == [0, 1, 2, 3]
 
 
+def test_when_the_last_that_assigned_itself_says_so_its_queues_are_free_after_all_have_reported() -> None:
+    story = Story()
+    story.group.heartbeat("java", "b1", {"T": "*"}, 0)
+    for member in ("one", "two"):
+        story.sync(member)
+    story.owned["two"] = [GrantedQueue(queues(4)[3], 0)]
+    story.group.unregister("java", "b1", False, LEASE_MS, 0)
+    story.sync("one")
+    assert story.ids("one") == [], "two may be at any of them"
+    story.sync("two")
+    story.sync("one")
+    story.sync("two")
+    assert (story.ids("one"), story.ids("two")) == ([0, 1], [2, 3])
+
+
+def test_who_does_not_report_is_waited_for_until_its_lease_is_over() -> None:
+    story = Story()
+    story.group.heartbeat("java", "b1", {"T": "*"}, 0)
+    for member in ("one", "two"):
+        story.sync(member)
+    story.group.unregister("java", "b1", False, LEASE_MS, 0)
+    story.now_ms = LEASE_MS - 1
+    story.sync("one")
+    assert story.ids("one") == []
+    story.now_ms = LEASE_MS
+    story.sync("one")
+    assert story.ids("one") == [0, 1, 2, 3]
+
+
 def test_a_silent_member_that_assigns_itself_expires_and_a_farewell_is_believed() -> None:
     story = Story()
     story.group.heartbeat("java", "b1", {"T": "*"}, 0)
