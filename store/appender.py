@@ -9,10 +9,11 @@ from store.consume_queue_table import ConsumeQueueTable
 from store.errors import MessageIllegal, StoreError
 from store.files import explain
 from store.kernels.encode import encode_batch_records, measure_batch
-from store.kernels.stamp import Stamp, stamp_records
+from store.kernels.stamp import Stamp, stamp_records, stamp_runs
 from store.message.buffers import Buffer
 from store.message.hosts import Host
 from store.message.record import RecordDraft, encode_record
+from store.message.runs import Runs
 from store.message.sys_flag import TRANSACTION_UNQUEUED
 from store.settings import StoreSettings
 
@@ -22,7 +23,9 @@ _DEFAULT_HOST = Host("127.0.0.1", 10911)
 
 @dataclass(slots=True)
 class AppendResult:
-    """Where messages went; offsets are the first one's. `positions` are the records' places of a batch."""
+    """Where messages went; offsets are the first one's. `positions` are the records' places of a batch,
+    `queue_offsets` those of each run's first record.
+    """
 
     physical_offset: int
     queue_offset: int
@@ -30,6 +33,7 @@ class AppendResult:
     store_timestamp: int
     count: int = 1
     positions: Sequence[int] | None = None
+    queue_offsets: Sequence[int] = ()
 
     @property
     def physical_offsets(self) -> list[int]:
@@ -126,16 +130,7 @@ class Appender:
         position = self._reserve(size_bytes)
         timestamp = self._now()
         queue_offset = queue.assigned_offset
-        stamp = Stamp(
-            topic,
-            queue_id,
-            queue_offset,
-            position,
-            timestamp,
-            born_host,
-            self.store_host,
-            self._settings.max_message_bytes,
-        )
+        stamp = self._stamp(topic, queue_id, queue_offset, position, timestamp, born_host)
         count = stamp_records(records, stamp)
         if count == 0:
             raise MessageIllegal("no record: send at least one")
@@ -143,6 +138,28 @@ class Appender:
         queue.assigned_offset += count
         self._note_awaited(topic, queue_id)
         return AppendResult(position, queue_offset, size_bytes, timestamp, count)
+
+    def append_runs(self, topic: str, runs: Runs, born_host: bytes) -> AppendResult:
+        """Records of several queues of a topic, built by a client. Raises StoreError, MessageIllegal."""
+        if not self._assigned_is_known:
+            self._learn_assigned()
+        queues = [self._queues.get(topic, run.queue_id) for run in runs.runs]
+        queue_offsets = [queue.assigned_offset for queue in queues]
+        size_bytes = len(runs.records)
+        position = self._reserve(size_bytes)
+        timestamp = self._now()
+        stamp = self._stamp(topic, -1, -1, position, timestamp, born_host)
+        stamp_runs(runs.records, stamp, runs.runs, queue_offsets)
+        self._write(position, runs.records)
+        count = 0
+        for queue, run in zip(queues, runs.runs, strict=True):
+            queue.assigned_offset += run.messages
+            count += run.messages
+            if (topic, run.queue_id) in self.awaited_queues:
+                self._positions.awaited = self._positions.written
+        return AppendResult(
+            position, queue_offsets[0], size_bytes, timestamp, count, queue_offsets=queue_offsets
+        )
 
     def append_raw(self, offset: int, data: Buffer) -> None:
         """Bytes of another log. Raises StoreError."""
@@ -152,6 +169,20 @@ class Appender:
             raise self._no_space(error) from error
         self._positions.awaited = self._positions.written
         self.forget_assigned()
+
+    def _stamp(
+        self, topic: str, queue_id: int, queue_offset: int, position: int, timestamp: int, born_host: bytes
+    ) -> Stamp:
+        return Stamp(
+            topic,
+            queue_id,
+            queue_offset,
+            position,
+            timestamp,
+            born_host,
+            self.store_host,
+            self._settings.max_message_bytes,
+        )
 
     def _note_awaited(self, topic: str, queue_id: int) -> None:
         if (topic, queue_id) in self.awaited_queues:

@@ -25,6 +25,7 @@ from store.maintenance import Maintenance
 from store.message.buffers import Buffer
 from store.message.hosts import Host
 from store.message.record import RecordDraft
+from store.message.runs import Runs
 from store.message_reader import GetMessageResult, GetMessageStatus
 from store.opening import StoreParts, open_parts, recover
 from store.positions import Callback
@@ -192,6 +193,15 @@ class MessageStore(ReadableStore):
         if self.write_refusal is not None:
             raise self._refusal()
         return self._appender.append_records(topic, queue_id, records, born_host)
+
+    def append_runs(self, topic: str, runs: Runs, born_host: bytes) -> AppendResult:
+        """Store records of several queues that a client has built, all or none; they are stamped in place.
+
+        Raises as `append`.
+        """
+        if self.write_refusal is not None:
+            raise self._refusal()
+        return self._appender.append_runs(topic, runs, born_host)
 
     def append_raw(self, offset: int, data: Buffer) -> None:
         """Append bytes of another replica's log; `offset` must be `positions.written`. Raises StoreError."""

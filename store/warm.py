@@ -18,6 +18,7 @@ from store.message.hosts import Host
 from store.message.message import Message
 from store.message.properties import encode_properties
 from store.message.record import RecordDraft, encode_record
+from store.message.runs import Run, Runs
 from store.message.tags import tags_code
 from store.message_store import MessageStore
 from store.settings import StoreSettings
@@ -54,7 +55,10 @@ def _send(store: MessageStore) -> None:
     draft = RecordDraft(_TOPIC, 0, message.body, properties, born_host=_HOST.packed)
     store.append(draft)
     store.append_batch(draft, encode_batch([message, message]))
-    store.append_records(_TOPIC, 0, bytearray(encode_record(draft, 0, 0, 0, _HOST.packed)), _HOST.packed)
+    record = encode_record(draft, 0, 0, 0, _HOST.packed)
+    store.append_records(_TOPIC, 0, bytearray(record), _HOST.packed)
+    run = Run(0, 1, len(record))
+    store.append_runs(_TOPIC, Runs([run], memoryview(bytearray(record))), _HOST.packed)
     store.tick()
     store.flush_now()
     store.tick()

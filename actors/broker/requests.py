@@ -96,6 +96,7 @@ def _sending(handlers: Handlers) -> tuple[Row, ...]:
         (code.SEND_REPLY_MESSAGE, handlers.replies.send, long, topic, pub, cost),
         (code.SEND_REPLY_MESSAGE_V2, handlers.replies.send, short, topic, pub, cost),
         (RayMQRequestCode.SEND_RECORDS, sender.send_records, headers.SendRecordsHeader, topic, pub, cost),
+        (RayMQRequestCode.SEND_RUNS, sender.send_runs, headers.SendRunsHeader, topic, pub, cost),
         (code.CONSUMER_SEND_MSG_BACK, handlers.send_back.send_back, back, Resource.GROUP, Action.SUB, cost),
     )
 

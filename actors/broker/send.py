@@ -20,11 +20,17 @@ from actors.remoting.chain import RequestContext
 from actors.remoting.codes import ResponseCode
 from actors.remoting.command import Buffer, RemotingCommand
 from actors.remoting.errors import Refused
-from actors.remoting.headers import SendRecordsHeader, SendRecordsResponse
+from actors.remoting.headers import (
+    SendRecordsHeader,
+    SendRecordsResponse,
+    SendRunsHeader,
+    SendRunsResponse,
+)
 from actors.remoting.hot_headers import SendMessageHeader
 from store.clock import Clock
 from store.errors import StoreError
 from store.message.record import RecordDraft
+from store.message.runs import decode_runs, encode_offsets
 from store.message.sys_flag import TRANSACTION_MASK
 from store.message.validate import DLQ_TOPIC_PREFIX, RETRY_TOPIC_PREFIX
 from store.message_store import AppendResult, MessageStore
@@ -172,6 +178,21 @@ class Sender:
         )
         self._answer_when_confirmed(context, result, answer.to_ext())
 
+    def send_runs(self, context: RequestContext) -> None:
+        """SEND_RUNS: the same for runs of several queues; all are stored, or none."""
+        header: SendRunsHeader = context.header
+        topic = self._topics.for_sending(header.topic, header.default_topic, header.default_topic_queue_nums)
+        runs = decode_runs(context.command.body)
+        self._queue(topic, runs.runs[-1].queue_id)  # ids rise: where the last one exists, all do
+        try:
+            result = self._store.append_runs(topic.topic_name, runs, context.connection.peer_bytes)
+        except StoreError as error:
+            raise _unavailable(error) from error
+        self._put(topic.topic_name, result.count, result.size_bytes)
+        answer = SendRunsResponse(result.physical_offset, result.count, result.store_timestamp)
+        offsets = encode_offsets(result.queue_offsets)
+        self._answer_when_confirmed(context, result, answer.to_ext(), offsets)
+
     def append_batch(self, topic: str, queue_id: int, body: Buffer, ack: PendingAck) -> StoredBatch:
         """Store a batch for a caller within the process; `ack` is answered when it is confirmed."""
         found = self._topics.for_sending(topic, DEFAULT_TOPIC, self._settings.default_topic_queues)
@@ -231,29 +252,30 @@ class Sender:
         )
 
     def _answer_when_confirmed(
-        self, context: RequestContext, result: AppendResult, ext: dict[str, str]
+        self, context: RequestContext, result: AppendResult, ext: dict[str, str], body: bytes = b""
     ) -> None:
         ext.update(self._properties.answer_fields)
         context.command.body = b""  # it is in the log now, and the answer may have to wait for the disk
-        self._acks.when_confirmed(result.physical_offset + result.size_bytes, SendAck(context, ext))
+        self._acks.when_confirmed(result.physical_offset + result.size_bytes, SendAck(context, ext, body))
 
 
 class SendAck(PendingAck):
     """The answer to one send: where it stands, or what went wrong (what is stored still has its place)."""
 
-    __slots__ = ("_context", "_ext")
+    __slots__ = ("_body", "_context", "_ext")
 
-    def __init__(self, context: RequestContext, ext: dict[str, str]) -> None:
+    def __init__(self, context: RequestContext, ext: dict[str, str], body: bytes = b"") -> None:
         self.is_answered = False
         self._context: RequestContext | None = context
         self._ext: dict[str, str] | None = ext
+        self._body = body
 
     def answer(self, code: ResponseCode, remark: str | None) -> None:
         """Reply with the code, and where the message stands."""
         context, self._context = self._context, None
         ext, self._ext = self._ext, None
         assert context is not None
-        context.reply(RemotingCommand.response(code, remark, ext))
+        context.reply(RemotingCommand.response(code, remark, ext, self._body))
 
 
 def _unavailable(error: StoreError) -> Refused:

@@ -1,4 +1,4 @@
-"""The requests that are RayMQ's own (codes 7101 to 7105): what stands in their headers and bodies.
+"""The requests that are RayMQ's own (codes 7101 to 7106): what stands in their headers and bodies.
 
 Clients import this module too, so it knows nothing of the broker. Extension fields are strings on the wire,
 as in every remoting command; bodies are JSON unless said otherwise.
@@ -22,6 +22,9 @@ COMMIT_OFFSETS 7104  body {"group": g, "clientId": c, "offsets": [[topic, queueI
 DESCRIBE_SPLITS 7105 what a bulk reader needs to find a topic's messages, in the files or over the socket
     request ext      topic
     reply            `SplitsBody`
+
+SEND_RUNS 7106       as SEND_RECORDS, for several queues of one topic: a body of runs; all stored, or nothing.
+                     `SendRunsHeader`, `SendRunsResponse`; bodies of both: store.message.runs
 """
 
 from __future__ import annotations

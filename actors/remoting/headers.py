@@ -285,6 +285,27 @@ class SendRecordsResponse(Header):
 
 
 @dataclass(slots=True)
+class SendRunsHeader(Header):
+    """SEND_RUNS 7106: the body is records built by the client, of several queues of one topic
+    (store.message.runs).
+    """
+
+    topic: str
+    producer_group: str | None = None
+    default_topic: str = "TBW102"
+    default_topic_queue_nums: int = 4
+
+
+@dataclass(slots=True)
+class SendRunsResponse(Header):
+    """Where the first of all these records stands; the body has the first queue offset of each run."""
+
+    physical_offset: int
+    count: int
+    store_timestamp: int
+
+
+@dataclass(slots=True)
 class PullRecordsHeader(Header):
     """PULL_RECORDS 7102: up to `max_bytes` of records; held for up to `wait_ms` where there are none."""
 

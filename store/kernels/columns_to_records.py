@@ -1,9 +1,12 @@
 """Rows of columns as records, grouped by queue: what a bulk send puts on the wire.
 
+First `plan_rows` sorts the rows by queue and knows how many bytes each takes; then `encode_queues` makes the
+records of some queues at a time, so that the first are on their way while the last are not made yet.
+
 The broker fills in what only it can know (see `stamp`), the body's CRC among it.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -70,75 +73,92 @@ class TextColumn(NamedTuple):
 class RowBatch(NamedTuple):
     """Rows to be sent to one topic of one broker; empty keys or tags stand for none.
 
-    `queue_ids` names each row's queue, 0 to `queue_count` - 1. `draft` gives all that the rows have in
-    common, its properties among it.
+    `queues` names each row's queue, 0 to `len(queue_ids)` - 1, which has that id on its broker. `draft` gives
+    all that the rows have in common, its properties among it.
     """
 
     draft: RecordDraft
     bodies: TextColumn
     keys: TextColumn
     tags: TextColumn
+    queues: npt.NDArray[np.int32]
     queue_ids: npt.NDArray[np.int32]
-    queue_count: int
     uniq_keys: UniqKeyBlock
     max_body_bytes: int
     store_host_bytes: int = V4_BYTES
 
 
-@dataclass(frozen=True, slots=True)
-class QueueRecords:
-    """The records of one queue, in the order of their rows."""
+class RowPlan(NamedTuple):
+    """The rows of a batch in the order of their records: by queue, and by row within one.
 
-    queue_id: int
-    count: int
-    records: memoryview
+    Queue q has rows `order[first_rows[q] : first_rows[q + 1]]`, whose records take bytes `starts[q]` to
+    `starts[q + 1]` of all.
+    """
+
+    order: I64
+    first_rows: I64
+    starts: I64
 
 
-def encode_rows(rows: RowBatch) -> list[QueueRecords]:
-    """The records of all rows, by queue; row i has the UNIQ_KEY number i. Queues without rows are left out.
+def plan_rows(rows: RowBatch) -> RowPlan:
+    """Where the record of each row will stand.
 
     Raises MessageIllegal, naming the row, for a body or properties over their limits, a queue out of range,
     or a key or tag that holds a separator character.
     """
-    fixed = _fixed_properties(rows)
-    template = record_template(rows.draft, 0, bytes(rows.store_host_bytes))
-    topic = topic_field(rows.draft.topic)[1]
-    columns = (*rows.bodies, *rows.keys, *rows.tags, rows.queue_ids)
-    counts = np.zeros(rows.queue_count, np.int64)
-    starts = np.zeros(rows.queue_count + 1, np.int64)
-    fixed_bytes = len(fixed) + SEQUENCE_HEX + 1
-    bare = len(template) + len(topic) + 2
-    row, fault = _measure_rows(*columns, bare, fixed_bytes, rows.max_body_bytes, counts, starts[1:])
+    count, queue_count = len(rows.queues), len(rows.queue_ids)
+    template, topic, fixed = _common(rows)
+    first_rows, starts = np.zeros(queue_count + 1, np.int64), np.zeros(queue_count + 1, np.int64)
+    row, fault = _measure_rows(
+        rows.bodies.offsets,
+        *rows.keys,
+        *rows.tags,
+        rows.queues,
+        len(template) + len(topic) + 2,
+        len(fixed) + SEQUENCE_HEX + 1,
+        rows.max_body_bytes,
+        first_rows[1:],
+        starts[1:],
+    )
     if fault:
         raise _refusal(rows, row, fault)
+    np.cumsum(first_rows, out=first_rows)
     np.cumsum(starts, out=starts)
-    records = np.empty(starts[-1], np.uint8)
+    order = np.empty(count, np.int64)
+    _sort_rows(rows.queues, first_rows[:-1].copy(), order)
+    return RowPlan(order, first_rows, starts)
+
+
+def encode_queues(rows: RowBatch, plan: RowPlan, first: int, end: int) -> memoryview:
+    """The records of the queues from `first` to before `end`; row i has the UNIQ_KEY number i."""
+    template, topic, fixed = _common(rows)
+    records = np.empty(plan.starts[end] - plan.starts[first], np.uint8)
     _encode_rows(
-        *columns,
+        *rows.bodies,
+        *rows.keys,
+        *rows.tags,
+        rows.queues,
+        rows.queue_ids,
+        plan.order[plan.first_rows[first] : plan.first_rows[end]],
         np.frombuffer(template, np.uint8),
         np.frombuffer(topic, np.uint8),
         np.frombuffer(fixed, np.uint8),
         rows.uniq_keys.first,
-        starts[:-1].copy(),
         records,
     )
-    return [
-        QueueRecords(queue_id, int(counts[queue_id]), records[starts[queue_id] : starts[queue_id + 1]].data)
-        for queue_id in np.flatnonzero(counts).tolist()  # a few of 20,000 queues, mostly
-    ]
+    return records.data
 
 
-def encode_rows_plain(rows: RowBatch) -> list[QueueRecords]:
-    """The plain twin of `encode_rows`."""
-    fixed = _fixed_properties(rows)
-    by_queue: dict[int, list[bytes]] = {}
-    for row in range(len(rows.queue_ids)):
-        queue_id = int(rows.queue_ids[row])
+def encode_rows_plain(rows: RowBatch) -> list[bytes]:
+    """The plain twin of both: the records of each queue."""
+    fixed = _common(rows)[2]
+    by_queue: list[list[bytes]] = [[] for _ in rows.queue_ids]
+    for row, queue in enumerate(rows.queues.tolist()):
         body, keys, tags = rows.bodies.row(row), rows.keys.row(row), rows.tags.row(row)
         properties = fixed + rows.uniq_keys.key(row)[-SEQUENCE_HEX:].encode() + b"\x02"
         for name, value in ((_KEYS, keys), (_TAGS, tags)):
             properties += name.tobytes() + value + b"\x02" if value else b""
-        if not 0 <= queue_id < rows.queue_count:
+        if not 0 <= queue < len(by_queue):
             raise _refusal(rows, row, _BAD_QUEUE)
         if len(body) > rows.max_body_bytes:
             raise _refusal(rows, row, _BAD_BODY)
@@ -146,14 +166,12 @@ def encode_rows_plain(rows: RowBatch) -> list[QueueRecords]:
             raise _refusal(rows, row, _BAD_PROPERTIES)
         if {_NAME_VALUE_SEPARATOR, _SEPARATOR} & set(keys + tags):
             raise _refusal(rows, row, _BAD_TEXT)
+        queue_id = int(rows.queue_ids[queue])
         draft = replace(rows.draft, queue_id=queue_id, body=body, properties=properties)
         record = bytearray(encode_record(draft, 0, 0, 0, bytes(rows.store_host_bytes)))
-        record[BODY_CRC : BODY_CRC + 4] = bytes(4)  # as `encode_rows` leaves it
-        by_queue.setdefault(queue_id, []).append(bytes(record))
-    return [
-        QueueRecords(queue_id, len(records), memoryview(b"".join(records)))
-        for queue_id, records in sorted(by_queue.items())
-    ]
+        record[BODY_CRC : BODY_CRC + 4] = bytes(4)  # as `encode_queues` leaves it
+        by_queue[queue].append(bytes(record))
+    return [b"".join(records) for records in by_queue]
 
 
 def queues_of_keys(keys: TextColumn, queue_count: int) -> npt.NDArray[np.int32]:
@@ -171,15 +189,19 @@ def queues_of_keys_plain(keys: TextColumn, queue_count: int) -> npt.NDArray[np.i
     return np.array([value % queue_count for value in hashes], np.int32)
 
 
-def _fixed_properties(rows: RowBatch) -> bytes:
-    """What the properties of all rows begin with, up to the digits of their UNIQ_KEYs."""
-    return rows.draft.properties + f"{MessageConst.UNIQ_KEY}\x01{rows.uniq_keys.prefix}".encode()
+def _common(rows: RowBatch) -> tuple[bytes, bytes, bytes]:
+    """What all records have: what comes before the body, the topic, and what the properties begin with, up to
+    the digits of their UNIQ_KEYs.
+    """
+    fixed = rows.draft.properties + f"{MessageConst.UNIQ_KEY}\x01{rows.uniq_keys.prefix}".encode()
+    template = record_template(rows.draft, 0, bytes(rows.store_host_bytes))
+    return template, topic_field(rows.draft.topic)[1], fixed
 
 
 def _refusal(rows: RowBatch, row: int, fault: int) -> MessageIllegal:
     body_bytes = int(rows.bodies.offsets[row + 1] - rows.bodies.offsets[row])
     faults = {
-        _BAD_QUEUE: f"queue {rows.queue_ids[row]} is not one of the topic's {rows.queue_count}",
+        _BAD_QUEUE: f"queue {rows.queues[row]} is not one of the topic's {len(rows.queue_ids)}",
         _BAD_BODY: f"body of {body_bytes:,} bytes is over max_message_bytes {rows.max_body_bytes:,}",
         _BAD_PROPERTIES: f"its properties are over the limit of {MAX_PROPERTIES_BYTES:,} bytes",
         _BAD_TEXT: "its keys or tags hold a separator character (0x01 or 0x02)",
@@ -197,19 +219,18 @@ def _has_separator(data: U8, start: int, end: int) -> bool:
 
 @njit(
     types.UniTuple(types.int64, 2)(
-        _I64, BYTES, _I64, BYTES, _I64, BYTES, _I32, *[types.int64] * 3, _WRITABLE_I64, _WRITABLE_I64
+        _I64, _I64, BYTES, _I64, BYTES, _I32, *[types.int64] * 3, _WRITABLE_I64, _WRITABLE_I64
     ),
     cache=True,
     nogil=True,
 )
 def _measure_rows(
     body_offsets: I64,
-    body_data: U8,
     key_offsets: I64,
     key_data: U8,
     tag_offsets: I64,
     tag_data: U8,
-    queue_ids: npt.NDArray[np.int32],
+    queues: npt.NDArray[np.int32],
     bare_bytes: int,
     fixed_properties_bytes: int,
     max_body_bytes: int,
@@ -217,9 +238,9 @@ def _measure_rows(
     sizes: I64,
 ) -> tuple[int, int]:
     """Rows and bytes of each queue; row and fault of the first bad row, or (-1, 0)."""
-    for row in range(len(queue_ids)):
-        queue_id = queue_ids[row]
-        if queue_id < 0 or queue_id >= len(counts):
+    for row in range(len(queues)):
+        queue = queues[row]
+        if queue < 0 or queue >= len(counts):
             return row, _BAD_QUEUE
         body = body_offsets[row + 1] - body_offsets[row]
         if body > max_body_bytes:
@@ -237,9 +258,18 @@ def _measure_rows(
             tag_data, tag_offsets[row], tag_offsets[row + 1]
         ):
             return row, _BAD_TEXT
-        counts[queue_id] += 1
-        sizes[queue_id] += bare_bytes + body + properties
+        counts[queue] += 1
+        sizes[queue] += bare_bytes + body + properties
     return -1, 0
+
+
+@njit(types.void(_I32, _WRITABLE_I64, _WRITABLE_I64), cache=True, nogil=True)
+def _sort_rows(queues: npt.NDArray[np.int32], places: I64, order: I64) -> None:
+    """Fill `order` with the rows by queue; `places` says where the first of each goes, and moves on."""
+    for row in range(len(queues)):
+        queue = queues[row]
+        order[places[queue]] = row
+        places[queue] += 1
 
 
 @njit(nogil=True)
@@ -272,11 +302,12 @@ def _write_hex(records: U8, target: int, value: int) -> None:
         _I64,
         BYTES,
         _I32,
+        _I32,
+        _I64,
         BYTES,
         BYTES,
         BYTES,
         types.int64,
-        _WRITABLE_I64,
         WRITABLE_BYTES,
     ),
     cache=True,
@@ -289,18 +320,18 @@ def _encode_rows(
     key_data: U8,
     tag_offsets: I64,
     tag_data: U8,
+    queues: npt.NDArray[np.int32],
     queue_ids: npt.NDArray[np.int32],
+    order: I64,
     template: U8,
     topic: U8,
     fixed_properties: U8,
     first_uniq: int,
-    starts: I64,
     records: U8,
 ) -> None:
-    """Write each row's record at `starts[its queue]`, which moves on."""
-    for row in range(len(queue_ids)):
-        queue_id = queue_ids[row]
-        start = starts[queue_id]
+    """Write the records of the rows in `order`, one after the other."""
+    start = 0
+    for row in order:
         copy_bytes(records, start, template, 0, len(template))
         body_length = body_offsets[row + 1] - body_offsets[row]
         target = start + len(template)
@@ -318,8 +349,8 @@ def _encode_rows(
         target = _write_pair(records, target, _TAGS, tag_data, tag_offsets[row], tag_offsets[row + 1])
         store_i16(records, properties - 2, target - properties)
         store_i32(records, start, target - start)
-        store_i32(records, start + QUEUE_ID, queue_id)
-        starts[queue_id] = target
+        store_i32(records, start + QUEUE_ID, queue_ids[queues[row]])
+        start = target
 
 
 @njit(types.void(_I64, BYTES, types.int64, types.int32[::1]), cache=True, nogil=True)

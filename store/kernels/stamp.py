@@ -5,6 +5,7 @@ sizes, magic, topic, queue id, flags, and that the hosts have the widths of thos
 refused as a whole: who gets MessageIllegal throws the records away.
 """
 
+from collections.abc import Sequence
 from struct import pack_into
 from typing import NamedTuple
 
@@ -13,7 +14,7 @@ from numba import njit, types
 
 from store.errors import MessageIllegal, RecordDamaged
 from store.kernels.crc32 import crc32_kernel
-from store.kernels.memory import BYTES, U8, WRITABLE_BYTES, copy_bytes, load_i32, store_i32, store_i64
+from store.kernels.memory import BYTES, I64, U8, WRITABLE_BYTES, copy_bytes, load_i32, store_i32, store_i64
 from store.kernels.walk import record_parts, record_size
 from store.message.crc import crc32
 from store.message.hosts import V6_BYTES
@@ -29,6 +30,7 @@ from store.message.record import (
     decode_record,
     topic_field,
 )
+from store.message.runs import Run
 from store.message.sys_flag import BORN_HOST_V6, COMPRESSED, COMPRESSION_MASK, MULTI_TAGS, STORE_HOST_V6
 
 # Transactions and RocketMQ's inner batches are not for bulk sends.
@@ -39,6 +41,7 @@ _BAD_TOPIC = -2
 _BAD_QUEUE = -3
 _BAD_FLAGS = -4
 _BAD_BODY = -5
+_BAD_COUNT = -6
 
 
 class Stamp(NamedTuple):
@@ -84,9 +87,56 @@ def stamp_records(records: bytearray | memoryview, stamp: Stamp) -> int:
     return count
 
 
+def stamp_runs(
+    records: bytearray | memoryview, stamp: Stamp, runs: Sequence[Run], queue_offsets: Sequence[int]
+) -> None:
+    """Check and stamp the records of `runs`, which stand back to back, in place, by one call.
+
+    `queue_offsets` are those of each run's first record; `stamp` has all else that they share, its queue id
+    and queue offset are not looked at. Raises MessageIllegal with the position of the first bad record.
+    """
+    magic, topic = topic_field(stamp.topic)
+    number, position, fault = _stamp_runs(
+        np.frombuffer(records, np.uint8),
+        np.array(runs, np.int64).reshape(-1, 3),
+        np.array(queue_offsets, np.int64),
+        magic,
+        np.frombuffer(topic, np.uint8),
+        stamp.physical_offset,
+        stamp.store_timestamp,
+        stamp.host_flags,
+        np.frombuffer(stamp.born_host, np.uint8),
+        np.frombuffer(stamp.store_host, np.uint8),
+        stamp.max_body_bytes,
+    )
+    if fault:
+        raise _refusal_of_run(stamp, runs[number], position, fault)
+
+
+def stamp_runs_plain(
+    records: bytearray | memoryview, stamp: Stamp, runs: Sequence[Run], queue_offsets: Sequence[int]
+) -> None:
+    """The plain twin of `stamp_runs`."""
+    position = 0
+    for run, queue_offset in zip(runs, queue_offsets, strict=True):
+        own = stamp._replace(
+            queue_id=run.queue_id,
+            queue_offset=queue_offset,
+            physical_offset=stamp.physical_offset + position,
+        )
+        count = _stamp_plain(memoryview(records)[position : position + run.size_bytes], own, position)
+        position += run.size_bytes
+        if count != run.messages:
+            raise _refusal_of_run(stamp, run, position, _BAD_COUNT)
+
+
 def stamp_records_plain(records: bytearray | memoryview, stamp: Stamp) -> int:
     """The plain twin of `stamp_records`."""
-    view = memoryview(records)
+    return _stamp_plain(memoryview(records), stamp, 0)
+
+
+def _stamp_plain(view: memoryview, stamp: Stamp, begin: int) -> int:
+    """Stamp what stands in `view`, which is at byte `begin` of its batch."""
     hosts = stamp.born_host + stamp.store_timestamp.to_bytes(8, "big") + stamp.store_host
     position = 0
     count = 0
@@ -94,10 +144,10 @@ def stamp_records_plain(records: bytearray | memoryview, stamp: Stamp) -> int:
         try:
             message = decode_record(view, position, check_crc=False)
         except RecordDamaged:
-            raise _refusal(stamp, position, _BAD_RECORD) from None
+            raise _refusal(stamp, begin + position, _BAD_RECORD) from None
         fault = _judge_plain(message, int.from_bytes(view[position + MAGIC :][:4], "big", signed=True), stamp)
         if fault:
-            raise _refusal(stamp, position, fault)
+            raise _refusal(stamp, begin + position, fault)
         pack_into(">i", view, position + BODY_CRC, crc32(message.body))
         pack_into(
             ">qq", view, position + QUEUE_OFFSET, stamp.queue_offset + count, stamp.physical_offset + position
@@ -130,12 +180,30 @@ def _refusal(stamp: Stamp, position: int, fault: int) -> MessageIllegal:
     return MessageIllegal(f"the record at byte {position} of the batch {faults[fault]}")
 
 
+def _refusal_of_run(stamp: Stamp, run: Run, position: int, fault: int) -> MessageIllegal:
+    if fault == _BAD_COUNT:
+        return MessageIllegal(
+            f"the run of queue {run.queue_id}, which ends at byte {position} of the batch, has not the "
+            f"{run.messages:,} records that its head says"
+        )
+    return _refusal(stamp._replace(queue_id=run.queue_id), position, fault)
+
+
 @njit(nogil=True)
 def _judge(
-    records: U8, position: int, magic: int, topic: U8, queue_id: int, host_flags: int, max_body_bytes: int
+    records: U8,
+    position: int,
+    end: int,
+    magic: int,
+    topic: U8,
+    queue_id: int,
+    host_flags: int,
+    max_body_bytes: int,
 ) -> tuple[int, int, int, int]:
-    """The first fault of a record or 0, its size, and where its body starts and ends."""
-    size = record_size(records, position, len(records))
+    """The first fault of a record that ends at `end` or before, or 0; its size; where its body starts and
+    ends.
+    """
+    size = record_size(records, position, end)
     if size <= 0:
         return _BAD_RECORD, 0, 0, 0
     body, body_length, _, _, _, _ = record_parts(records, position, size)
@@ -162,6 +230,45 @@ def _same_bytes(records: U8, start: int, topic: U8) -> bool:
     return True
 
 
+@njit(nogil=True)
+def _stamp_run(
+    records: U8,
+    begin: int,
+    end: int,
+    magic: int,
+    topic: U8,
+    queue_id: int,
+    queue_offset: int,
+    physical_offset: int,
+    store_timestamp: int,
+    host_flags: int,
+    born_host: U8,
+    store_host: U8,
+    max_body_bytes: int,
+) -> tuple[int, int, int]:
+    """How many records of one queue are stamped in [begin, end), and position and fault of the first bad one
+    (0 if there is none). `physical_offset` is where `records` stand.
+    """
+    store_timestamp_at = BORN_HOST + len(born_host)
+    position = begin
+    count = 0
+    while position < end:
+        fault, size, body, body_end = _judge(
+            records, position, end, magic, topic, queue_id, host_flags, max_body_bytes
+        )
+        if fault != 0:
+            return count, position, fault
+        store_i32(records, position + BODY_CRC, crc32_kernel(records, body, body_end))
+        store_i64(records, position + QUEUE_OFFSET, queue_offset + count)
+        store_i64(records, position + PHYSICAL_OFFSET, physical_offset + position)
+        copy_bytes(records, position + BORN_HOST, born_host, 0, len(born_host))
+        store_i64(records, position + store_timestamp_at, store_timestamp)
+        copy_bytes(records, position + store_timestamp_at + 8, store_host, 0, len(store_host))
+        position += size
+        count += 1
+    return count, position, 0
+
+
 @njit(
     [
         types.UniTuple(types.int64, 3)(
@@ -185,22 +292,48 @@ def _stamp_records(
     store_host: U8,
     max_body_bytes: int,
 ) -> tuple[int, int, int]:
-    """How many records are stamped, and position and fault of the first bad one (0 if there is none)."""
-    store_timestamp_at = BORN_HOST + len(born_host)
-    position = 0
-    count = 0
-    while position < len(records):
-        fault, size, body, body_end = _judge(
-            records, position, magic, topic, queue_id, host_flags, max_body_bytes
+    """`_stamp_run` over all of `records`."""
+    return _stamp_run(
+        records, 0, len(records), magic, topic, queue_id, queue_offset, physical_offset, store_timestamp,
+        host_flags, born_host, store_host, max_body_bytes,
+    )  # fmt: skip
+
+
+@njit(
+    [
+        types.UniTuple(types.int64, 3)(
+            WRITABLE_BYTES, types.int64[:, ::1], types.int64[::1], types.int64, BYTES, types.int64,
+            types.int64, types.int64, BYTES, BYTES, types.int64,
         )
+    ],
+    cache=True,
+    nogil=True,
+)  # fmt: skip
+def _stamp_runs(
+    records: U8,
+    runs: I64,
+    queue_offsets: I64,
+    magic: int,
+    topic: U8,
+    physical_offset: int,
+    store_timestamp: int,
+    host_flags: int,
+    born_host: U8,
+    store_host: U8,
+    max_body_bytes: int,
+) -> tuple[int, int, int]:
+    """The number of the first bad run, and position and fault there (0 if there is none)."""
+    begin = 0
+    for number in range(len(runs)):
+        queue_id, wanted, size_bytes = runs[number]
+        end = begin + size_bytes
+        count, position, fault = _stamp_run(
+            records, begin, end, magic, topic, queue_id, queue_offsets[number], physical_offset,
+            store_timestamp, host_flags, born_host, store_host, max_body_bytes,
+        )  # fmt: skip
+        if fault == 0 and count != wanted:
+            fault = _BAD_COUNT
         if fault != 0:
-            return count, position, fault
-        store_i32(records, position + BODY_CRC, crc32_kernel(records, body, body_end))
-        store_i64(records, position + QUEUE_OFFSET, queue_offset + count)
-        store_i64(records, position + PHYSICAL_OFFSET, physical_offset + position)
-        copy_bytes(records, position + BORN_HOST, born_host, 0, len(born_host))
-        store_i64(records, position + store_timestamp_at, store_timestamp)
-        copy_bytes(records, position + store_timestamp_at + 8, store_host, 0, len(store_host))
-        position += size
-        count += 1
-    return count, position, 0
+            return number, position, fault
+        begin = end
+    return len(runs), begin, 0

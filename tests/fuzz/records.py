@@ -12,10 +12,16 @@ import numpy as np
 from store.errors import MessageIllegal, RecordDamaged
 from store.kernels import index as index_kernel
 from store.kernels import resync, units, walk
-from store.kernels.columns_to_records import RowBatch, TextColumn, encode_rows, encode_rows_plain
+from store.kernels.columns_to_records import (
+    RowBatch,
+    TextColumn,
+    encode_queues,
+    encode_rows_plain,
+    plan_rows,
+)
 from store.kernels.encode import encode_batch_records, encode_batch_records_plain
 from store.kernels.records_to_columns import find_properties, find_records, gather, read_records
-from store.kernels.stamp import Stamp, stamp_records, stamp_records_plain
+from store.kernels.stamp import Stamp, stamp_records, stamp_records_plain, stamp_runs, stamp_runs_plain
 from store.message.batch import encode_batch
 from store.message.hosts import V4_BYTES, Host
 from store.message.message import Message
@@ -30,6 +36,7 @@ from store.message.record import (
     encode_blank,
     encode_record,
 )
+from store.message.runs import Run, decode_runs, encode_runs
 from tests.fuzz.fence import Bytes, Fence
 
 V4 = Host("10.0.0.1", 1234).packed
@@ -77,13 +84,30 @@ def stamp(data: bytes) -> None:
         assert stamped(stamp_records, placed.data, wanted) == expected
 
 
-def stamped(kernel: Callable[[Any, Stamp], int], data: Any, wanted: Stamp) -> bytes | None:
+def stamped(kernel: Callable[[Any, Stamp], object], data: Any, wanted: Stamp) -> bytes | None:
     """The records after it, None where they are refused."""
     try:
         kernel(data, wanted)
     except MessageIllegal:
         return None
     return bytes(data)
+
+
+def runs(data: bytes) -> None:
+    """Runs of several queues are refused by the codec, or stamped as the twin stamps them."""
+    try:
+        heads, body = decode_runs(data)
+    except MessageIllegal:
+        return
+    wanted = Stamp("T", -1, -1, BASE, 99, V4, V4, 4096)
+    offsets = [7 * number for number in range(len(heads))]
+
+    def stamped_by(kernel: Callable[..., None]) -> Callable[[Any, Stamp], object]:
+        return lambda place, wanted: kernel(place, wanted, heads, offsets)
+
+    expected = stamped(stamped_by(stamp_runs_plain), bytearray(body), wanted)
+    for placed in FENCE.placed(bytes(body)):
+        assert stamped(stamped_by(stamp_runs), placed.data, wanted) == expected
 
 
 def recovery(data: bytes) -> None:
@@ -197,25 +221,32 @@ def rows(data: bytes) -> None:
         return
     count, data = data[0] % 6, data[1:]
     cuts = sorted(min(byte * 4, len(data)) for byte in data[: 3 * count + 1].ljust(3 * count + 1, b"\x10"))
-    queue_ids = np.array([int(byte) % 5 - 1 for byte in data[:count].ljust(count, b"\x01")], np.int32)
-    queue_ids = np.maximum(queue_ids, 0) if data[:1] < b"\xe0" else queue_ids
+    queues = np.array([int(byte) % 5 - 1 for byte in data[:count].ljust(count, b"\x01")], np.int32)
+    queues = np.maximum(queues, 0) if data[:1] < b"\xe0" else queues
+    queue_ids = np.array([0, 3, 1, 9], np.int32)
     parts = [np.array(cuts[i * count : i * count + count + 1], np.int64) for i in range(3)]
     draft = RecordDraft("T", 0, b"", b"a\x01b\x02", born_host=V4)
     uniq = UniqKeyBlock("0A0000010001DEADBEEF", 7)
 
     def table(place: Bytes) -> RowBatch:
         bodies, keys, tags = (TextColumn(part, place) for part in parts)
-        return RowBatch(draft, bodies, keys, tags, queue_ids, 4, uniq, 512, V4_BYTES)
+        return RowBatch(draft, bodies, keys, tags, queues, queue_ids, uniq, 512, V4_BYTES)
 
     expected = encoded(encode_rows_plain, table(np.frombuffer(data, np.uint8)))
     for placed in FENCE.placed(data):
         assert encoded(encode_rows, table(placed)) == expected
 
 
-def encoded(encode: Callable[[RowBatch], Any], table: RowBatch) -> Any:
+def encode_rows(table: RowBatch) -> list[bytes]:
+    """The records of each queue."""
+    plan = plan_rows(table)
+    return [bytes(encode_queues(table, plan, queue, queue + 1)) for queue in range(len(table.queue_ids))]
+
+
+def encoded(encode: Callable[[RowBatch], list[bytes]], table: RowBatch) -> list[bytes] | str:
     """The records by queue, or what is said against a row."""
     try:
-        return [(each.queue_id, each.count, bytes(each.records)) for each in encode(table)]
+        return encode(table)
     except MessageIllegal as error:
         return error.remark
 
@@ -274,6 +305,18 @@ def seeds_of_batches() -> list[bytes]:
     ]
     whole = encode_batch(messages)
     return [flag + part for flag in (b"\x00", b"\x01") for part in (whole, whole[:-3])]
+
+
+def seeds_of_runs() -> list[bytes]:
+    """Bodies of runs: sound ones, and one whose head says too many messages."""
+    sound = [
+        encode_record(RecordDraft("T", queue_id, bytes(queue_id), b"", born_host=V4), 0, 0, 0, V4)
+        for queue_id in (1, 2, 2, 5)
+    ]
+    together = b"".join(sound)
+    heads = [Run(1, 1, len(sound[0])), Run(2, 2, 2 * len(sound[1])), Run(5, 1, len(sound[3]))]
+    wrong = [heads[0]._replace(messages=2), *heads[1:]]
+    return [encode_runs(heads) + together, encode_runs(heads[:1]) + sound[0], encode_runs(wrong) + together]
 
 
 def with_first(seeds: list[bytes], *firsts: bytes) -> list[bytes]:

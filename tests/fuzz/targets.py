@@ -38,6 +38,7 @@ TARGETS: dict[str, Target] = {
     "record": Target(records.record, _LOG),
     "batch": Target(records.batch, records.seeds_of_batches()),
     "stamp": Target(records.stamp, records.with_first(_LOG, b"\x04", b"\x06")),
+    "runs": Target(records.runs, records.seeds_of_runs()),
     "recovery": Target(records.recovery, _LOG),
     "dispatch": Target(records.dispatch, records.with_first(_LOG, b"\x00", b"\x01")),
     "columns": Target(records.columns, _LOG),

@@ -10,10 +10,11 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from cluster.client.errors import ConfigInvalid
 from store.columns import text_column
-from store.kernels.columns_to_records import QueueRecords, RowBatch, TextColumn, encode_rows, queues_of_keys
+from store.kernels.columns_to_records import RowBatch, TextColumn, queues_of_keys
 from store.message.message_id import UniqKeyGenerator
 from store.message.record import RecordDraft
 
@@ -101,33 +102,31 @@ _TEXTS = (
 )
 
 
-def encode_slice(
+def rows_of_slice(
     rows: pa.RecordBatch,
     draft: RecordDraft,
-    queue_count: int,
+    queue_ids: NDArray[np.int32],
     turn: int,
     uniq_keys: UniqKeyGenerator,
     max_body_bytes: int,
-) -> list[QueueRecords]:
-    """The records of `rows` by queue index; without a shard column all go to queue `turn` modulo the
-    count.
+) -> RowBatch:
+    """The rows for the encoder, each with its queue by number; without a shard column all go to queue `turn`
+    modulo the count. `queue_ids` are the queues' ids on their brokers.
     """
     count = rows.num_rows
     if SHARD in rows.schema.names:
-        queue_ids = queues_of_keys(_text(rows, SHARD), queue_count)
+        queues = queues_of_keys(_text(rows, SHARD), len(queue_ids))
     else:
-        queue_ids = np.full(count, turn % queue_count, np.int32)
-    return encode_rows(
-        RowBatch(
-            draft,
-            _text(rows, BODY),
-            _text(rows, KEYS),
-            _text(rows, TAGS),
-            queue_ids,
-            queue_count,
-            uniq_keys.next_block(count),
-            max_body_bytes,
-        )
+        queues = np.full(count, turn % len(queue_ids), np.int32)
+    return RowBatch(
+        draft,
+        _text(rows, BODY),
+        _text(rows, KEYS),
+        _text(rows, TAGS),
+        queues,
+        queue_ids,
+        uniq_keys.next_block(count),
+        max_body_bytes,
     )
 
 

@@ -1,6 +1,6 @@
 """Sending columns: rows become records in a thread of the caller's, and leave through the lanes of the loop.
 
-table ─ slices ─→ queue of each row ─→ records by queue ─→ pieces ─→ lanes (one batch of a queue unresolved)
+table ─ slices ─→ queue of each row ─→ frames, by queue ─→ lanes (one batch of a queue unresolved)
                                              ↑ waits while more than `table_buffer_bytes` are on their way
 """
 
@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any
 
 from actors.remoting.codes import ResponseCode
 from cluster.client.config import ProducerConfig
 from cluster.client.core.backoff import Backoff
-from cluster.client.core.lanes import LaneBatch, Stored
+from cluster.client.core.lanes import LaneBatch, Outcome
 from cluster.client.core.outbound import rejected
 from cluster.client.core.producer_core import ProducerCore
 from cluster.client.core.routes import TopicRoute
@@ -36,13 +36,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from cluster.client.core.table_columns import TableColumns
-    from store.kernels.batches import Piece
-    from store.kernels.columns_to_records import QueueRecords
-
-T = TypeVar("T")
-
-V4_BYTES = 8
-V6_BYTES = 20
+    from cluster.client.core.table_frames import Frame, QueueList
 
 
 class BufferBudget:
@@ -96,16 +90,19 @@ class TableJob:
             self._open += 1
             self.batches += 1
 
-    def settled(self, queue: MessageQueue, rows: int, size_bytes: int, outcome: Stored | ClientError) -> None:
+    def settled(self, batch: LaneBatch, outcomes: Sequence[Outcome]) -> None:
         """A batch has ended, on the loop."""
-        if isinstance(outcome, ClientError):
-            self.failures.setdefault(queue, outcome)
-        else:
-            tally = self._tallies.setdefault(queue, _Tally(first_offset=outcome.first_offset))
-            tally.rows += rows
-            tally.resent_rows += rows * outcome.resends
-            tally.last_offset = outcome.first_offset + rows - 1
-        self.budget.release(size_bytes)
+        for queue, run, outcome in zip(batch.queues, batch.runs, outcomes, strict=True):
+            if isinstance(outcome, ClientError):
+                self.failures.setdefault(queue, outcome)
+                continue
+            tally = self._tallies.get(queue)
+            if tally is None:
+                tally = self._tallies[queue] = _Tally(first_offset=outcome.first_offset)
+            tally.rows += run.messages
+            tally.resent_rows += run.messages * outcome.resends
+            tally.last_offset = outcome.first_offset + run.messages - 1
+        self.budget.release(batch.size_bytes)
         self._leave()
 
     def wait(self) -> None:
@@ -126,7 +123,7 @@ class TableJob:
             raise TableSendFailed(self.topic, rows, acknowledged, self.failures)
         queues = {
             queue: QueueReceipt(tally.rows, tally.resent_rows, tally.first_offset, tally.last_offset)
-            for queue, tally in sorted(self._tallies.items())
+            for queue, tally in sorted(self._tallies.items(), key=itemgetter(0))
         }
         resent = sum(tally.resent_rows for tally in self._tallies.values())
         return TableReceipt(self.topic, acknowledged, resent, self.batches, queues)
@@ -221,55 +218,42 @@ class TableSender:
         queues: Sequence[MessageQueue],
         stop: threading.Event | None,
     ) -> None:
+        from cluster.client.core.table_frames import QueueList
+
         batch_bytes = self._config.table_batch_bytes
         slice_bytes = batch_bytes * len(queues) if columns.is_keyed else batch_bytes
+        listed = QueueList(queues)
         first_row = 0
         for turn, rows in enumerate(columns.slices(slice_bytes)):
-            if job.failures or (stop is not None and stop.is_set()):
+            if job.failures:
                 return
-            for records in self._encode(job.topic, rows, first_row, queues, turn):
-                queue = queues[records.queue_id]
-                for piece in _pieces(records, queue.queue_id, batch_bytes):
-                    self._offer(job, queue, piece)
+            for frame in self._frames(job.topic, rows, first_row, listed, turn):
+                if stop is not None and stop.is_set():
+                    return
+                self._offer(job, frame)
             first_row += rows.num_rows
 
-    def _encode(
-        self, topic: str, rows: pa.RecordBatch, first_row: int, queues: Sequence[MessageQueue], turn: int
-    ) -> Iterator[QueueRecords]:
-        """The records of one slice by the index of their queue in `queues`."""
-        from cluster.client.core.table_columns import encode_slice
+    def _frames(
+        self, topic: str, rows: pa.RecordBatch, first_row: int, queues: QueueList, turn: int
+    ) -> Iterator[Frame]:
+        """The requests that send one slice."""
+        from cluster.client.core.table_columns import rows_of_slice
+        from cluster.client.core.table_frames import frames
 
         draft = RecordDraft(topic, 0, b"", born_timestamp=self._core.clock.wall_ms())
+        uniq_keys, max_body_bytes = self._core.factory.uniq_keys, self._config.max_message_bytes
         try:
-            return iter(
-                encode_slice(
-                    rows,
-                    draft,
-                    len(queues),
-                    turn,
-                    self._core.factory.uniq_keys,
-                    self._config.max_message_bytes,
-                )
-            )
+            dealt = rows_of_slice(rows, draft, queues.ids, turn, uniq_keys, max_body_bytes)
+            return frames(dealt, queues, self._config.table_batch_bytes)
         except MessageIllegal as error:
             where = f"of the rows from {first_row:,} on, " if first_row else ""
             raise rejected(MessageIllegal(f"{where}{error}")) from error
 
-    def _offer(self, job: TableJob, queue: MessageQueue, piece: Piece) -> None:
-        size_bytes = len(piece.records)
-        self._budget.acquire(size_bytes)
+    def _offer(self, job: TableJob, frame: Frame) -> None:
+        batch = LaneBatch(*frame, job, job.settled)
+        self._budget.acquire(batch.size_bytes)
         job.offered()
-        settled: Callable[[Stored | ClientError], None] = partial(job.settled, queue, piece.rows, size_bytes)
-        batch = LaneBatch((piece.records,), piece.rows, size_bytes, job, settled)
-        self._loop.call_soon_threadsafe(self._core.lanes.offer, queue, batch)
+        self._loop.call_soon_threadsafe(self._core.lanes.offer, batch)
 
     def _on_loop(self, work: Any) -> Any:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()
-
-
-def _pieces(records: QueueRecords, queue_id: int, max_bytes: int) -> list[Piece]:
-    from store.kernels.batches import Piece, number_and_cut
-
-    if records.queue_id == queue_id and len(records.records) <= max_bytes:
-        return [Piece(records.count, records.records)]
-    return number_and_cut(records.records, records.count, queue_id, max_bytes)

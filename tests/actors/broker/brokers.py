@@ -73,8 +73,10 @@ class Peer:
         )
         return await self.ask(RequestCode.PULL_MESSAGE, pull.to_ext())
 
-    async def pull_records(self, topic: str, offset: int = 0, **header: Any) -> RemotingCommand:
-        ext = PullRecordsHeader(topic, 0, offset, "CG", **header).to_ext()
+    async def pull_records(
+        self, topic: str, offset: int = 0, queue_id: int = 0, **header: Any
+    ) -> RemotingCommand:
+        ext = PullRecordsHeader(topic, queue_id, offset, "CG", **header).to_ext()
         return await self.ask(RayMQRequestCode.PULL_RECORDS, ext)
 
     async def messages(self, topic: str, offset: int = 0, queue_id: int = 0) -> list[MessageExt]:

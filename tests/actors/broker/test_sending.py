@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ import pytest
 
 from actors.remoting.codes import RayMQRequestCode, RequestCode, ResponseCode
 from actors.remoting.command import RemotingCommand
-from actors.remoting.headers import CreateTopicHeader, SendRecordsHeader
+from actors.remoting.headers import CreateTopicHeader, SendRecordsHeader, SendRunsHeader
 from actors.remoting.hot_headers import SendMessageHeader, SendMessageHeaderV1
 from actors.remoting.lock_bodies import LockRequest
 from store.clock import SystemClock
@@ -20,6 +21,7 @@ from store.message.message import Message
 from store.message.message_id import UniqKeyGenerator, decode_message_id
 from store.message.message_queue import MessageQueue
 from store.message.record import RecordDraft, decode_records, encode_record
+from store.message.runs import Run, decode_offsets, encode_runs
 from tests.actors.broker.brokers import Peer, settings_of, with_broker
 
 SYNC_AND_ASYNC = pytest.mark.parametrize("flush", ["sync", "async"])
@@ -178,6 +180,77 @@ def test_records_that_are_none_or_of_another_queue_are_refused_whole(tmp_path: P
         assert sent.code == ResponseCode.MESSAGE_ILLEGAL
         assert sent.remark
         assert await peer.messages("T") == []
+
+    with_broker(story, settings_of(tmp_path))
+
+
+def some_runs(topic: str, counts: dict[int, int]) -> bytes:
+    """A body of runs: so many records of each queue."""
+    records = [some_records(topic, queue_id, count) for queue_id, count in counts.items()]
+    runs = [Run(*fields, len(own)) for fields, own in zip(counts.items(), records, strict=True)]
+    return encode_runs(runs) + b"".join(records)
+
+
+async def send_runs(peer: Peer, body: bytes, topic: str = "T") -> RemotingCommand:
+    return await peer.ask(RayMQRequestCode.SEND_RUNS, SendRunsHeader(topic).to_ext(), body)
+
+
+@SYNC_AND_ASYNC
+def test_runs_of_several_queues_are_stored_by_one_request(tmp_path: Path, flush: str) -> None:
+    async def story(peer: Peer) -> None:
+        await peer.send("T", queue_id=2)
+        sent = await send_runs(peer, some_runs("T", {0: 3, 2: 200, 3: 1}))
+        assert (sent.code, sent.ext["count"]) == (0, "204")
+        assert decode_offsets(sent.body, 3) == (0, 1, 0)
+        again = await send_runs(peer, some_runs("T", {2: 1, 3: 1}))
+        assert decode_offsets(again.body, 2) == (201, 1)
+        first, second = {0: 3, 2: 200, 3: 1}, {0: 0, 2: 1, 3: 1}
+        for queue_id, before in ((0, 0), (2, 1), (3, 0)):
+            pulled = await peer.pull_records("T", before, queue_id=queue_id)
+            stored = decode_records(pulled.body)
+            numbers = [*range(first[queue_id]), *range(second[queue_id])]
+            assert [message.body for message in stored] == [b"%d" % n for n in numbers]
+            assert [message.queue_offset for message in stored] == [before + n for n in range(len(stored))]
+        assert (await peer.pull_records("T", 0, queue_id=0)).ext["maxOffset"] == "3"
+        assert peer.broker.describe()["messages_in"] == 1 + 204 + 2
+
+    with_broker(story, settings_of(tmp_path, {"flush": flush}))
+
+
+@pytest.mark.parametrize(
+    ("body", "topic", "code", "words"),
+    [
+        (b"", "T", ResponseCode.MESSAGE_ILLEGAL, "no count of runs"),
+        (encode_runs([]), "T", ResponseCode.MESSAGE_ILLEGAL, "a body of 0 runs"),
+        (some_runs("T", {1: 2, 0: 1}), "T", ResponseCode.MESSAGE_ILLEGAL, "queue ids must rise"),
+        (some_runs("T", {0: 1, 1: 2})[:-1], "T", ResponseCode.MESSAGE_ILLEGAL, "bytes of records"),
+        (some_runs("U", {0: 1, 1: 1}), "T", ResponseCode.MESSAGE_ILLEGAL, "not of the topic 'T'"),
+        (some_runs("T", {0: 1, 4: 1}), "T", ResponseCode.INVALID_PARAMETER, "queue 4 of topic 'T'"),
+        (some_runs("RO", {0: 1, 1: 1}), "RO", ResponseCode.NO_PERMISSION, "permission is 4"),
+        (some_runs("a b", {0: 1, 1: 1}), "a b", ResponseCode.INVALID_PARAMETER, "a b"),
+    ],
+)
+def test_runs_that_cannot_be_stored_are_refused_whole(
+    tmp_path: Path, body: bytes, topic: str, code: ResponseCode, words: str
+) -> None:
+    async def story(peer: Peer) -> None:
+        await peer.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, CreateTopicHeader("T", 4, 4, 6).to_ext())
+        await peer.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, CreateTopicHeader("RO", 4, 4, 4).to_ext())
+        sent = await send_runs(peer, body, topic)
+        assert (sent.code, words in (sent.remark or "")) == (code, True), sent.remark
+        assert await peer.messages("T") == []
+
+    with_broker(story, settings_of(tmp_path))
+
+
+def test_runs_wake_the_pulls_that_wait_for_any_of_their_queues(tmp_path: Path) -> None:
+    async def story(peer: Peer) -> None:
+        await peer.send("T", queue_id=0)
+        waiting = asyncio.ensure_future(peer.pull_records("T", 0, queue_id=2, wait_ms=20_000))
+        await peer.send("T", queue_id=0)  # its answer says that the pull before it is held
+        assert peer.broker.describe()["held_pulls"] == 1
+        await send_runs(peer, some_runs("T", {0: 1, 2: 2}))
+        assert (await waiting).ext["count"] == "2"
 
     with_broker(story, settings_of(tmp_path))
 

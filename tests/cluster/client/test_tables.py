@@ -9,7 +9,10 @@ from collections.abc import Callable
 import pyarrow as pa
 import pytest
 
-from actors.remoting.codes import RayMQRequestCode
+from actors.broker.send import Sender
+from actors.remoting.chain import RequestContext
+from actors.remoting.codes import RayMQRequestCode, ResponseCode
+from actors.remoting.errors import Refused
 from cluster.client import Admin, MessageQueue, Producer, ProducerConfig, PullConsumer, TableReceipt
 from cluster.client.errors import ConfigInvalid, MessageRejected, TableSendFailed, TopicNotFound
 
@@ -133,6 +136,86 @@ def test_a_lost_answer_is_followed_by_the_same_batch_before_any_other(
     assert 0 < duplicates <= receipt.resent_rows
     assert receipt.rows == 2_000
     proxy.stop()
+
+
+def test_rows_of_many_queues_ride_together(cluster: Cluster) -> None:
+    topic = cluster.topic(queues=300)
+    config = ProducerConfig(table_batch_bytes=SMALL_BATCHES)
+    with Producer(cluster.address, "tables", config=config) as producer:
+        receipts = [send(producer, topic, flights(4_000, aircraft=1_000)) for _ in range(2)]
+    assert all(receipt.batches < 100 for receipt in receipts)  # of some 16 KiB, where queues are over 400
+    assert len(receipts[0].queues) > 400
+    rows = stored(cluster, topic)
+    by_place = {
+        (row["brokerName"], row["queueId"], row["queueOffset"]): int(row["body"]) for row in rows.to_pylist()
+    }
+    assert len(by_place) == rows.num_rows == 8_000
+    before: dict[tuple[str, int], list[int]] = {}
+    for receipt in receipts:
+        found = []
+        for (_, broker_name, queue_id), part in receipt.queues.items():
+            numbers = [
+                by_place[broker_name, queue_id, offset]
+                for offset in range(part.first_offset, part.last_offset + 1)
+            ]
+            assert len(numbers) == part.rows
+            assert numbers == sorted(numbers)
+            assert before.setdefault((broker_name, queue_id), numbers) == numbers
+            found += numbers
+        assert sorted(found) == list(range(4_000))
+
+
+def test_a_lost_answer_to_a_request_of_many_queues_costs_no_row_and_no_order(
+    clusters: Callable[..., Cluster],
+) -> None:
+    cluster = clusters(brokers=1)
+    proxy = BrokerThatLosesAnswers(
+        cluster, "a", lambda code, number: code == RayMQRequestCode.SEND_RUNS and number in (3, 32)
+    )
+    cluster.stop_broker("a")
+    cluster.start_broker("a", advertised_port=proxy.port)
+    topic = cluster.topic(queues=40)
+    config = ProducerConfig(table_batch_bytes=SMALL_BATCHES)
+    with Producer(cluster.address, "tables", config=config) as producer:
+        receipts = [send(producer, topic, flights(1_000, aircraft=500)) for _ in range(3)]
+    rows = stored(cluster, topic)
+    assert proxy.lost == 2
+    duplicates = rows.num_rows - 3_000
+    assert 0 < duplicates <= sum(receipt.resent_rows for receipt in receipts)
+    for numbers in first_occurrences(rows).values():
+        thirds = [numbers[n : n + len(numbers) // 3] for n in range(0, len(numbers), len(numbers) // 3)]
+        assert thirds == [sorted(thirds[0])] * 3
+    proxy.stop()
+
+
+def test_a_queue_that_is_gone_keeps_no_rows_from_the_others(clusters: Callable[..., Cluster]) -> None:
+    cluster = clusters(brokers=1)
+    topic = cluster.topic(queues=8)
+    table = flights(400, aircraft=100)
+    with Producer(cluster.address, "tables") as producer:
+        whole = send(producer, topic, table)
+        with Admin(cluster.address) as admin:
+            admin.create_topic(topic, queues=6)
+        with pytest.raises(TableSendFailed, match="has queues 0 to 5") as failed:
+            send(producer, topic, table)
+    gone = [queue for queue in whole.queues if queue.queue_id >= 6]
+    assert sorted(failed.value.failures) == sorted(gone)
+    assert failed.value.acknowledged_rows == 400 - sum(whole.queues[queue].rows for queue in gone)
+
+
+def test_a_broker_that_knows_no_runs_gets_each_queue_by_itself(
+    clusters: Callable[..., Cluster], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unknown(sender: Sender, context: RequestContext) -> None:
+        raise Refused(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, "as a broker of an older version says it")
+
+    monkeypatch.setattr(Sender, "send_runs", unknown)
+    cluster = clusters(brokers=1)
+    topic = cluster.topic(queues=8)
+    with Producer(cluster.address, "tables") as producer:
+        receipt = send(producer, topic, flights(400, aircraft=100))
+    assert receipt.rows == 400
+    assert_all_there_in_order(stored(cluster, topic), 400)
 
 
 def test_a_broker_that_restarts_in_the_middle_costs_no_rows_and_no_order(

@@ -16,21 +16,23 @@ from store.errors import MessageIllegal
 from store.kernels.columns_to_records import (
     RowBatch,
     TextColumn,
-    encode_rows,
+    encode_queues,
     encode_rows_plain,
+    plan_rows,
     queues_of_keys,
     queues_of_keys_plain,
 )
 from store.kernels.crc32 import crc32_kernel, crc32_sliced
 from store.kernels.encode import encode_batch_records, encode_batch_records_plain, measure_batch
 from store.kernels.memory import find_byte
-from store.kernels.stamp import Stamp, stamp_records, stamp_records_plain
+from store.kernels.stamp import Stamp, stamp_records, stamp_records_plain, stamp_runs, stamp_runs_plain
 from store.message.batch import encode_batch
 from store.message.hosts import Host
 from store.message.message import Message
 from store.message.message_id import UniqKeyBlock
 from store.message.properties import encode_properties
 from store.message.record import RecordDraft, RecordVerdict, check_record, decode_records, encode_record
+from store.message.runs import Run
 from store.message.sys_flag import TRANSACTION_PREPARED
 
 V4 = Host("10.0.0.1", 1234).packed
@@ -137,14 +139,14 @@ def column(values: list[bytes]) -> TextColumn:
 
 
 def rows_of(rows: list[tuple[bytes, str, str, int]], topic: str = "T", born_host: bytes = V4) -> RowBatch:
-    """Rows of body, keys, tags and queue, over four queues."""
+    """Rows of body, keys, tags and queue by number, over four queues with ids of their own."""
     return RowBatch(
         draft=RecordDraft(topic, 0, b"", b"WAIT\x01true\x02", born_timestamp=77, born_host=born_host),
         bodies=column([row[0] for row in rows]),
         keys=column([row[1].encode() for row in rows]),
         tags=column([row[2].encode() for row in rows]),
-        queue_ids=np.array([row[3] for row in rows], np.int32),
-        queue_count=4,
+        queues=np.array([row[3] for row in rows], np.int32),
+        queue_ids=np.array([5, 0, 7, 1], np.int32),
         uniq_keys=UniqKeyBlock("0A000001", 0xFFFF_FFFA),
         max_body_bytes=50,
     )
@@ -162,10 +164,14 @@ def test_rows_become_the_records_that_their_twin_makes(
 ) -> None:
     batch = rows_of(rows, topic, born_host)
 
-    made = encode_rows(batch)
+    plan = plan_rows(batch)
+    made = [bytes(encode_queues(batch, plan, queue, queue + 1)) for queue in range(4)]
 
     assert made == encode_rows_plain(batch)
-    messages = [message for queue in made for message in decode_records(queue.records, check_crc=False)]
+    for first in range(5):
+        for end in range(first, 5):
+            assert bytes(encode_queues(batch, plan, first, end)) == b"".join(made[first:end])
+    messages = [message for records in made for message in decode_records(records, check_crc=False)]
     assert {message.uniq_key for message in messages} == {
         batch.uniq_keys.key(row) for row in range(len(rows))
     }
@@ -185,9 +191,9 @@ def test_rows_become_the_records_that_their_twin_makes(
 def test_bad_row_is_named_and_refused(row: tuple[bytes, str, str, int], remark: str) -> None:
     batch = rows_of([(b"good", "k", "t", 1), row])
 
-    for encode in (encode_rows, encode_rows_plain):
+    for refuse in (plan_rows, encode_rows_plain):
         with pytest.raises(MessageIllegal, match=f"row 1: .*{remark}"):
-            encode(batch)
+            refuse(batch)
 
 
 @given(st.lists(st.text(st.characters(exclude_categories=["Cs"]), max_size=12)), st.integers(1, 9))
@@ -282,3 +288,80 @@ def outcome(stamp: Callable[[bytearray, Stamp], int], records: bytearray) -> tup
         return stamp(records, STAMP), bytes(records)
     except MessageIllegal as refusal:
         return refusal.remark
+
+
+def runs_of(*bodies_by_queue: list[bytes], born_host: bytes = V4) -> tuple[bytearray, list[Run]]:
+    """Records of queues 10, 11, … with these bodies, and their runs."""
+    by_queue = [
+        client_records(*(built(body, queue_id=10 + number, born_host=born_host) for body in bodies))
+        for number, bodies in enumerate(bodies_by_queue)
+    ]
+    runs = [
+        Run(10 + number, len(bodies), len(records))
+        for number, (bodies, records) in enumerate(zip(bodies_by_queue, by_queue, strict=True))
+    ]
+    return bytearray(b"".join(by_queue)), runs
+
+
+@given(
+    bodies=st.lists(st.lists(st.binary(max_size=60), min_size=1, max_size=4), max_size=5),
+    born_host=packed_hosts,
+)
+def test_runs_are_stamped_each_with_its_own_queue_and_offsets(
+    bodies: list[list[bytes]], born_host: bytes
+) -> None:
+    stamped, runs = runs_of(*bodies, born_host=bytes(len(born_host)))
+    plain = bytearray(stamped)
+    stamp = STAMP._replace(born_host=born_host)
+    offsets = [1000 * number for number in range(len(runs))]
+
+    stamp_runs(stamped, stamp, runs, offsets)
+    stamp_runs_plain(plain, stamp, runs, offsets)
+
+    assert stamped == plain
+    places = [(message.queue_id, message.queue_offset, message.body) for message in decode_records(stamped)]
+    assert places == [
+        (run.queue_id, offset + index, body)
+        for run, offset, own in zip(runs, offsets, bodies, strict=True)
+        for index, body in enumerate(own)
+    ]
+    position = stamp.physical_offset
+    for message in decode_records(stamped):
+        assert message.commit_log_offset == position
+        position += message.store_size
+
+
+@given(data=st.data())
+def test_broken_runs_are_refused_by_kernel_and_twin_alike(data: st.DataObject) -> None:
+    records, runs = runs_of([b"x", b"yz"], [b"u"], [b"", b"v"])
+    if data.draw(st.booleans()):
+        records[data.draw(st.integers(0, len(records) - 1))] = data.draw(st.integers(0, 255))
+    else:
+        number = data.draw(st.integers(0, 2))
+        runs[number] = runs[number]._replace(messages=data.draw(st.integers(1, 4)))
+    other = bytearray(records)
+
+    assert outcome_of_runs(stamp_runs, records, runs) == outcome_of_runs(stamp_runs_plain, other, runs)
+
+
+def test_a_run_that_is_not_what_its_head_says_is_named() -> None:
+    records, runs = runs_of([b"x", b"yz"], [b"u"])
+    for stamp in (stamp_runs, stamp_runs_plain):
+        with pytest.raises(MessageIllegal, match=r"of queue 10, which ends at byte 201 .* the 3 records"):
+            stamp(bytearray(records), STAMP, [runs[0]._replace(messages=3), runs[1]], [0, 0])
+        with pytest.raises(MessageIllegal, match="at byte 201 of the batch is not of queue 12"):
+            stamp(bytearray(records), STAMP, [runs[0], runs[1]._replace(queue_id=12)], [0, 0])
+        moved = [runs[0]._replace(size_bytes=200), runs[1]._replace(size_bytes=runs[1].size_bytes + 1)]
+        with pytest.raises(MessageIllegal, match="is no whole record"):
+            stamp(bytearray(records), STAMP, moved, [0, 0])
+
+
+def outcome_of_runs(
+    stamp: Callable[[bytearray, Stamp, list[Run], list[int]], None], records: bytearray, runs: list[Run]
+) -> bytes | str:
+    """The stamped bytes, or why they are refused."""
+    try:
+        stamp(records, STAMP, runs, [7, 70, 700])
+    except MessageIllegal as refusal:
+        return refusal.remark
+    return bytes(records)

@@ -1,0 +1,91 @@
+"""The rows of a slice as requests: the runs of as many queues of one broker as fit into a frame.
+
+Imports numpy and kernels: load it when a table is sent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from store.kernels.batches import number_and_cut
+from store.kernels.columns_to_records import RowBatch, RowPlan, encode_queues, plan_rows
+from store.message.message_queue import MessageQueue
+from store.message.runs import RUNS_MAX, Run
+
+
+class Frame(NamedTuple):
+    """One request: a run for each of `queues`, which are of one broker, their ids rising."""
+
+    queues: Sequence[MessageQueue]
+    runs: Sequence[Run]
+    records: memoryview
+
+
+class QueueList:
+    """The queues that rows are dealt to, by number."""
+
+    def __init__(self, queues: Sequence[MessageQueue]) -> None:
+        self.queues = queues
+        self.ids: NDArray[np.int32] = np.array([queue.queue_id for queue in queues], np.int32)
+        brokers = [queue.broker_name for queue in queues]
+        borders = [
+            number
+            for number in range(1, len(queues))
+            if brokers[number] != brokers[number - 1] or self.ids[number] <= self.ids[number - 1]
+        ]
+        self.borders = np.array([*borders, len(queues)], np.int64)
+        """Queues before and from one of these on have no request in common."""
+
+    def __len__(self) -> int:
+        return len(self.queues)
+
+
+def frames(rows: RowBatch, queues: QueueList, max_bytes: int) -> Iterator[Frame]:
+    """The requests that send `rows`, each made when it is asked for. Raises MessageIllegal before the first.
+
+    A queue with more than `max_bytes` has requests of its own.
+    """
+    return _frames(rows, plan_rows(rows), queues, max_bytes)
+
+
+def _frames(rows: RowBatch, plan: RowPlan, queues: QueueList, max_bytes: int) -> Iterator[Frame]:
+    counts = np.diff(plan.first_rows)
+    sizes = np.diff(plan.starts)
+    present = np.flatnonzero(counts)
+    for begin, end in frame_borders(present, plan.starts, queues.borders, max_bytes):
+        numbers = present[begin:end]
+        records = encode_queues(rows, plan, int(numbers[0]), int(numbers[-1]) + 1)
+        of_frame = [queues.queues[number] for number in numbers.tolist()]
+        if len(records) > max_bytes:
+            for piece in number_and_cut(records, int(counts[numbers[0]]), of_frame[0].queue_id, max_bytes):
+                run = Run(of_frame[0].queue_id, piece.rows, len(piece.records))
+                yield Frame(of_frame, [run], piece.records)
+            continue
+        fields = zip(
+            queues.ids[numbers].tolist(), counts[numbers].tolist(), sizes[numbers].tolist(), strict=True
+        )
+        yield Frame(of_frame, list(map(Run._make, fields)), records)
+
+
+def frame_borders(
+    present: NDArray[np.int64], starts: NDArray[np.int64], borders: NDArray[np.int64], max_bytes: int
+) -> Iterator[tuple[int, int]]:
+    """Which of the queues with rows share a request: the first's index in `present`, and that after the last.
+
+    Their records take at most `max_bytes`, unless it is one queue's alone; no border of `borders` lies
+    between them, and they are at most RUNS_MAX. Queue q has the bytes `starts[q]` to `starts[q + 1]`.
+    """
+    ends = starts[present + 1]
+    begin = 0
+    while begin < len(present):
+        first = present[begin]
+        border = borders[np.searchsorted(borders, first, "right")]
+        fitting = int(np.searchsorted(ends, starts[first] + max_bytes, "right"))
+        end = min(fitting, int(np.searchsorted(present, border)), begin + RUNS_MAX)
+        end = max(end, begin + 1)
+        yield begin, end
+        begin = end
