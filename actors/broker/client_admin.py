@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import suppress
+from functools import partial
 
 from actors.broker.clients import CLIENT_TIMEOUT_MS, Clients, Member, Subscription
 from actors.broker.reads import Reads
@@ -15,11 +17,17 @@ from actors.remoting.admin_bodies import (
     encode_producers,
     encode_subscription,
 )
-from actors.remoting.admin_headers import ClientHeader, GroupTopicHeader, ProducerGroupHeader
+from actors.remoting.admin_headers import (
+    ClientHeader,
+    ConsumerStatusHeader,
+    GroupTopicHeader,
+    ProducerGroupHeader,
+)
 from actors.remoting.chain import RequestContext
-from actors.remoting.codes import ResponseCode
+from actors.remoting.codes import RequestCode, ResponseCode
 from actors.remoting.command import RemotingCommand
 from actors.remoting.connection import Connection
+from actors.remoting.consumer_status import encode_of_group, table_of_member
 from actors.remoting.errors import Refused, RemotingError, TimedOut
 from actors.remoting.groups import SubscriptionData
 from actors.remoting.headers import ConsumerGroupHeader
@@ -32,7 +40,8 @@ from store.message_store import MessageStore
 
 class ClientAdmin:
     """Answers GET_CONSUMER_CONNECTION_LIST, GET_PRODUCER_CONNECTION_LIST, GET_ALL_PRODUCER_INFO and
-    QUERY_SUBSCRIPTION_BY_CONSUMER; passes GET_CONSUMER_RUNNING_INFO and CONSUME_MESSAGE_DIRECTLY on.
+    QUERY_SUBSCRIPTION_BY_CONSUMER; passes GET_CONSUMER_RUNNING_INFO, CONSUME_MESSAGE_DIRECTLY and
+    INVOKE_BROKER_TO_GET_CONSUMER_STATUS on.
     """
 
     def __init__(
@@ -116,6 +125,37 @@ class ClientAdmin:
                 raise Refused(ResponseCode.SYSTEM_ERROR, f"no message at offset {offset}: {error}") from error
 
         self._reads.serve(context, read, lambda record: self._ask(context, record))
+
+    def consumer_status(self, context: RequestContext) -> None:
+        """INVOKE_BROKER_TO_GET_CONSUMER_STATUS: where each member says that it is; who says nothing, or
+        nothing in time, is left out.
+        """
+        header: ConsumerStatusHeader = context.header
+        group = self._clients.group(header.group)
+        if group is None:
+            raise Refused(
+                ResponseCode.SYSTEM_ERROR, f"No Any Consumer online in the consumer group: [{header.group}]"
+            )
+        wanted = header.client_addr.strip()
+        members = [each for each in group.members.values() if wanted in ("", each.client_id)]
+        told: dict[str, bytes] = {}
+        left = len(members)
+
+        def answered(client_id: str, answer: RemotingCommand | RemotingError) -> None:
+            nonlocal left
+            left -= 1
+            if isinstance(answer, RemotingCommand) and answer.code == ResponseCode.SUCCESS and answer.body:
+                with suppress(Refused):  # what cannot be read is no answer
+                    told[client_id] = table_of_member(bytes(answer.body))
+            if not left:
+                context.reply(RemotingCommand.response(body=encode_of_group(told)))
+
+        ext = ConsumerStatusHeader(header.topic, header.group).to_ext()
+        for member in members:
+            command = RemotingCommand(RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT, ext)
+            member.connection.call(command, CLIENT_TIMEOUT_MS, partial(answered, member.client_id))
+        if not members:
+            context.reply(RemotingCommand.response(body=encode_of_group(told)))
 
     def _ask(self, context: RequestContext, body: bytes) -> None:
         """Put a request to the member that it names, and hand its answer back."""

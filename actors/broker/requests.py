@@ -216,6 +216,14 @@ def _members(admin: ClientAdmin) -> tuple[Row, ...]:
         (code.QUERY_SUBSCRIPTION_BY_CONSUMER, admin.subscription, subscription, group, Action.GET, cost),
         (code.GET_CONSUMER_RUNNING_INFO, admin.running_info, member, group, Action.GET, cost),
         (code.CONSUME_MESSAGE_DIRECTLY, admin.consume_directly, member, group, Action.UPDATE, cost),
+        (
+            code.INVOKE_BROKER_TO_GET_CONSUMER_STATUS,
+            admin.consumer_status,
+            admin_headers.ConsumerStatusHeader,
+            group,
+            Action.GET,
+            cost,
+        ),
     )
 
 

@@ -91,6 +91,17 @@ class ClientHeader(Header):
 
 
 @dataclass(slots=True)
+class ConsumerStatusHeader(Header):
+    """INVOKE_BROKER_TO_GET_CONSUMER_STATUS 223, GET_CONSUMER_STATUS_FROM_CLIENT 221; `client_addr` is the id
+    of one member, empty for all.
+    """
+
+    topic: str
+    group: str
+    client_addr: str = ""
+
+
+@dataclass(slots=True)
 class BrokerStatsHeader(Header):
     """VIEW_BROKER_STATS_DATA 315: a table and a key in it, as `TOPIC_PUT_NUMS` and a topic."""
 

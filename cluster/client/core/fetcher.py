@@ -37,6 +37,8 @@ class Chunk:
     next_offset: int
     count: int
     records: Buffer
+    took_ms: int = 0
+    """From the question to the answer."""
 
     @property
     def queue(self) -> MessageQueue:
@@ -77,6 +79,8 @@ class Fetcher:
         self.offset = offset
         self.is_paused = False
         self.is_stopped = False
+        self.asked_ms = 0
+        """When the last pull began, in monotonic ms; 0 before the first."""
         self._instance = instance
         self._group = config.group
         self._expression = expression
@@ -154,6 +158,7 @@ class Fetcher:
         command = RemotingCommand(RayMQRequestCode.PULL_RECORDS, header.to_ext())
         address = self._instance.master_of(self.queue.topic, self.queue.broker_name)
         timeout_ms = self._wait_ms + self._instance.config.request_timeout_ms
+        self.asked_ms = self._instance.now_ms()
         answer = await self._instance.ask(address, command, timeout_ms)
         if answer.code == ResponseCode.PULL_NOT_FOUND:
             return False
@@ -181,7 +186,8 @@ class Fetcher:
             )
         records = answer.body if answer.code == ResponseCode.SUCCESS else b""
         self._buffered_bytes += len(records)
-        self._sink.arrived(Chunk(self, asked, following, response.count, records))
+        took_ms = self._instance.now_ms() - self.asked_ms
+        self._sink.arrived(Chunk(self, asked, following, response.count, records, took_ms))
 
     async def _refresh(self) -> None:
         try:

@@ -16,6 +16,7 @@ from cluster.client.core.group_session import GroupSession, notified_by, tags_of
 from cluster.client.core.instance import ClientInstance
 from cluster.client.core.offsets import Commit, OffsetClient
 from cluster.client.core.running_info import QueueInfo, answer_running_info
+from cluster.client.core.tool_answers import answer_status
 from cluster.client.errors import ClientClosed, ClientError, CommitFenced, ConfigInvalid, QueueNotAssigned
 from store.clock import Clock, SystemClock
 from store.errors import MessageIllegal
@@ -71,6 +72,7 @@ class PullCore:
         self.session = GroupSession(self.instance, self.config, self)
         notified_by(table, self.session.wake)
         answer_running_info(table, self.instance, self.session, self._queues, threads=1)
+        answer_status(table, self._queues)
         self.instance.start_route_refresh()
         if self.config.auto_commit:
             self.instance.spawn(self._commit_now_and_then(), "auto-commit")

@@ -11,6 +11,7 @@ from actors.remoting.groups import GrantedQueue
 from actors.remoting.headers import ConsumerSendMsgBackHeader
 from actors.remoting.table import RequestTable
 from cluster.client.config import PushConfig
+from cluster.client.core.consumer_stats import NOTE_S, ConsumeCounts, ConsumerStats
 from cluster.client.core.consuming import Consuming, Listener
 from cluster.client.core.fetcher import Chunk, Fetcher
 from cluster.client.core.group_session import GroupSession, notified_by, tags_of
@@ -19,6 +20,7 @@ from cluster.client.core.offsets import Commit, OffsetClient
 from cluster.client.core.process_queue import ProcessQueue
 from cluster.client.core.queue_work import Limits, QueueWork
 from cluster.client.core.running_info import QueueInfo, answer_running_info
+from cluster.client.core.tool_answers import answer_directly, answer_status
 from cluster.client.errors import ClientError, QueueNotAssigned
 from store.clock import Clock, SystemClock
 from store.logs import get_logger
@@ -47,7 +49,9 @@ class PushCore:
         self.offsets: OffsetClient
         self._listener = listener
         self._consuming: Consuming
+        self._stats: ConsumerStats
         self._works: dict[MessageQueue, QueueWork] = {}
+        self._counts_of_others: dict[str, ConsumeCounts] = {}
         self._pending: set[MessageQueue] = set()
         self._releases: set[asyncio.Task[None]] = set()
         self._is_suspended = False
@@ -61,13 +65,21 @@ class PushCore:
         self.offsets = OffsetClient(self.instance, self.config.group, self.config.consume_timestamp_ms)
         self.session = GroupSession(self.instance, self.config, self)
         notified_by(table, self.session.wake)
-        answer_running_info(table, self.instance, self.session, self._queues, self.config.consume_threads)
+        self._stats = ConsumerStats(self._counts, self.instance.now_ms)
         self._consuming = Consuming(
             self._listener, self.config, self.clock, self._settled, self._dead_letter, self.instance.spawn
         )
+        self._answer_tools(table)
         self.instance.start_route_refresh()
         self.instance.spawn(self._commit_now_and_then(), "commit")
         self.instance.spawn(self._watch_listeners(), "consume-timeout")
+        self.instance.spawn(self._note_stats(), "stats")
+
+    def _answer_tools(self, table: RequestTable) -> None:
+        instance, session, threads = self.instance, self.session, self.config.consume_threads
+        answer_running_info(table, instance, session, self._queues, threads, self._stats.status)
+        answer_status(table, self._queues)
+        answer_directly(table, self._consuming.call_directly, instance.now_ms)
 
     def subscribe(self, topics: Iterable[str], expression: str) -> None:
         """Share the topics' queues with the group's other members, and those of its retry topic."""
@@ -83,13 +95,43 @@ class PushCore:
     def _queues(self) -> dict[MessageQueue, QueueInfo]:
         """What is held, for administrators."""
         found = {}
+        epoch_ms = self.clock.wall_ms() - self.instance.now_ms()  # of the monotonic clock's begin
         for work in self._works.values():
             queue = work.process_queue
             done, end = queue.commit_offset, queue.fetched_to
+            asked_ms = work.fetcher.asked_ms if work.fetcher is not None else 0
             found[work.queue] = QueueInfo(
-                done, done, end, queue.cached_messages, queue.cached_bytes, work.is_leaving
+                done,
+                done,
+                end,
+                queue.cached_messages,
+                queue.cached_bytes,
+                work.is_leaving,
+                asked_ms and asked_ms + epoch_ms,
+                work.taken_ms and work.taken_ms + epoch_ms,
             )
         return found
+
+    def _counts(self) -> dict[str, ConsumeCounts]:
+        """What has been pulled and consumed, by topic, of the queues held and of those given back."""
+        counts = dict(self._counts_of_others)
+        for work in self._works.values():
+            topic = work.queue.topic
+            counts[topic] = counts.get(topic, ConsumeCounts()).plus(work.counts)
+        return counts
+
+    def _forget(self, work: QueueWork) -> None:
+        """The queue is no longer held; what was counted of it stays."""
+        topic = work.queue.topic
+        counted = self._counts_of_others.get(topic, ConsumeCounts())
+        self._counts_of_others[topic] = counted.plus(work.counts)
+        del self._works[work.queue]
+        self._share_limits()
+
+    async def _note_stats(self) -> None:
+        while True:
+            await asyncio.sleep(NOTE_S)
+            self._stats.note()
 
     async def join(self) -> None:
         """Wait for the end. Raises the failure that brought it."""
@@ -217,14 +259,12 @@ class PushCore:
         if work.fetcher is not None:
             work.fetcher.stop()
         if self._works.get(work.queue) is work:
-            del self._works[work.queue]
-            self._share_limits()
+            self._forget(work)
             self._changed.set()
 
     def _release(self, work: QueueWork) -> None:
         if self._works.get(work.queue) is work:
-            del self._works[work.queue]
-            self._share_limits()
+            self._forget(work)
             task = self.instance.spawn(self._commit_and_release(work), f"release {work.queue}")
             self._releases.add(task)
             task.add_done_callback(self._released)

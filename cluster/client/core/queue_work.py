@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 
 from cluster.client.config import PushConfig
 from cluster.client.core.chunk_reader import ChunkReader
+from cluster.client.core.consumer_stats import ConsumeCounts
 from cluster.client.core.fetcher import Chunk, Fetcher
 from cluster.client.core.process_queue import Portion, ProcessQueue
 from store.message.message import MessageExt
@@ -79,6 +80,15 @@ class QueueWork:
     is_offered: bool = False
     running: set[Task] = field(default_factory=set)
     set_aside: list[Task] = field(default_factory=list)
+    taken_ms: int = 0
+    """When listeners were last handed something of it, in monotonic ms."""
+    pulls: int = 0
+    pull_ms: int = 0
+    pulled: int = 0
+    succeeded: int = 0
+    failed: int = 0
+    timed: int = 0
+    timed_ms: int = 0
     lock: threading.Lock = field(default_factory=threading.Lock)
     _readers: deque[ChunkReader] = field(default_factory=deque)
 
@@ -87,11 +97,28 @@ class QueueWork:
         """Whether it is a queue of the group's retry topic."""
         return self.queue.topic.startswith(RETRY_TOPIC_PREFIX)
 
+    @property
+    def counts(self) -> ConsumeCounts:
+        """What has been pulled and consumed of it."""
+        return ConsumeCounts(
+            self.pulls,
+            self.pull_ms,
+            self.pulled,
+            self.succeeded,
+            self.failed,
+            self.timed,
+            self.timed_ms,
+        )
+
     # ---- the loop's side
 
     def put(self, chunk: Chunk, wanted_tags: frozenset[str] | None) -> bool:
         """Take a chunk in; says whether the queue is to be offered to the listeners now."""
         with self.lock:
+            if chunk.count:
+                self.pulls += 1
+                self.pull_ms += chunk.took_ms
+                self.pulled += chunk.count
             if chunk.next_offset < self.process_queue.fetched_to:
                 # The queue ends before where we were: what was fetched of it is not there any more.
                 self.process_queue = ProcessQueue(chunk.next_offset)
@@ -166,6 +193,7 @@ class QueueWork:
                     _restore_topics(messages)
                 task = Task(self, process_queue, portion, messages, now_ms)
                 self.running.add(task)
+                self.taken_ms = now_ms
                 self.is_offered = bool(self._readers)
                 return task, self.is_offered
             self.is_offered = False
@@ -188,13 +216,22 @@ class QueueWork:
         with self.lock:
             self.running.discard(task)
             if succeeded:
+                self.succeeded += len(task.messages)
                 task.process_queue.finish(task.portion)
+            else:
+                self.failed += len(task.messages)
             if self.is_leaving:
                 return not self.running
             if not self.is_full or self.limits.are_reached_by(self.process_queue):
                 return False
             self.is_full = False
             return True
+
+    def note_time(self, took_ms: int) -> None:
+        """A call of the listener has been timed."""
+        with self.lock:
+            self.timed += 1
+            self.timed_ms += took_ms
 
     def finish(self, task: Task) -> None:
         """What `task` has is dealt with."""

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+import threading
+import traceback
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -28,6 +31,9 @@ class QueueInfo(NamedTuple):
     messages: int = 0
     size_bytes: int = 0
     is_dropped: bool = False
+    pulled_ms: int = 0
+    consumed_ms: int = 0
+    """When the last pull began, and when a listener was last handed something; milliseconds of the epoch."""
 
     def to_json(self) -> dict[str, Any]:
         """RocketMQ's ProcessQueueInfo."""
@@ -38,9 +44,9 @@ class QueueInfo(NamedTuple):
             "cachedMsgSizeInMiB": self.size_bytes // MIB,
             "commitOffset": self.commit_offset,
             "droped": self.is_dropped,
-            "lastConsumeTimestamp": 0,
+            "lastConsumeTimestamp": self.consumed_ms,
             "lastLockTimestamp": 0,
-            "lastPullTimestamp": 0,
+            "lastPullTimestamp": self.pulled_ms,
             "locked": False,
             "transactionMsgCount": 0,
             "transactionMsgMaxOffset": 0,
@@ -55,11 +61,14 @@ def answer_running_info(
     session: GroupSession,
     queues: Callable[[], Mapping[MessageQueue, QueueInfo]],
     threads: int,
+    status: Callable[[str], dict[str, Any]] | None = None,
 ) -> None:
-    """Have brokers' GET_CONSUMER_RUNNING_INFO answered; `threads`: how many listeners run at once."""
+    """Have brokers' GET_CONSUMER_RUNNING_INFO answered; `threads`: how many listeners run at once, `status`:
+    RocketMQ's ConsumeStatus of a topic, where there are listeners.
+    """
     started_ms = instance.clock.wall_ms()
 
-    def answer(_context: RequestContext) -> RemotingCommand:
+    def answer(context: RequestContext) -> RemotingCommand:
         subscriptions = [
             SubscriptionData(topic, expression, tags_of(expression)).to_json()
             for topic, expression in session.subscriptions.items()
@@ -75,10 +84,29 @@ def answer_running_info(
                 "PROP_NAMESERVER_ADDR": ";".join(instance.config.addresses()),
                 "PROP_THREADPOOL_CORE_SIZE": str(threads),
             },
-            "statusTable": {},
+            "statusTable": {}
+            if status is None
+            else {topic: status(topic) for topic in session.subscriptions},
             "subscriptionSet": subscriptions,
             "userConsumerInfo": {},
         }
+        if context.command.ext.get("jstackEnable") == "true":
+            body["jstack"] = stacks()
         return RemotingCommand.response(body=orjson.dumps(body))
 
     table.add(RequestCode.GET_CONSUMER_RUNNING_INFO, answer)
+
+
+def stacks() -> str:
+    """What each thread does now, one line a frame, as RocketMQ's `jstack` text has it."""
+    names = {thread.ident: thread.name for thread in threading.enumerate()}
+    lines: list[str] = []
+    for ident, frame in sys._current_frames().items():  # noqa: SLF001 -- Python's own way to another's stack
+        name = names.get(ident, str(ident))
+        lines.append(f"{name:<40}TID: {ident} STATE: RUNNABLE")
+        lines += [
+            f"{name:<40}{step.name}({step.filename.rpartition('/')[2]}:{step.lineno})"
+            for step in reversed(traceback.extract_stack(frame))
+        ]
+        lines.append("")
+    return "\n".join(lines)

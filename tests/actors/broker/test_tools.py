@@ -24,6 +24,7 @@ from actors.remoting.admin_headers import (
     ClientHeader,
     CloneGroupOffsetHeader,
     ConsumeQueueHeader,
+    ConsumerStatusHeader,
     ConsumeStatsHeader,
     DeleteGroupHeader,
     GroupHeader,
@@ -34,6 +35,7 @@ from actors.remoting.admin_headers import (
 from actors.remoting.chain import RequestContext
 from actors.remoting.codes import RequestCode, ResponseCode
 from actors.remoting.command import RemotingCommand
+from actors.remoting.consumer_status import encode_of_member
 from actors.remoting.headers import (
     ConsumerGroupHeader,
     CreateTopicHeader,
@@ -379,5 +381,39 @@ def test_a_member_answers_through_its_broker(tmp_path: Path) -> None:
             "The Consumer <CG> <client-2> not online",
         )
         await member.client.close()
+
+    with_broker(story, settings_of(tmp_path))
+
+
+def test_members_say_where_they_are(tmp_path: Path) -> None:
+    async def story(peer: Peer) -> None:
+        told = {
+            "java": b'{"messageQueueTable":{{"brokerName":"}\\"{","queueId":0,"topic":"T"}:5},"more":{}}',
+            "python": encode_of_member({MessageQueue("T", "broker-a", 1): 7}),
+            "other": b'{"messageQueueTable":{"cut off',
+        }
+        members = []
+        for client_id, body in told.items():
+            pushed = RequestTable()
+            pushed.add(
+                RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT,
+                lambda context, body=body: RemotingCommand.response(body=body),
+            )
+            members.append(Peer(peer.broker, pushed))
+            await members[-1].heartbeat(client_id, "CG", T="*")
+        ask = RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS
+        answer = await peer.ask(ask, ConsumerStatusHeader("T", "CG").to_ext())
+        java = b'"java":{{"brokerName":"}\\"{","queueId":0,"topic":"T"}:5}'
+        assert java in bytes(answer.body)
+        assert b'"other"' not in bytes(answer.body)
+        answer = await peer.ask(ask, ConsumerStatusHeader("T", "CG", "python").to_ext())
+        table = orjson.loads(answer.body)["consumerTable"]["python"]
+        assert [(orjson.loads(queue)["queueId"], offset) for queue, offset in table.items()] == [(1, 7)]
+        answer = await peer.ask(ask, ConsumerStatusHeader("T", "CG", "nobody").to_ext())
+        assert orjson.loads(answer.body)["consumerTable"] == {}
+        answer = await peer.ask(ask, ConsumerStatusHeader("T", "offline").to_ext())
+        assert (answer.code, "No Any Consumer online" in answer.remark) == (ResponseCode.SYSTEM_ERROR, True)
+        for member in members:
+            await member.client.close()
 
     with_broker(story, settings_of(tmp_path))

@@ -6,9 +6,14 @@ import asyncio
 import threading
 from collections import Counter
 from collections.abc import Callable
+from typing import Any
 
+import orjson
 import pytest
 
+from actors.remoting.client import RemotingClient
+from actors.remoting.codes import RequestCode
+from actors.remoting.command import RemotingCommand
 from cluster.client import (
     Admin,
     ConsumeStatus,
@@ -20,6 +25,7 @@ from cluster.client import (
     aio,
 )
 from cluster.client.errors import ConfigInvalid, SubscriptionDiffers
+from store.clock import SystemClock
 
 from .conftest import Cluster, eventually
 from .test_pull_consumer import committed, fill
@@ -282,3 +288,63 @@ def test_a_push_consumer_without_a_listener_is_refused() -> None:
         PushConsumer("127.0.0.1:1", "group")
     with pytest.raises(ConfigInvalid, match="sync_interval_ms"):
         PushConfig(lease_ms=1_000)
+
+
+@pytest.mark.parametrize("kind", ["plain", "async"])
+def test_tools_are_told_of_a_consumer_and_give_it_a_message(cluster: Cluster, group: str, kind: str) -> None:
+    topic = cluster.topic(queues=1)
+    fill(cluster, topic, 40)
+    heard: list[bytes] = []
+    verdicts = iter([*[ConsumeStatus.CONSUME_SUCCESS] * 41, ConsumeStatus.RECONSUME_LATER])
+
+    def listener(messages: list[MessageExt]) -> ConsumeStatus:
+        heard.extend(message.body for message in messages)
+        return next(verdicts)  # at last there is none: StopIteration
+
+    async def in_turn(messages: list[MessageExt]) -> ConsumeStatus:
+        try:
+            return listener(messages)
+        except StopIteration as error:
+            raise RuntimeError("no verdict") from error
+
+    with (
+        PushConsumer(cluster.address, group, in_turn if kind == "async" else listener) as consumer,
+        Admin(cluster.address) as admin,
+    ):
+        consumer.subscribe(topic)
+        eventually(lambda: len(heard) == 40)
+        queue = max(admin.end_offsets(topic).items(), key=lambda each: each[1])[0]
+        [message] = admin.messages_at(queue, 5, 1)
+        connected = admin.group_connection(group)
+        assert connected is not None
+        client_id = connected.connections[0].client_id
+
+        def asked(code: RequestCode, ext: dict[str, str]) -> dict[str, Any]:
+            async def ask() -> bytes:
+                client = RemotingClient(SystemClock())
+                address = cluster.brokers[queue.broker_name].address
+                answer = await client.invoke(address, RemotingCommand(code, ext), 10_000)
+                await client.close()
+                assert answer.code == 0, answer.remark
+                return bytes(answer.body)
+
+            return orjson.loads(asyncio.run(ask()))
+
+        member = {"consumerGroup": group, "clientId": client_id}
+        directly = {**member, "msgId": message.offset_msg_id}
+        results = [asked(RequestCode.CONSUME_MESSAGE_DIRECTLY, directly) for _ in range(3)]
+        assert [each["consumeResult"] for each in results] == ["CR_SUCCESS", "CR_LATER", "CR_THROW_EXCEPTION"]
+        assert heard[40:] == [message.body] * 3
+        told = asked(RequestCode.GET_CONSUMER_RUNNING_INFO, {**member, "jstackEnable": "true"})
+        status = told["statusTable"][topic]
+        assert status["consumeOKTPS"] > 0
+        assert status["pullTPS"] > 0
+        assert status["consumeFailedMsgs"] == 0
+        infos = [info for info in told["mqTable"].values() if info["commitOffset"]]
+        assert sum(info["commitOffset"] for info in infos) == 40
+        for info in infos:
+            assert info["lastConsumeTimestamp"] > message.store_timestamp - 1000
+            assert info["lastPullTimestamp"] > message.store_timestamp - 1000
+        assert "TID:" in told["jstack"]
+        where = asked(RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, {"topic": topic, "group": group})
+        assert sum(where["consumerTable"][client_id].values()) == 40
