@@ -24,6 +24,9 @@ public final class Mqadmin {
     /** What the thread's command prints; other threads print nothing. */
     private static final InheritableThreadLocal<ByteArrayOutputStream> SAID = new InheritableThreadLocal<>();
 
+    /** Of two clients that are made in the same millisecond the second is refused, and has done nothing. */
+    private static final String NAME_TAKEN = "The adminExt group[admin_ext_group] has created already";
+
     public static void main(String[] args) throws Exception {
         PrintStream out = System.out;
         PrintStream routed = new PrintStream(new Routed(), true, "UTF-8");
@@ -43,12 +46,15 @@ public final class Mqadmin {
     private static void answer(String[] words, PrintStream out) {
         ByteArrayOutputStream said = new ByteArrayOutputStream();
         SAID.set(said);
-        try {
-            run(words[1], Arrays.copyOfRange(words, 2, words.length));
-        } catch (Throwable error) {
-            error.printStackTrace(System.out);
-        }
-        System.out.flush();
+        do {
+            said.reset();
+            try {
+                run(words[1], Arrays.copyOfRange(words, 2, words.length));
+            } catch (Throwable error) {
+                error.printStackTrace(System.out);
+            }
+            System.out.flush();
+        } while (said.toString().contains(NAME_TAKEN));
         String encoded = Base64.getEncoder().encodeToString(said.toByteArray());
         synchronized (out) {
             out.println("@" + words[0] + " " + encoded);
