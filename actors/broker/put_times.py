@@ -63,11 +63,10 @@ class PutTimes:
         self._last: _Minute | None = None
         self._rolled_ns = clock.monotonic_ns()
 
-    def put(self) -> None:
-        """A request has stored something."""
-        if not self.puts:
-            self._begin_ns = self._clock.monotonic_ns()
-        self.puts += 1
+    def begin(self) -> None:
+        """The first request of a turn has stored something; the next ones add to `puts`."""
+        self._begin_ns = self._clock.monotonic_ns()
+        self.puts = 1
 
     def end_turn(self, written: int) -> None:
         """The turn's puts end at `written`; call when there are some."""

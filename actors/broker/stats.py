@@ -165,7 +165,11 @@ class BrokerStats:
         tally.messages += messages
         tally.size_bytes += size_bytes
         tally.calls += 1
-        self.put_times.put()
+        times = self.put_times
+        if times.puts:
+            times.puts += 1
+        else:
+            times.begin()
 
     def got(self, group: str, topic: str, messages: int, size_bytes: int) -> None:
         """A request has read messages, or found none."""

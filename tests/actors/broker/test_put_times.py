@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from actors.broker.put_times import PutTimes
+from actors.broker.stats import BrokerStats
 from tests.conftest import ClockAtRest
 
 NAMES = (
@@ -53,13 +54,14 @@ def test_shares_lie_between_the_bounds_of_their_bucket(clock: ClockAtRest) -> No
 
 
 def test_a_turn_is_timed_from_its_first_put_to_its_confirmation(clock: ClockAtRest) -> None:
-    times = PutTimes(clock)
-    times.put()
+    stats = BrokerStats(clock)
+    times = stats.put_times
+    stats.put("T", messages=1, size_bytes=100)
     clock.advance(3)
-    times.put()
+    stats.put("T", messages=1, size_bytes=100)
     times.end_turn(written=200)
     clock.advance(4)
-    times.put()
+    stats.put("T", messages=1, size_bytes=100)
     times.end_turn(written=300)
     times.settle(confirmed=199)
     clock.advance(10)
