@@ -148,6 +148,13 @@ def _question(topic: str) -> Callable[[], RemotingCommand]:
 
 
 def _decoded(topic: str, answer: RemotingCommand) -> TopicRoute:
+    if answer.code == ResponseCode.TOPIC_NOT_EXIST:
+        # The nameserver's own words are RocketMQ's, for RocketMQ's tools: two lines, and no cure in them.
+        remark = (
+            f"no broker that is alive has registered topic {topic!r} here: create it, or look at the brokers' "
+            "logs if it exists"
+        )
+        raise refused(answer.code, remark)
     if answer.code != ResponseCode.SUCCESS:
         raise refused(answer.code, answer.remark)
     return route_of(topic, TopicRouteData.decode(answer.body))
