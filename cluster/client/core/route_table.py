@@ -10,7 +10,7 @@ from actors.remoting.command import RemotingCommand
 from actors.remoting.routes import PERM_INHERIT, TopicRouteData
 from cluster.client.core.nameservers import Nameservers
 from cluster.client.core.routes import QueueShare, TopicRoute, follow, lacks, route_of, union
-from cluster.client.errors import ClientError, TopicNotFound, refused
+from cluster.client.errors import BrokerRefused, ClientError, TopicNotFound, refused
 from store.clock import Clock
 from store.logs import get_logger
 
@@ -115,7 +115,7 @@ class RouteTable:
             answers += await self._nameservers.ask_others(_question(topic))
         given = [each for each in answers if each.code == ResponseCode.SUCCESS]
         if not given:
-            raise refused(answer.code, answer.remark)
+            raise _refusal(topic, answer)
         return union([_decoded(topic, each) for each in given])
 
     async def _route_for_creation(self, topic: str) -> TopicRoute:
@@ -148,13 +148,17 @@ def _question(topic: str) -> Callable[[], RemotingCommand]:
 
 
 def _decoded(topic: str, answer: RemotingCommand) -> TopicRoute:
+    if answer.code != ResponseCode.SUCCESS:
+        raise _refusal(topic, answer)
+    return route_of(topic, TopicRouteData.decode(answer.body))
+
+
+def _refusal(topic: str, answer: RemotingCommand) -> BrokerRefused:
+    remark = answer.remark
     if answer.code == ResponseCode.TOPIC_NOT_EXIST:
         # The nameserver's own words are RocketMQ's, for RocketMQ's tools: two lines, and no cure in them.
         remark = (
-            f"no broker that is alive has registered topic {topic!r} here: create it, or look at the brokers' "
-            "logs if it exists"
+            f"no broker that is alive has registered topic {topic!r} here: create it, or look at the "
+            "brokers' logs if it exists"
         )
-        raise refused(answer.code, remark)
-    if answer.code != ResponseCode.SUCCESS:
-        raise refused(answer.code, answer.remark)
-    return route_of(topic, TopicRouteData.decode(answer.body))
+    return refused(answer.code, remark)
