@@ -40,18 +40,20 @@ class KeySink(Protocol):
 class Arrival:
     """A queue has got messages: its new end, and the tags codes among them for filters of waiting pulls."""
 
-    __slots__ = ("_codes", "max_offset", "queue_id", "topic")
+    __slots__ = ("_units", "max_offset", "queue_id", "topic")
 
-    def __init__(self, topic: str, queue_id: int, max_offset: int, codes: NDArray[np.int64]) -> None:
+    def __init__(self, topic: str, queue_id: int, max_offset: int, units: bytes) -> None:
         self.topic = topic
         self.queue_id = queue_id
         self.max_offset = max_offset
-        self._codes = codes
+        self._units = units  # as they came: hardly anybody asks, and there may be thousands in a turn
 
     @property
     def tags_codes(self) -> frozenset[int]:
         """The different tags codes of the new messages."""
-        return frozenset(self._codes.tolist())
+        count = len(self._units) // UNIT_BYTES
+        codes = np.ndarray(count, np.dtype(">i8"), self._units, offset=12, strides=(UNIT_BYTES,))
+        return frozenset(codes.tolist())
 
 
 class Step(NamedTuple):
@@ -83,9 +85,6 @@ class Dispatcher:
         self._buckets = np.zeros(4 * _GROUPS, dtype=np.int32)
         self._units = np.zeros(_ROWS * UNIT_BYTES, dtype=np.uint8)
         self._unit_bytes = self._units.data
-        self._codes = np.ndarray(
-            _ROWS, dtype=np.dtype(">i8"), buffer=self._unit_bytes, offset=12, strides=(UNIT_BYTES,)
-        )
         self._keys = np.zeros((_KEYS, KEY_FIELDS), dtype=np.int64)
         # Then bodies' CRCs are checked, and units that are there already are compared and mended.
         self.is_recovering = False
@@ -199,8 +198,7 @@ class Dispatcher:
             topic = group[kernel.GROUP_TOPIC]
             name = bytes(file.view[topic : topic + group[kernel.GROUP_TOPIC_LENGTH]])
             queue = self._queues.get_by_bytes(name, group[kernel.GROUP_QUEUE_ID])
-            first = group[kernel.GROUP_FIRST_UNIT]
-            place = first * UNIT_BYTES
+            place = group[kernel.GROUP_FIRST_UNIT] * UNIT_BYTES
             unit_bytes = self._unit_bytes[place : place + units * UNIT_BYTES]
             if (
                 group[kernel.GROUP_IN_ORDER]
@@ -211,8 +209,7 @@ class Dispatcher:
             else:
                 self._put_out_of_line(queue, file, group, unit_bytes)
             if arrivals is not None:
-                codes = self._codes[first : first + units].copy()
-                arrivals.append(Arrival(queue.topic, queue.queue_id, queue.next_offset, codes))
+                arrivals.append(Arrival(queue.topic, queue.queue_id, queue.next_offset, bytes(unit_bytes)))
 
     def _put_out_of_line(
         self, queue: ConsumeQueue, file: MappedFile, group: list[int], units: memoryview

@@ -111,12 +111,13 @@ class Turns:
         arrivals = self._store.tick()
         if not len(self._held):
             return
+        waited_for = self._held.queues
         for arrival in arrivals:
-            woken = self._held.arrived(
-                arrival.topic, arrival.queue_id, arrival.max_offset, arrival.tags_codes
-            )
-            if woken:
-                self._wake(woken)
+            topic, queue_id = arrival.topic, arrival.queue_id
+            if (topic, queue_id) in waited_for:
+                woken = self._held.arrived(topic, queue_id, arrival.max_offset, arrival.tags_codes)
+                if woken:
+                    self._wake(woken)
 
     def _wake(self, pulls: Sequence[HeldPull]) -> None:
         """Answer pulls: some at once, the others, where one message has woken thousands, in later turns."""
