@@ -16,6 +16,9 @@ from store.kernels.columns_to_records import RowBatch, RowPlan, encode_queues, p
 from store.message.message_queue import MessageQueue
 from store.message.runs import RUNS_MAX, Run
 
+ONE_GO_BYTES = 32 * 1024 * 1024
+"""What is no more is made at once, in the order of its rows; else frame by frame, in the order of queues."""
+
 
 class Frame(NamedTuple):
     """One request: a run for each of `queues`, which are of one broker, their ids rising."""
@@ -56,9 +59,14 @@ def _frames(rows: RowBatch, plan: RowPlan, queues: QueueList, max_bytes: int) ->
     counts = np.diff(plan.first_rows)
     sizes = np.diff(plan.starts)
     present = np.flatnonzero(counts)
+    whole = encode_queues(rows, plan, 0, len(queues)) if plan.starts[-1] <= ONE_GO_BYTES else None
     for begin, end in frame_borders(present, plan.starts, queues.borders, max_bytes):
         numbers = present[begin:end]
-        records = encode_queues(rows, plan, int(numbers[0]), int(numbers[-1]) + 1)
+        first, after = int(numbers[0]), int(numbers[-1]) + 1
+        if whole is not None:
+            records = whole[plan.starts[first] : plan.starts[after]]
+        else:
+            records = encode_queues(rows, plan, first, after)
         of_frame = [queues.queues[number] for number in numbers.tolist()]
         if len(records) > max_bytes:
             for piece in number_and_cut(records, int(counts[numbers[0]]), of_frame[0].queue_id, max_bytes):
