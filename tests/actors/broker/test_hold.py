@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from actors.broker.hold import DEADLINE_SPAN_NS, HeldPull, HeldPulls
+from actors.broker.hold import DEADLINE_SPAN_NS, HeldPull, HeldPulls, deadline_of
 from actors.remoting.codes import ResponseCode
 from actors.remoting.errors import Refused
 
@@ -141,3 +141,14 @@ def test_answered_pulls_leave_nothing_behind() -> None:
     assert (held._by_queue, held._by_owner, held._by_span) == ({}, {}, {})
     assert held.next_deadline_ns is None
     assert not held._spans
+
+
+@given(st.integers(0, 1 << 50), st.integers(1, 30_000))
+def test_short_waits_end_at_their_time_and_long_ones_together_soon_after(now_ns: int, wait_ms: int) -> None:
+    asked_ns = now_ns + wait_ms * 1_000_000
+    deadline_ns = deadline_of(now_ns, wait_ms)
+    if wait_ms < 5_000:
+        assert deadline_ns == asked_ns
+    else:
+        assert 0 <= deadline_ns - asked_ns < 4 * DEADLINE_SPAN_NS
+        assert deadline_of(now_ns + deadline_ns - asked_ns, wait_ms) == deadline_ns

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from actors.broker.wire import SplitsBody
 from actors.remoting.codes import RayMQRequestCode, RequestCode, ResponseCode
@@ -21,6 +24,7 @@ from actors.remoting.headers import (
 from actors.remoting.hot_headers import PullMessageHeader
 from store.message.message_id import decode_message_id
 from store.message.record import decode_record, decode_records
+from store.message_store import GetMessageResult, MessageStore
 from tests.actors.broker.brokers import SUSPEND, Peer, settings_of, with_broker
 
 
@@ -112,6 +116,34 @@ def test_a_held_pull_ends_at_its_time(tmp_path: Path) -> None:
         assert (answer.code, answer.ext["nextBeginOffset"]) == (ResponseCode.PULL_NOT_FOUND, "1")
         assert peer.broker.describe()["held_pulls"] == 0
 
+    with_broker(story, settings_of(tmp_path))
+
+
+def test_a_pull_that_waits_at_a_queues_end_reads_nothing_and_ends_as_one_that_does_not_wait(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reads: list[tuple[str, int]] = []
+    get_message = MessageStore.get_message
+
+    def counted(store: MessageStore, topic: str, queue_id: int, *others: Any) -> GetMessageResult:
+        reads.append((topic, queue_id))
+        return get_message(store, topic, queue_id, *others)
+
+    async def story(peer: Peer) -> None:
+        await peer.send("T")
+        places = [(queue_id, int(queue_id == 0)) for queue_id in range(4)]  # the others have never had one
+        at_once = [await peer.pull("T", offset, queue_id=queue_id) for queue_id, offset in places]
+        reads.clear()
+        pulls = [peer.pull("T", offset, queue_id=queue, wait_ms=30) for queue, offset in places * 20]
+        waited = await asyncio.gather(*pulls)
+        assert len(reads) <= len(places)  # one for each answer, however many get it
+        for number, answer in enumerate(waited):
+            same = at_once[number % len(places)]
+            assert (answer.code, answer.remark, answer.ext) == (same.code, same.remark, same.ext)
+        assert at_once[0].code == ResponseCode.PULL_NOT_FOUND
+        assert (await peer.pull("T", 2, wait_ms=30)).code == ResponseCode.PULL_OFFSET_MOVED
+
+    monkeypatch.setattr(MessageStore, "get_message", counted)
     with_broker(story, settings_of(tmp_path))
 
 
