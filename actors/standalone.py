@@ -29,6 +29,7 @@ from actors.nameserver.settings import NameserverSettings
 from actors.rebalancer.service import RebalancerService
 from actors.rebalancer.settings import RebalancerSettings
 from store.clock import Clock, SystemClock
+from store.errors import StoreError
 from store.logs import tell_events
 from store.settings import StoreSettings
 
@@ -48,6 +49,8 @@ class StandaloneSettings:
     auto_create_topics: bool = True
     store: StoreSettings = field(default_factory=lambda: StoreSettings.model_validate({}))
     with_rebalancer: bool = True
+    adopt_store: bool = False
+    """Whether stores that RocketMQ wrote are taken over."""
 
 
 class _Stoppable(Protocol):
@@ -124,6 +127,7 @@ class StandaloneCluster:
             rebalancers=[self.rebalancer_address] if self.rebalancer_address else [],
             store_root=settings.store_root / f"{name}-0",
             auto_create_topics=settings.auto_create_topics,
+            adopt_store=settings.adopt_store,
             store=settings.store,
         )
 
@@ -155,6 +159,7 @@ def parse_arguments(arguments: Sequence[str]) -> tuple[StandaloneSettings, bool]
         default=True,
         help="with a rebalancer (default yes)",
     )
+    parser.add_argument("--adopt-store", action="store_true", help="take over a store that RocketMQ wrote")
     parser.add_argument("--json", action="store_true", help="print all addresses as JSON before READY")
     given = parser.parse_args(arguments)
     store = dict(pair.partition("=")[::2] for pair in given.store)
@@ -167,6 +172,7 @@ def parse_arguments(arguments: Sequence[str]) -> tuple[StandaloneSettings, bool]
             cluster_name=given.cluster,
             auto_create_topics=given.auto_create_topics,
             with_rebalancer=given.rebalancer,
+            adopt_store=given.adopt_store,
             store=StoreSettings.model_validate({"flush": given.flush, **store}),
         ),
         given.json,
@@ -196,7 +202,10 @@ def main() -> None:
     """Run what the command line says. Standard output is for addresses, standard error for the log."""
     tell_events(logging.StreamHandler(sys.stderr))
     settings, as_json = parse_arguments(sys.argv[1:])
-    uvloop.run(run(settings, as_json=as_json))
+    try:
+        uvloop.run(run(settings, as_json=as_json))
+    except (StoreError, OSError) as error:
+        sys.exit(str(error))
 
 
 if __name__ == "__main__":

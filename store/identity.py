@@ -29,7 +29,7 @@ EPOCH_FILE = "raymq.epoch"
 _LOCK_FILE = "lock"
 _ABORT_FILE = "abort"
 _LOCK_RETRY_S = 0.05
-_NAME_LOST = "(put a copy back; without one, move it away and open the store with --adopt)"
+_NAME_LOST = "(put a copy back; without one, move it away and set adopt_store: true on the broker)"
 # struct flock of 64-bit Linux: type i16, whence i16, padding, start i64, length i64, pid i32
 _FLOCK = struct.Struct("hh4xqqi4x")
 # A POSIX lock goes when any descriptor of its file is closed in the process: one open of a root per process.
@@ -137,7 +137,7 @@ def settle_name(root: Path, identity: StoreIdentity, settings: StoreSettings, *,
         if not adopt and not LogPaths(root, settings.commit_log_paths, read_only).is_empty:
             raise StoreError(
                 "a store that RayMQ has not made (there is no raymq.json): "
-                "open it with --adopt if no other broker uses it",
+                "set adopt_store: true on the broker if no other uses it",
                 root,
             )
         return StoreName(

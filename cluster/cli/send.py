@@ -33,7 +33,10 @@ def command(
     topic: Annotated[str, typer.Argument(help="The topic.", show_default=False)],
     body: Annotated[
         str | None,
-        typer.Argument(help="The body. Without it each line of the input is a message.", show_default=False),
+        typer.Argument(
+            help="The body. Without it each line of the input that is not empty is a message.",
+            show_default=False,
+        ),
     ] = None,
     file: Annotated[
         Path | None,
@@ -94,6 +97,8 @@ def _messages(topic: str, common: dict[str, Any], *, json_lines: bool) -> Iterat
         typer.echo("reading messages from the terminal, one a line; Ctrl-D ends", err=True)
     for number, line in enumerate(sys.stdin.buffer, 1):
         text = line.rstrip(b"\r\n")
+        if not text:  # RocketMQ has no message without a body
+            continue
         if json_lines:
             yield _from_json(topic, text, number, common)
         else:
@@ -126,22 +131,51 @@ def _send_lines(producer: Producer, messages: Iterator[Message], where: dict[str
     errors = Console(stderr=True)
     columns = (SpinnerColumn(), TextColumn("{task.completed:,} messages sent"))
     shows = errors.is_terminal and not sys.stdin.isatty()
-    queues: dict[str, int] = {}
-    sent = 0
+    tally = _Tally()
     try:
         with Progress(*columns, console=errors, transient=True) if shows else nullcontext() as progress:
             task = progress.add_task("", total=None) if progress is not None else None
-            while batch := list(islice(messages, IN_FLIGHT if not sys.stdin.isatty() else 1)):
-                futures: list[Future[SendResult]] = [producer.send_async(each, **where) for each in batch]
-                for future in futures:
-                    queue = future.result().queue
-                    name = f"{queue.broker_name}:{queue.queue_id}"
-                    queues[name] = queues.get(name, 0) + 1
-                    sent += 1
+            # One a turn at a terminal, where the next line is long in coming.
+            while tally.take(producer, messages, where, IN_FLIGHT if not sys.stdin.isatty() else 1):
                 if progress is not None and task is not None:
-                    progress.update(task, completed=sent)
+                    progress.update(task, completed=tally.sent)
     finally:
-        out.done(f"{sent:,} messages sent", sent=sent, queues=dict(sorted(queues.items())))
+        queues = dict(sorted(tally.queues.items()))
+        out.done(f"{tally.sent:,} messages sent", sent=tally.sent, queues=queues)
+
+
+class _Tally:
+    """Counts what has been sent, also when something fails in the middle."""
+
+    def __init__(self) -> None:
+        self.sent = 0
+        self.queues: dict[str, int] = {}
+
+    def take(self, producer: Producer, messages: Iterator[Message], where: dict[str, Any], limit: int) -> int:
+        """Send up to `limit` messages and wait for them; gives how many there were. Raises the first error,
+        but only when all that was on its way is counted.
+        """
+        from cluster.client import ClientError
+
+        futures: list[Future[SendResult]] = []
+        errors: list[Exception] = []
+        try:
+            for message in islice(messages, limit):
+                futures.append(producer.send_async(message, **where))  # noqa: PERF401 - keeps what went out
+        finally:
+            for future in futures:
+                try:
+                    self._count(future.result())
+                except ClientError as error:
+                    errors.append(error)
+        if errors:
+            raise errors[0]
+        return len(futures)
+
+    def _count(self, result: SendResult) -> None:
+        name = f"{result.queue.broker_name}:{result.queue.queue_id}"
+        self.queues[name] = self.queues.get(name, 0) + 1
+        self.sent += 1
 
 
 def _facts(result: SendResult) -> dict[str, Any]:

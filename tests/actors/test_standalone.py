@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import orjson
@@ -20,6 +21,7 @@ from actors.standalone import StandaloneCluster, StandaloneSettings, parse_argum
 from store.clock import SystemClock
 from store.settings import StoreSettings
 from tests.actors.broker.brokers import SMALL_STORE, run
+from tests.conftest import RocketStore
 
 REPO = Path(__file__).parent.parent.parent
 
@@ -68,6 +70,34 @@ async def brokers_of(client: RemotingClient, nameserver: str, count: int) -> lis
             queues = TopicRouteData.decode(found.body).queue_datas
             if len(queues) == count:
                 return sorted(data.broker_name for data in queues)
+
+
+def test_a_store_of_rocketmqs_is_refused_in_a_line_and_opened_when_it_is_adopted(
+    tmp_path: Path, clean_store: Callable[[], RocketStore]
+) -> None:
+    stores = tmp_path / "stores"
+    stores.mkdir()
+    clean_store().root.rename(stores / "broker-a-0")
+    sizes = {
+        "commit_log_file_bytes": 1 << 20,
+        "consume_queue_file_bytes": 20_000,
+        "index_slots": 5000,
+        "index_entries": 20_000,
+    }
+    given = f"--nameserver-port 0 --broker-port 0 --no-rebalancer --store-root {stores}".split()
+    for name, value in sizes.items():
+        given += ["--store", f"{name}={value}"]
+    command = [sys.executable, "-m", "actors.standalone", *given]
+    refused = subprocess.run(command, cwd=REPO, capture_output=True, text=True, timeout=60, check=False)
+    assert (refused.returncode, refused.stdout) == (1, "")
+    assert "set adopt_store: true" in refused.stderr.splitlines()[-1]
+    with subprocess.Popen(
+        [*command, "--adopt-store"], cwd=REPO, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline().startswith(b"READY ")
+        process.terminate()
+        assert process.wait(30) == 0
 
 
 @pytest.mark.slow

@@ -142,7 +142,7 @@ def test_a_store_of_rocketmq_is_opened_only_when_it_is_adopted(stores, clean_sto
         "index_entries": 20_000,
     }
     identity = StoreIdentity("DefaultCluster", "broker-a")
-    with pytest.raises(StoreError, match="--adopt"):
+    with pytest.raises(StoreError, match="set adopt_store: true"):
         MessageStore.open(root, StoreSettings(**sizes), identity, clock)
     with pytest.raises(StoreError, match="commit_log_file_bytes is 1,073,741,824"):
         MessageStore.open(root, StoreSettings(), identity, clock, adopt=True)

@@ -76,6 +76,22 @@ def test_the_lines_of_the_input_are_messages(raymq: Raymq) -> None:
     assert bodies(raymq, topic, "--tags", "other || none") == []
 
 
+def test_empty_lines_of_the_input_are_passed_over(raymq: Raymq) -> None:
+    topic = raymq.filled()
+    assert raymq.ok("send", topic, given="a\n\nb\r\n\n")["sent"] == 2
+    assert sorted(bodies(raymq, topic)) == ["a", "b"]
+
+
+def test_what_was_sent_before_a_bad_line_is_told(raymq: Raymq) -> None:
+    topic = raymq.filled()
+    code, out, errors = raymq.run(
+        "send", topic, "--json-lines", given='{"body": "a"}\n{"body": "b"}\n{"body": ""}\n{"body": "c"}\n'
+    )
+    assert (code, json.loads(out)["sent"]) == (1, 2)
+    assert "body is empty" in errors
+    assert sorted(bodies(raymq, topic)) == ["a", "b"]
+
+
 def test_a_topic_is_copied_through_a_pipe(raymq: Raymq) -> None:
     topic, copy = raymq.filled(9), raymq.filled()
     _, lines, _ = raymq.run("tail", topic, "--from", "first", "--no-follow")
