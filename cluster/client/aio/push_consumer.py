@@ -44,6 +44,10 @@ class PushConsumer:
     ) -> None:
         if listener is None:
             raise ConfigInvalid("a push consumer needs a listener: a function that takes a list of messages")
+        if not callable(listener):
+            raise ConfigInvalid(
+                f"the listener is {listener!r}: give a function that takes a list of messages"
+            )
         self._core = PushCore(consumer_config(nameservers, group, config or PushConfig()), listener, clock)
         self._is_open = False
         self._is_closed = False

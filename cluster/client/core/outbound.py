@@ -90,6 +90,8 @@ class OutboundFactory:
 
     def message(self, message: Message) -> Outbound:
         """The request that sends one message. Raises MessageRejected when the broker would refuse it."""
+        if type(message.body) is not bytes:
+            check_types([message])
         try:
             self.check_topic(message.topic)
             body, sys_flag = self._compressed(message.body)
@@ -120,13 +122,16 @@ class OutboundFactory:
         """
         if not messages:
             raise ConfigInvalid("the batch is empty: give at least one message")
-        topic = messages[0].topic
         try:
+            topic = messages[0].topic
             self.check_topic(topic)
             body, ids = self._batch_body(messages, topic)
             check_body(body, self._config.max_message_bytes)
         except MessageIllegal as error:
             raise rejected(error) from error
+        except (TypeError, AttributeError):
+            check_types(messages)
+            raise
         return self._outbound(topic, _BATCH, 0, "", body, ",".join(ids))
 
     def _batch_body(self, messages: Sequence[Message], topic: str) -> tuple[bytes, list[str]]:
@@ -193,6 +198,17 @@ class OutboundFactory:
         encoded = text.encode("utf-8", "replace")
         check_properties(encoded, BROKER_PROPERTIES_BYTES)
         return text if len(encoded) == len(text) else encoded.decode(), msg_id
+
+
+def check_types(messages: Sequence[object]) -> None:
+    """Raise ConfigInvalid for the first that is no message of bytes."""
+    for message in messages:
+        if not isinstance(message, Message):
+            raise ConfigInvalid(f"{message!r} is no Message")
+        body: object = message.body
+        if not isinstance(body, bytes | bytearray | memoryview):
+            kind = type(body).__name__
+            raise ConfigInvalid(f"the body of a message to {message.topic!r} is {kind}: give bytes")
 
 
 def rejected(error: MessageIllegal) -> MessageRejected:

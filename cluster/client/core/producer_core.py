@@ -156,7 +156,10 @@ def as_message(
     if body is None:
         raise ConfigInvalid(f"send to {message!r} without a body: give bytes or text")
     data = body.encode() if isinstance(body, str) else body
-    return Message(message, data, tags, keys, properties)
+    try:
+        return Message(message, data, tags, keys, properties)
+    except TypeError as error:
+        raise ConfigInvalid(f"keys of a message to {message!r} are {keys!r}: give a text or texts") from error
 
 
 def chooser(
@@ -170,6 +173,8 @@ def chooser(
     if (sharding_key is not None) + (queue is not None) + (selector is not None) > 1:
         raise ConfigInvalid("give one of sharding_key, queue and selector")
     if queue is not None:
+        if not isinstance(queue, MessageQueue):
+            raise ConfigInvalid(f"queue is {queue!r}: give one of Producer.queues(topic)")
         if queue.topic != message.topic:
             raise ConfigInvalid(f"a message of topic {message.topic!r} cannot go to {queue}")
         return lambda _route: queue

@@ -161,6 +161,19 @@ def test_a_message_that_no_broker_takes_is_refused_before_it_is_sent(cluster: Cl
             producer.send("any", b"x", keys="k" * 40_000)
         with pytest.raises(ConfigInvalid, match="without a body"):
             producer.send("any")
+        for wrong in (5, ["x"]):
+            with pytest.raises(ConfigInvalid, match=f"is {type(wrong).__name__}: give bytes"):
+                producer.send("any", wrong)  # type: ignore[arg-type]
+        with pytest.raises(ConfigInvalid, match="is str: give bytes"):
+            producer.send(Message("any", "text"))  # type: ignore[arg-type]
+        with pytest.raises(ConfigInvalid, match="is str: give bytes"):
+            producer.send_batch([Message("any", b"x"), Message("any", "text")])  # type: ignore[arg-type]
+        with pytest.raises(ConfigInvalid, match="b'x' is no Message"):
+            producer.send_batch([b"x"])  # type: ignore[list-item]
+        with pytest.raises(ConfigInvalid, match=r"keys of a message to 'any' are \[3\]"):
+            producer.send("any", b"x", keys=[3])  # type: ignore[list-item]
+        with pytest.raises(ConfigInvalid, match=r"queue is 'any': give one of Producer\.queues"):
+            producer.send("any", b"x", queue="any")  # type: ignore[arg-type]
 
 
 def test_an_unknown_topic_is_created_by_the_first_send_where_that_is_allowed(cluster: Cluster) -> None:

@@ -286,6 +286,8 @@ def test_a_member_that_subscribes_differently_is_told_by_join(cluster: Cluster, 
 def test_a_push_consumer_without_a_listener_is_refused() -> None:
     with pytest.raises(ConfigInvalid, match="needs a listener"):
         PushConsumer("127.0.0.1:1", "group")
+    with pytest.raises(ConfigInvalid, match="the listener is 5: give a function"):
+        PushConsumer("127.0.0.1:1", "group", 5)  # type: ignore[arg-type]
     with pytest.raises(ConfigInvalid, match="sync_interval_ms"):
         PushConfig(lease_ms=1_000)
 
