@@ -66,6 +66,14 @@ class RayMQ:
         if self._process is not None and self._process.is_running:
             self._process.terminate()
 
+    def stop_in_order(self) -> None:
+        """End all in order: `stop` does."""
+        self.stop()
+
+    def kill_broker(self) -> None:
+        """Take the process down by SIGKILL."""
+        self._running.kill()
+
     def restart_broker(self, *, killed: bool) -> None:
         """Take the process down, by SIGKILL when `killed`, and bring it back on the same store and ports."""
         if killed:

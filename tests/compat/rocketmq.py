@@ -107,6 +107,11 @@ class RocketMQ:
             self.broker.terminate(ORDERLY_END_S)
         self.start_broker()
 
+    def kill_broker(self) -> None:
+        """Take the broker down by SIGKILL; the nameserver lives on."""
+        assert self.broker is not None, "the broker was not started"
+        self.broker.kill()
+
     def stop_in_order(self) -> None:
         """End the broker so that its store is whole and its tables are saved, then the nameserver."""
         assert self.broker is not None, "the broker was not started"
