@@ -40,6 +40,8 @@ REBALANCER_AWAY = ResponseCode.SERVICE_NOT_AVAILABLE
 # Where all assign themselves nobody says when a queue has been let go: so long we wait before we begin on
 # one, as whoever had it learns of the change now, too, and commits.
 HANDOVER_MS = 500
+# And so often we commit there: a member that begins at once, as RocketMQ's do, gets no more than this again.
+SELF_ASSIGNING_COMMIT_MS = 500
 
 DEFAULT_STRATEGY = "averagely"
 CONSUME_FROM: Mapping[AutoOffset, str] = {
@@ -74,6 +76,7 @@ class GroupSession:
     def __init__(self, instance: ClientInstance, config: ConsumerConfig, listener: GroupListener) -> None:
         self.membership = Membership(config.lease_ms)
         self.subscriptions: dict[str, str] = {}
+        self.is_self_assigning = False
         self._instance = instance
         self._config = config
         self._listener = listener
@@ -97,6 +100,15 @@ class GroupSession:
     def wake(self) -> None:
         """Ask at once."""
         self._wake.set()
+
+    async def until_commit_is_due(self) -> None:
+        """Return when what this member has consumed should be committed again."""
+        interval_ms = self._config.commit_interval_ms
+        step_ms = min(interval_ms, SELF_ASSIGNING_COMMIT_MS)
+        waited_ms = 0
+        while waited_ms < (step_ms if self.is_self_assigning else interval_ms):
+            await asyncio.sleep(min(step_ms, interval_ms - waited_ms) / 1000)
+            waited_ms += step_ms
 
     def released(self, queue: MessageQueue) -> None:
         """`queue` is finished and committed."""
@@ -162,6 +174,7 @@ class GroupSession:
         else:
             self._failure = None
             self._away_since_ms = None
+            self.is_self_assigning = reply.is_self_assigning
             if reply.is_self_assigning:
                 reply = self._after_handover(self._own_share(reply.members, reply.generation))
             self._apply(reply, asked_at_ms)

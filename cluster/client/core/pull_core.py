@@ -299,7 +299,7 @@ class PullCore:
 
     async def _commit_now_and_then(self) -> None:
         while True:
-            await asyncio.sleep(self.config.commit_interval_ms / 1000)
+            await self.session.until_commit_is_due()
             await self.commit_states(list(self.deliveries.states.values()), raising=False)
 
     async def close(self, *, committing: bool) -> None:

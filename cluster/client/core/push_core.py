@@ -313,7 +313,7 @@ class PushCore:
 
     async def _commit_now_and_then(self) -> None:
         while True:
-            await asyncio.sleep(self.config.commit_interval_ms / 1000)
+            await self.session.until_commit_is_due()
             await self._commit(list(self._works.values()))
 
     # ---- what listeners could not do

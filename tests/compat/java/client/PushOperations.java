@@ -10,6 +10,7 @@ import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
 import org.apache.rocketmq.client.consumer.listener.ConsumeOrderlyStatus;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerOrderly;
+import org.apache.rocketmq.client.consumer.rebalance.AllocateMessageQueueAveragelyByCircle;
 import org.apache.rocketmq.client.utils.MessageUtil;
 import org.apache.rocketmq.common.UtilAll;
 import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
@@ -84,6 +85,9 @@ final class PushOperations {
         }
         // The enum of message models lives in another package in 4.x than in 5.x; its JSON name is the same.
         setModel(consumer, request.text("model", "CLUSTERING"));
+        if (request.text("strategy", "AVG").equals("AVG_BY_CIRCLE")) {
+            consumer.setAllocateMessageQueueStrategy(new AllocateMessageQueueAveragelyByCircle());
+        }
         consumer.setMaxReconsumeTimes((int) request.number("maxReconsumeTimes", -1));
         Inbox inbox = new Inbox((int) request.number("failures", 0));
         if (request.flag("replies")) {
