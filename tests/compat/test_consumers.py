@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from cluster.client import Admin
+from cluster.client import Admin, ClientError
 from tests.compat.agent import Agent, Facts
 from tests.compat.conftest import Agents, Names
 from tests.compat.peers import Peer
@@ -212,3 +212,47 @@ def test_in_order_although_each_fails_once(client: Agent, topic: str, names: Nam
     for key in range(3):
         bodies_of_key = [m["body"] for m in received if int(m["body"]) % 3 == key and m["reconsumeTimes"] > 0]
         assert bodies_of_key == [f"{n:04}" for n in range(key, 9, 3)]
+
+
+def test_a_consumer_in_order_gives_up_to_the_dead_letters_at_once(
+    agents: Agents, topic: str, names: Names, peer: Peer
+) -> None:
+    client = agents.get("4.9.8-json")  # counts one retry less than 5.x
+    client.send([{"topic": topic, "body": f"{n}", "queueId": 0, "broker": "broker-a"} for n in range(3)])
+    orderly = {"orderly": True, "failures": 1 << 30, "maxReconsumeTimes": 1}
+    client.call("push_start", name=topic, group=names.group(), topic=topic, **orderly)
+
+    dead = {"topic": f"%DLQ%{names.group()}", "broker": "broker-a", "queueId": 0}
+    until(lambda: client.received(topic, 1 << 30, 0.2) and end_of(peer, dead["topic"]) == 3, "three dead")
+    client.call("push_stop", name=topic)
+    client.create_topic(peer.broker_address, dead["topic"], queues=1)  # it is write-only until then
+    letters = client.call("pull", group=names.group("_reader"), offset=0, **dead)["messages"]
+    assert [letter["body"] for letter in letters] == ["0", "1", "2"]
+    assert {letter["properties"]["DELAY"] for letter in letters} == {"-1"}
+    assert {letter["properties"]["RETRY_TOPIC"] for letter in letters} == {topic}
+
+
+def end_of(peer: Peer, topic: str) -> int:
+    with Admin(peer.nameserver_address) as admin:
+        try:
+            return sum(admin.end_offsets(topic).values())
+        except ClientError:
+            return 0
+
+
+def test_a_client_that_leaves_balancing_to_the_broker_gets_its_share(
+    client: Agent, topic: str, names: Names
+) -> None:
+    for member in ("one", "two"):
+        client.call("push_start", name=topic + member, group=names.group(), topic=topic, brokerBalances=True)
+
+    def shared() -> bool:
+        one, two = (queues_of(client, topic + member, topic) for member in ("one", "two"))
+        return (one, two) in (({0, 1}, {2, 3}), ({2, 3}, {0, 1}))
+
+    until(shared, "two queues for each of two members")
+    client.send(numbered(topic, 20))
+    got = [message for name in ("one", "two") for message in client.received(topic + name, 1 << 30, 2)]
+    for member in ("one", "two"):
+        client.call("push_stop", name=topic + member)
+    assert bodies(got) == texts(20)

@@ -13,10 +13,12 @@ import pytest
 from tests.compat.agent import Agent, Facts, OperationFailed
 from tests.compat.conftest import MAX_MESSAGE_BYTES, Agents, Names
 from tests.compat.peers import Peer
+from tests.compat.raymq import RayMQ
 
 pytestmark = pytest.mark.java
 
 MESSAGE_ILLEGAL = 13
+NO_PERMISSION = 16
 INVALID_QUEUE = 29
 NO_ROUTE = 10005
 
@@ -115,12 +117,36 @@ def test_a_batch_lies_in_one_queue_in_order(each_client: Agent, topic: str) -> N
 
     assert result["status"] == "SEND_OK"
     assert len(result["offsetMsgId"].split(",")) == 10
+    assert len(result["msgId"].split(",")) == 10
+    assert result["traceOn"]
     read = read_all(each_client, topic)
     assert {message["queueId"] for message in read} == {result["queueId"]}
     assert [message["queueOffset"] for message in read] == list(range(10))
     assert [facts_sent(message) for message in read] == [facts_sent(message) for message in wanted]
     for identity, message in zip(result["offsetMsgId"].split(","), read, strict=True):
         assert int(identity[16:], 16) == message["commitLogOffset"]
+
+
+def test_the_port_below_serves_clients_that_ask_for_the_vip_channel(
+    client: Agent, topic: str, names: Names
+) -> None:
+    assert client.call("send_vip", topic=topic, body="by the other door")["status"] == "SEND_OK"
+
+    client.call("push_start", name=topic, group=names.group(), topic=topic, vip=True)
+    received = client.received(topic, 1)
+    client.call("push_stop", name=topic)
+    assert [message["body"] for message in received] == ["by the other door"]
+
+
+def test_a_message_in_transaction_is_hidden_or_refused(client: Agent, topic: str, peer: Peer) -> None:
+    wanted = {"topic": topic, "body": "half"}
+    if isinstance(peer, RayMQ):
+        with pytest.raises(OperationFailed) as caught:
+            client.call("send_in_transaction", **wanted)
+        assert caught.value.code == NO_PERMISSION
+    else:
+        assert client.call("send_in_transaction", **wanted)["status"] == "SEND_OK"
+    assert read_all(client, topic) == []
 
 
 def test_a_large_body_is_compressed_on_its_way_and_plain_when_read(each_client: Agent, topic: str) -> None:

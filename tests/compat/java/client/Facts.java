@@ -62,6 +62,8 @@ final class Facts {
         facts.put("queueId", result.getMessageQueue().getQueueId());
         facts.put("queueOffset", result.getQueueOffset());
         facts.put("regionId", result.getRegionId());
+        facts.put("transactionId", result.getTransactionId());
+        facts.put("traceOn", result.isTraceOn());
         return facts;
     }
 

@@ -89,6 +89,11 @@ final class PushOperations {
             consumer.setAllocateMessageQueueStrategy(new AllocateMessageQueueAveragelyByCircle());
         }
         consumer.setMaxReconsumeTimes((int) request.number("maxReconsumeTimes", -1));
+        consumer.setVipChannelEnabled(request.flag("vip"));
+        if (request.flag("brokerBalances")) {
+            // A setting of 5.x; the same sources are compiled with 4.9.8.
+            DefaultMQPushConsumer.class.getMethod("setClientRebalance", boolean.class).invoke(consumer, false);
+        }
         Inbox inbox = new Inbox((int) request.number("failures", 0));
         if (request.flag("replies")) {
             consumer.registerMessageListener((MessageListenerConcurrently) (messages, context) -> reply(messages));

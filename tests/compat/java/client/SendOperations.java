@@ -8,9 +8,12 @@ import java.util.Random;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.TimeUnit;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
+import org.apache.rocketmq.client.producer.LocalTransactionState;
 import org.apache.rocketmq.client.producer.MessageQueueSelector;
 import org.apache.rocketmq.client.producer.SendCallback;
 import org.apache.rocketmq.client.producer.SendResult;
+import org.apache.rocketmq.client.producer.TransactionListener;
+import org.apache.rocketmq.client.producer.TransactionMQProducer;
 import org.apache.rocketmq.client.producer.selector.SelectMessageQueueByHash;
 import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.common.message.MessageExt;
@@ -30,6 +33,8 @@ final class SendOperations {
         operations.put("create_topic", this::createTopic);
         operations.put("send", this::send);
         operations.put("send_batch", this::sendBatch);
+        operations.put("send_vip", this::sendVip);
+        operations.put("send_in_transaction", this::sendInTransaction);
         operations.put("request", request -> Facts.of((MessageExt) clients.producer().request(
             message(request), request.number("timeoutMs"))));
     }
@@ -91,6 +96,41 @@ final class SendOperations {
             messages.add(message(wanted));
         }
         return Facts.of(clients.producer().send(messages));
+    }
+
+    /** By a producer that dials the brokers' second port. */
+    private Object sendVip(Request request) throws Exception {
+        DefaultMQProducer producer = new DefaultMQProducer("CompatVips");
+        clients.configure(producer);
+        producer.setVipChannelEnabled(true);
+        producer.start();
+        try {
+            return Facts.of(producer.send(message(request)));
+        } finally {
+            producer.shutdown();
+        }
+    }
+
+    private Object sendInTransaction(Request request) throws Exception {
+        TransactionMQProducer producer = new TransactionMQProducer("CompatTransactions");
+        clients.configure(producer);
+        producer.setTransactionListener(new TransactionListener() {
+            @Override
+            public LocalTransactionState executeLocalTransaction(Message message, Object argument) {
+                return LocalTransactionState.UNKNOW;
+            }
+
+            @Override
+            public LocalTransactionState checkLocalTransaction(MessageExt message) {
+                return LocalTransactionState.UNKNOW;
+            }
+        });
+        producer.start();
+        try {
+            return Facts.of(producer.sendMessageInTransaction(message(request), null));
+        } finally {
+            producer.shutdown();
+        }
     }
 
     private static Message message(Request wanted) {
