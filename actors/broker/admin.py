@@ -17,7 +17,7 @@ from actors.remoting.codes import ResponseCode
 from actors.remoting.command import RemotingCommand
 from actors.remoting.errors import Refused
 from actors.remoting.headers import CreateTopicHeader, DeleteTopicHeader, TopicHeader
-from actors.remoting.json_fields import get_objects, load_object
+from actors.remoting.json_fields import get_objects, load_kept_object
 from actors.remoting.routes import encode_topic_list
 from store.message_store import MessageStore
 from store.metadata import SubscriptionGroupConfig, TopicConfig
@@ -86,7 +86,7 @@ class AdminRequests:
 
     def update_group(self, context: RequestContext) -> RemotingCommand:
         """UPDATE_AND_CREATE_SUBSCRIPTIONGROUP."""
-        self._groups.update(_group_config(load_object(context.command.body, "subscription group")))
+        self._groups.update(_group_config(load_kept_object(context.command.body, "subscription group")))
         return RemotingCommand.response()
 
     def update_groups(self, context: RequestContext) -> RemotingCommand:
@@ -124,7 +124,7 @@ class AdminRequests:
 
 
 def _objects(context: RequestContext, key: str) -> list[dict[str, Any]]:
-    found = get_objects(load_object(context.command.body, f"list of {key}"), key)
+    found = get_objects(load_kept_object(context.command.body, f"list of {key}"), key)
     if not found:
         raise Refused(ResponseCode.INVALID_PARAMETER, f"the body's {key} is empty: send at least one")
     return found

@@ -14,6 +14,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from actors.broker.wire import OffsetCommit, RefusedCommit
+from actors.remoting.codes import ResponseCode
+from actors.remoting.errors import Refused
+from actors.remoting.header import I32_MAX, I64_MAX
 from store.metadata import ConsumerOffsetTable
 
 NO_OFFSET = -1
@@ -39,14 +42,16 @@ class ConsumerOffsets:
         return self.table.offsets.get(_key(topic, group), {}).get(queue_id)
 
     def commit(self, group: str, topic: str, queue_id: int, offset: int) -> None:
-        """Take an offset from a client that knows no generations."""
+        """Take an offset from a client that knows no generations. Raises `Refused`."""
+        _check(queue_id, offset)
         if self.resets and (topic, group, queue_id) in self.resets:
             return
         self.table.commit(group, topic, queue_id, offset)
         self.changes += 1
 
     def reset(self, group: str, topic: str, queue_id: int, offset: int) -> None:
-        """Set where the group goes on, whatever its members know."""
+        """Set where the group goes on, whatever its members know. Raises `Refused`."""
+        _check(queue_id, offset)
         self.table.commit(group, topic, queue_id, offset)
         self.resets[topic, group, queue_id] = offset
         self.changes += 1
@@ -73,7 +78,11 @@ class ConsumerOffsets:
         return refused
 
     def claim(self, group: str, topic: str, queue_id: int, generation: int) -> None:
-        """Note that the queue is consumed under this generation now: older ones can no longer commit."""
+        """Note that the queue is consumed under this generation now: older ones can no longer commit.
+
+        Raises `Refused`.
+        """
+        _check(queue_id, generation)
         if generation > self.generation(group, topic, queue_id):
             self.generations.setdefault(_key(topic, group), {})[queue_id] = generation
             self.changes += 1
@@ -142,6 +151,15 @@ class ConsumerOffsets:
 def _drop(table: dict[tuple[str, str, int], int], is_meant: Callable[[tuple[str, str, int]], bool]) -> None:
     for key in [key for key in table if is_meant(key)]:
         del table[key]
+
+
+def _check(queue_id: int, number: int) -> None:
+    """Java's tables hold an int and a long; with anything larger ours could not be saved any more."""
+    if not (0 <= queue_id <= I32_MAX and number <= I64_MAX):
+        raise Refused(
+            ResponseCode.INVALID_PARAMETER,
+            "a queue id is a number of 31 bits, an offset and a generation are one of 63 at most",
+        )
 
 
 def _key(topic: str, group: str) -> str:

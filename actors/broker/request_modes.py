@@ -12,7 +12,7 @@ from actors.remoting.chain import RequestContext
 from actors.remoting.codes import ResponseCode
 from actors.remoting.command import RemotingCommand
 from actors.remoting.errors import Refused
-from actors.remoting.json_fields import load_object
+from actors.remoting.json_fields import load_kept_object
 from store.message.validate import RETRY_TOPIC_PREFIX
 from store.metadata import MessageRequestMode, MessageRequestModeTable
 
@@ -36,7 +36,7 @@ class RequestModes:
 
     def set(self, context: RequestContext) -> RemotingCommand:
         """SET_MESSAGE_REQUEST_MODE."""
-        content = load_object(context.command.body, "message request mode")
+        content = load_kept_object(context.command.body, "message request mode")
         try:
             mode = MessageRequestMode.from_json(content)
         except ValueError as error:

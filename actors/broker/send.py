@@ -6,6 +6,7 @@ A message is checked before a byte of the log is touched; its answer waits for t
 from __future__ import annotations
 
 import random
+import struct
 from typing import NamedTuple
 
 from actors.broker.acks import Acks, PendingAck
@@ -113,6 +114,8 @@ class Sender:
             result = self._store.append(draft)
         except StoreError as error:
             raise _unavailable(error) from error
+        except struct.error as error:
+            raise _out_of_range(error) from error
         self._put(draft.topic, 1, result.size_bytes)
         ext = {
             "msgId": f"{self._id_prefix}{result.physical_offset:016X}",
@@ -210,6 +213,8 @@ class Sender:
             result = self._store.append_batch(draft, body)
         except StoreError as error:
             raise _unavailable(error) from error
+        except struct.error as error:
+            raise _out_of_range(error) from error
         self._put(draft.topic, result.count, result.size_bytes)
         return result
 
@@ -281,3 +286,11 @@ class SendAck(PendingAck):
 def _unavailable(error: StoreError) -> Refused:
     """RocketMQ's answer to a store that takes nothing now; producers try another broker."""
     return Refused(ResponseCode.SERVICE_NOT_AVAILABLE, str(error))
+
+
+def _out_of_range(error: struct.error) -> Refused:
+    """A record's fields are Java's: int and long."""
+    return Refused(
+        ResponseCode.SYSTEM_ERROR,
+        "sysFlag, flag and reconsumeTimes are numbers of 32 bits, bornTimestamp is one of 64: " + str(error),
+    )

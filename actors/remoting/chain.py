@@ -19,6 +19,9 @@ _UNKNOWN_CODE: Final = int(ResponseCode.REQUEST_CODE_NOT_SUPPORTED)
 _NAMES: Final = {int(code): code.name for code in RequestCode}
 _SYSTEM_ERROR: Final = int(ResponseCode.SYSTEM_ERROR)
 
+# A remark may name what was sent, which may be as long as a frame.
+_REMARK_CHARS_MAX: Final = 4096
+
 _NO_FIELDS: Final[dict[str, str]] = {}
 
 # A step before the handler: lets the request pass, or raises Refused.
@@ -89,10 +92,11 @@ class RequestContext:
             error = self._blame_header() or error
         if isinstance(error, Refused):
             self.entry.refusals += 1
-            self.reply(RemotingCommand.response(error.code, error.remark))
+            self.reply(RemotingCommand.response(error.code, error.remark[:_REMARK_CHARS_MAX]))
         elif isinstance(error, MessageIllegal):
             self.entry.refusals += 1
-            self.reply(RemotingCommand.response(ResponseCode.MESSAGE_ILLEGAL, error.remark))
+            remark = error.remark[:_REMARK_CHARS_MAX]
+            self.reply(RemotingCommand.response(ResponseCode.MESSAGE_ILLEGAL, remark))
         else:
             self.entry.failures += 1
             if isinstance(error, StoreError):
@@ -103,7 +107,8 @@ class RequestContext:
                 _log.error(
                     "request_failed", code=self.command.code, peer=self.connection.peer, exc_info=error
                 )
-            self.reply(RemotingCommand.response(_SYSTEM_ERROR, f"{type(error).__name__}: {error}"))
+            remark = f"{type(error).__name__}: {error}"[:_REMARK_CHARS_MAX]
+            self.reply(RemotingCommand.response(_SYSTEM_ERROR, remark))
 
     def _blame_header(self) -> Refused | None:
         """Decoding trusts those who say they are Java to write strings; here it shows who did not."""

@@ -6,10 +6,13 @@ otherwise, is required unless it has a default, and is an int, bool or str by it
 
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields
-from typing import Any, NamedTuple, Self
+from typing import Any, Final, NamedTuple, Self
 
 from actors.remoting.codes import ResponseCode
 from actors.remoting.errors import Refused
+
+I32_MAX: Final = 2**31 - 1
+I64_MAX: Final = 2**63 - 1
 
 _TRUE = frozenset({"true", "1", "True", "TRUE"})
 
@@ -69,6 +72,14 @@ def unreadable_field(key: str, text: str) -> Refused:
     return Refused(ResponseCode.SYSTEM_ERROR, f"the header's field `{key}` cannot be read: {text[:100]!r}")
 
 
+def read_int(text: str) -> int:
+    """A number of 64 bits, as Java's: tables with larger ones could not be saved. Raises ValueError."""
+    value = int(text)
+    if not -I64_MAX <= value <= I64_MAX:
+        raise ValueError("more than 63 bits")
+    return value
+
+
 def read_bool(text: str) -> bool:
     """Java writes `true`, C++ writes `1`."""
     return text in _TRUE
@@ -98,6 +109,6 @@ def _wire_field(item: "Field[Any]") -> _Wire:
 
 _FIELDS: dict[type[Header], tuple[_Wire, ...]] = {}
 _KINDS: dict[str, tuple[Callable[[str], Any], Callable[[Any], str]]] = {
-    "int": (int, str),
+    "int": (read_int, str),
     "bool": (read_bool, write_bool),
 }

@@ -3,13 +3,16 @@ name.
 """
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 import orjson
 
 from actors.remoting.codes import ResponseCode
 from actors.remoting.command import Buffer
 from actors.remoting.errors import Refused
+from actors.remoting.header import I64_MAX
+
+_KEPT_DEPTH_MAX: Final = 32
 
 
 def load_object(body: Buffer, what: str) -> dict[str, Any]:
@@ -21,6 +24,20 @@ def load_object(body: Buffer, what: str) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise Refused(ResponseCode.SYSTEM_ERROR, f"the body is no {what}, but a JSON {type(found).__name__}")
     return found
+
+
+def load_kept_object(body: Buffer, what: str) -> dict[str, Any]:
+    """As `load_object`, for what is kept in a table with all its fields: it must not be nested deeper than
+    can be written again.
+    """
+    found = load_object(body, what)
+    level: list[Any] = [found]
+    for _ in range(_KEPT_DEPTH_MAX):
+        level = [each for one in level for each in (one.values() if isinstance(one, dict) else one)]
+        level = [each for each in level if isinstance(each, dict | list)]
+        if not level:
+            return found
+    raise Refused(ResponseCode.INVALID_PARAMETER, f"the {what} is nested over {_KEPT_DEPTH_MAX} deep")
 
 
 def get_str(fields: Mapping[str, Any], key: str, default: str = "") -> str:
@@ -41,9 +58,12 @@ def get_int(fields: Mapping[str, Any], key: str, default: int = 0) -> int:
     if value is None:
         return default
     try:
-        return int(value)
+        number = int(value)
     except (TypeError, ValueError, OverflowError):
         raise _wrong(key, value, "a whole number") from None
+    if not -I64_MAX <= number <= I64_MAX:
+        raise _wrong(key, value, "a number of at most 63 bits")
+    return number
 
 
 def get_bool(fields: Mapping[str, Any], key: str, default: bool = False) -> bool:

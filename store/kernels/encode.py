@@ -51,9 +51,11 @@ def measure_batch(
     `draft` gives what the messages have in common; `store_host_bytes` is 8 or 20. Raises MessageIllegal when
     the lengths in the batch do not add up.
     """
-    count, unterminated, bad_position = _measure_batch(np.frombuffer(batch, np.uint8))
+    count, unterminated, longest, bad_position = _measure_batch(np.frombuffer(batch, np.uint8))
     if bad_position >= 0:
         raise MessageIllegal(f"the lengths in the message at byte {bad_position} of the batch do not add up")
+    if append_crc and longest > record.MAX_PROPERTIES_BYTES - record.CRC_PROPERTY_BYTES:
+        raise record.no_room_for_crc(longest)
     empty_record = RecordDraft(draft.topic, 0, b"", born_host=draft.born_host)
     overhead_bytes = record.record_size(empty_record, store_host_bytes) - element.MIN_ELEMENT_BYTES
     crc_bytes = count * record.CRC_PROPERTY_BYTES + unterminated if append_crc else 0
@@ -118,28 +120,33 @@ def encode_batch_records_plain(
     return EncodedRecords(memoryview(records), np.array(positions, np.int64))
 
 
-@njit([types.UniTuple(types.int64, 3)(BYTES)], cache=True, nogil=True)
-def _measure_batch(batch: U8) -> tuple[int, int, int]:
-    """The messages, how many of them lack the separator at their properties' end, and where a bad one is."""
+@njit([types.UniTuple(types.int64, 4)(BYTES)], cache=True, nogil=True)
+def _measure_batch(batch: U8) -> tuple[int, int, int, int]:
+    """The messages, how many of them lack the separator at their properties' end, the most bytes that
+    properties have with it, and where a bad one is.
+    """
     count = 0
+    longest = 0
     unterminated = 0
     position = 0
     while position < len(batch):
         available = len(batch) - position
         if available < element.MIN_ELEMENT_BYTES:
-            return count, unterminated, position
+            return count, unterminated, longest, position
         size = load_i32(batch, position)
         body_length = load_i32(batch, position + element.BODY_LENGTH)
         if size > available or body_length < 0 or body_length > size - element.MIN_ELEMENT_BYTES:
-            return count, unterminated, position
+            return count, unterminated, longest, position
         properties_length = load_i16(batch, position + element.ELEMENT_HEADER_BYTES + body_length)
         if properties_length != size - element.MIN_ELEMENT_BYTES - body_length:
-            return count, unterminated, position
+            return count, unterminated, longest, position
         position += size
         if properties_length > 0 and batch[position - 1] != _SEPARATOR:
             unterminated += 1
+            properties_length += 1
+        longest = max(longest, properties_length)
         count += 1
-    return count, unterminated, -1
+    return count, unterminated, longest, -1
 
 
 @njit(nogil=True)

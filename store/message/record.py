@@ -18,7 +18,7 @@ from functools import lru_cache
 from struct import Struct
 from typing import NamedTuple
 
-from store.errors import RecordDamaged
+from store.errors import MessageIllegal, RecordDamaged
 from store.message.buffers import Buffer
 from store.message.crc import crc32
 from store.message.hosts import V4_BYTES, V6_BYTES, unpack_host
@@ -171,12 +171,22 @@ def encode_blank(size_bytes: int) -> bytes:
     return _SIZE_AND_MAGIC.pack(size_bytes, MAGIC_BLANK)
 
 
+def no_room_for_crc(properties_bytes: int) -> MessageIllegal:
+    """What is said of properties that leave no room for the CRC of the whole record."""
+    return MessageIllegal(
+        f"properties of {properties_bytes:,} bytes and the record's CRC are over the limit of "
+        f"{MAX_PROPERTIES_BYTES:,}: move data to the body"
+    )
+
+
 def _lacks_separator(properties: bytes) -> bool:
     return bool(properties) and not properties.endswith(b"\x02")
 
 
 def _with_room_for_crc(properties: bytes) -> bytes:
     separator = b"\x02" if _lacks_separator(properties) else b""
+    if len(properties) + len(separator) > MAX_PROPERTIES_BYTES - CRC_PROPERTY_BYTES:
+        raise no_room_for_crc(len(properties))
     return properties + separator + bytes(CRC_PROPERTY_BYTES)
 
 

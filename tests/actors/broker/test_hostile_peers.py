@@ -13,7 +13,10 @@ import structlog
 from actors.remoting.codes import RayMQRequestCode, RequestCode, ResponseCode
 from actors.remoting.command import RemotingCommand, encode_command
 from actors.remoting.headers import PullRecordsHeader
-from tests.actors.broker.brokers import Peer, settings_of, with_broker
+from actors.remoting.hot_headers import PullMessageHeader
+from store.message.batch import encode_batch
+from store.message.message import Message
+from tests.actors.broker.brokers import SUBSCRIPTION, Peer, settings_of, with_broker
 from tests.actors.header_names import least_fields
 
 CORPUS = sorted((Path(__file__).parents[2] / "fixtures" / "frames").glob("*.bin"))
@@ -148,5 +151,90 @@ def test_a_listener_is_bound_to_loopback_unless_told_otherwise(tmp_path: Path) -
     async def story(peer: Peer) -> None:
         assert peer.broker.address.startswith("127.0.0.1:")
         assert (await peer.ask(RequestCode.GET_ALL_TOPIC_CONFIG)).code == ResponseCode.SUCCESS
+
+    with_broker(story, settings_of(tmp_path))
+
+
+HUGE = "1" + "0" * 40
+
+
+def test_numbers_that_no_table_holds_are_refused_and_the_tables_are_saved_as_before(tmp_path: Path) -> None:
+    """One commit of 64 bits would have kept the offsets of all groups from ever being saved again."""
+    pull = PullMessageHeader("CG", "T", 0, 0, sys_flag=SUBSCRIPTION | 1, subscription="*").to_ext()
+    commit = {"consumerGroup": "CG", "topic": "T", "queueId": "0", "commitOffset": "1"}
+    ask = {"consumerGroup": "CG", "topic": "T", "queueId": "0", "generation": HUGE}
+    body = b'{"group":"CG","clientId":"c","offsets":[["T",0,"%s",0]]}' % HUGE.encode()
+    requests: list[tuple[int, dict[str, str], bytes]] = [
+        (RequestCode.PULL_MESSAGE, pull | {"commitOffset": HUGE}, b""),
+        (RequestCode.UPDATE_CONSUMER_OFFSET, commit | {"commitOffset": HUGE}, b""),
+        (RequestCode.UPDATE_CONSUMER_OFFSET, commit | {"commitOffset": str(2**63)}, b""),
+        (RequestCode.UPDATE_CONSUMER_OFFSET, commit | {"queueId": HUGE}, b""),
+        (RequestCode.UPDATE_CONSUMER_OFFSET, commit | {"queueId": str(2**31)}, b""),
+        (RequestCode.UPDATE_CONSUMER_OFFSET, commit | {"queueId": "-1"}, b""),
+        (RequestCode.QUERY_CONSUMER_OFFSET, ask, b""),
+        (RayMQRequestCode.COMMIT_OFFSETS, {}, body),
+        (RequestCode.UPDATE_AND_CREATE_TOPIC, topic_fields() | {"readQueueNums": HUGE}, b""),
+        (RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, b'{"groupName":"D","x":%s}' % nested(200)),
+    ]
+
+    async def story(peer: Peer) -> None:
+        await peer.send("T")
+        for code, ext, content in requests:
+            answer = await peer.ask(code, ext, content)
+            assert answer.code in (ResponseCode.INVALID_PARAMETER, ResponseCode.SYSTEM_ERROR), (code, answer)
+            assert "Error:" not in (answer.remark or ""), answer.remark
+        await peer.commit("CG", "T", 1)
+        await peer.broker._tables.save_offsets()
+        await peer.broker._tables.save_definitions()
+        assert (await peer.committed("CG", "T")).ext["offset"] == "1"
+
+    with_broker(story, settings_of(tmp_path))
+
+
+def topic_fields() -> dict[str, str]:
+    """What UPDATE_AND_CREATE_TOPIC must have."""
+    return {
+        "topic": "U",
+        "defaultTopic": "TBW102",
+        "readQueueNums": "1",
+        "writeQueueNums": "1",
+        "perm": "6",
+        "topicFilterType": "SINGLE_TAG",
+        "order": "false",
+    }
+
+
+def nested(depth: int) -> bytes:
+    """Lists within lists."""
+    return b"[" * depth + b"]" * depth
+
+
+def test_numbers_of_a_send_that_no_record_holds_are_refused_as_such(tmp_path: Path) -> None:
+    async def story(peer: Peer) -> None:
+        for wrong in ({"sys_flag": 2**31}, {"flag": -(2**40)}, {"born_timestamp": 2**63}, {"batch": True}):
+            body = encode_batch([Message("T", b"x", {})])
+            header = {"reconsume_times": 2**40} if "batch" in wrong else {}
+            answer = await peer.send("T", body, **wrong, **header)
+            assert answer.code == ResponseCode.SYSTEM_ERROR
+            assert "are numbers of 32 bits" in (answer.remark or "")
+        assert (await peer.send("T")).ext["queueOffset"] == "0"
+
+    with structlog.testing.capture_logs() as logs:
+        with_broker(story, settings_of(tmp_path))
+    assert not [line for line in logs if line["event"] == "request_failed"]
+
+
+def test_what_is_said_against_a_name_of_megabytes_is_short(tmp_path: Path) -> None:
+    name = "\x00" * (5 * 1024 * 1024)  # three times as long in a remark, which no frame could hold
+
+    async def story(peer: Peer) -> None:
+        ext = PullMessageHeader("CG", "T", 0, 0, subscription="*").to_ext() | {"topic": name}
+        request = RemotingCommand(RequestCode.PULL_MESSAGE, ext, serialize_type=1)
+        answer = await peer.client.invoke(peer.broker.address, request, 10_000)
+        assert answer.code == ResponseCode.TOPIC_NOT_EXIST
+        assert len(answer.remark or "") <= 4096
+        answer = await peer.ask(RequestCode.SET_MESSAGE_REQUEST_MODE, body=b'{"x":"%s"}' % (b"y" * 9_000_000))
+        assert answer.code == ResponseCode.INVALID_PARAMETER
+        assert len(answer.remark or "") <= 4096
 
     with_broker(story, settings_of(tmp_path))

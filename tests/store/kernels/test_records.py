@@ -26,7 +26,7 @@ from store.kernels.crc32 import crc32_kernel, crc32_sliced
 from store.kernels.encode import encode_batch_records, encode_batch_records_plain, measure_batch
 from store.kernels.memory import find_byte
 from store.kernels.stamp import Stamp, stamp_records, stamp_records_plain, stamp_runs, stamp_runs_plain
-from store.message.batch import encode_batch
+from store.message.batch import element_parts, encode_batch
 from store.message.hosts import Host
 from store.message.message import Message
 from store.message.message_id import UniqKeyBlock
@@ -117,7 +117,22 @@ def test_batch_whose_properties_lack_their_last_separator_gets_one_before_the_cr
     assert decode_records(made.records)[0].properties.keys() == {"k", "__CRC32#"}
 
 
-@given(data=st.data())
+@pytest.mark.parametrize(
+    ("properties", "fits"), [("k\x01" + "v" * 32_744 + "\x02", True), ("v" * 32_747, False)]
+)
+def test_properties_of_a_batch_leave_room_for_the_crc_or_are_refused(properties: str, fits: bool) -> None:
+    batch = b"".join(element_parts(0, b"body", properties.encode()))
+    draft = RecordDraft("T", 0, b"", born_host=V4)
+    if fits:
+        encoded = encode_batch_records(batch, draft, 0, 0, 0, V4, append_crc=True)
+        assert check_record(encoded.records, force_crc_property=True).verdict == RecordVerdict.RECORD
+        return
+    for encode in (encode_batch_records, encode_batch_records_plain):
+        with pytest.raises(MessageIllegal, match="are over the limit"):
+            encode(batch, draft, 0, 0, 0, V4, append_crc=True)
+
+
+@given(st.data())
 def test_broken_batch_is_refused_by_kernel_and_twin_alike(data: st.DataObject) -> None:
     batch = bytearray(encode_batch([Message("T", b"body", properties={"k": "v"})] * 2))
     batch[data.draw(st.integers(0, len(batch) - 1))] = data.draw(st.integers(0, 255))
