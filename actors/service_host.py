@@ -2,6 +2,7 @@
 
     STARTING ──start()──> SERVING ──stop()──> STOPPED
         │ held by another (port, store's lock): again until the deadline, then Ray makes a new process
+        │ no space on the disk ──> NOT_SERVING, with the reason, and again every 5 s until there is some
         └─ anything else ──> NOT_SERVING, with the reason, until somebody acts
 
 An exception in an actor's constructor during a restart ends that actor for ever, so nothing here raises in
@@ -30,6 +31,7 @@ Result = TypeVar("Result")
 
 START_DEADLINE_S = 60.0
 RETRY_S = 0.25
+FULL_DISK_RETRY_S = 5.0
 CALL_TIMEOUT_S = 5.0
 STOP_TIMEOUT_S = 30.0
 EXIT_START_FAILED = 17
@@ -72,6 +74,7 @@ class ServiceHost:
         *,
         start_deadline_s: float = START_DEADLINE_S,
         retry_s: float = RETRY_S,
+        full_disk_retry_s: float = FULL_DISK_RETRY_S,
         leave: Callable[[int], None] = os._exit,
     ) -> None:
         self.state = State.STARTING
@@ -82,6 +85,7 @@ class ServiceHost:
         self._make = make
         self._start_deadline_s = start_deadline_s
         self._retry_s = retry_s
+        self._full_disk_retry_s = full_disk_retry_s
         self._leave = leave
         self._loop = uvloop.new_event_loop()
         self._thread = threading.Thread(target=self._run, name="service-loop", daemon=True)
@@ -140,20 +144,25 @@ class ServiceHost:
 
     async def _bring_up(self) -> None:
         deadline_s = time.monotonic() + self._start_deadline_s
-        while self.state is State.STARTING:
+        while self.state in (State.STARTING, State.NOT_SERVING):
             service: Service | None = None
             try:
                 service = self._make()
                 await service.start()
             # Whatever it is: raised in a constructor it would end the actor for ever; here it is shown.
-            except Exception as error:
-                self.reason = describe_error(error)
+            except Exception as error:  # noqa: BLE001 - told by `_note_failure`
+                self._note_failure(error)
                 await self._let_go(service)
+                if is_full_disk(error):
+                    await asyncio.sleep(self._full_disk_retry_s)
+                    deadline_s = time.monotonic() + self._start_deadline_s
+                    continue
                 if not is_held_by_another(error):
-                    self.state = State.NOT_SERVING
-                    log.exception("service_not_serving", reason=self.reason)
                     return
             else:
+                if self._is_stopped():
+                    await self._let_go(service)
+                    return
                 self.service, self.reason, self.state = service, "", State.SERVING
                 garbage.settle()
                 log.info("service_serving", code_version=self.code_version, pid=os.getpid())
@@ -163,6 +172,19 @@ class ServiceHost:
                 self._leave(EXIT_START_FAILED)
                 return
             await asyncio.sleep(self._retry_s)
+
+    def _is_stopped(self) -> bool:
+        """Whether somebody has stopped it meanwhile, from another thread."""
+        return self.state is State.STOPPED
+
+    def _note_failure(self, error: Exception) -> None:
+        """Say what is wrong, once; what another process holds will be free soon."""
+        reason = describe_error(error)
+        if not is_held_by_another(error) and not self._is_stopped():
+            if (self.state, self.reason) != (State.NOT_SERVING, reason):
+                log.error("service_not_serving", reason=reason, exc_info=error)
+            self.state = State.NOT_SERVING
+        self.reason = reason
 
     async def _let_go(self, service: Service | None) -> None:
         """Release what a failed start may have taken: the next try opens it anew."""
@@ -180,6 +202,16 @@ def is_held_by_another(error: BaseException) -> bool:
     if isinstance(error, OSError):
         return error.errno in (errno.EADDRINUSE, errno.EAGAIN)
     return isinstance(error, StoreError) and "is locked by" in error.reason
+
+
+def is_full_disk(error: BaseException) -> bool:
+    """Whether the start lacked nothing but space, also as the cause of what it raised."""
+    seen: BaseException | None = error
+    while seen is not None:
+        if isinstance(seen, OSError) and seen.errno in (errno.ENOSPC, errno.EDQUOT):
+            return True
+        seen = seen.__cause__
+    return False
 
 
 def describe_error(error: BaseException) -> str:

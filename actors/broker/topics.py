@@ -25,6 +25,8 @@ PERM_READ = 4
 PERM_WRITE = 2
 PERM_INHERIT = 1
 PERM_READ_WRITE = PERM_READ | PERM_WRITE
+QUEUES_MAX = 65_535
+"""Of a topic. RocketMQ takes 2³¹; whatever goes over all queues of such a topic would never end."""
 
 DEFAULT_TOPIC = "TBW102"
 SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
@@ -182,11 +184,14 @@ class Topics:
         except MessageIllegal as error:
             raise Refused(ResponseCode.INVALID_PARAMETER, _name_remark(topic.topic_name)) from error
         self._check_not_system(topic.topic_name)
-        if topic.read_queue_nums < 0 or topic.write_queue_nums < 0 or not 0 <= topic.perm <= 7:
+        has_queues = max(topic.read_queue_nums, topic.write_queue_nums) <= QUEUES_MAX and (
+            min(topic.read_queue_nums, topic.write_queue_nums) >= 0
+        )
+        if not has_queues or not 0 <= topic.perm <= 7:
             raise Refused(
                 ResponseCode.INVALID_PARAMETER,
                 f"topic {topic.topic_name!r}: {topic.read_queue_nums} read, {topic.write_queue_nums} write "
-                f"queues with permission {topic.perm}: queues are 0 or more, permissions 0 to 7",
+                f"queues with permission {topic.perm}: queues are 0 to {QUEUES_MAX:,}, permissions 0 to 7",
             )
         old = self.table.topics.get(topic.topic_name)
         attributes = altered(None if old is None else old.attributes, topic.attributes)
@@ -213,7 +218,7 @@ class Topics:
         topic = self.table.topics.get(name)
         if topic is None:
             self._check_name(name)
-            topic = _topic(name, queues)
+            topic = _topic(name, min(queues, QUEUES_MAX))
             self._put(topic)
         return topic
 

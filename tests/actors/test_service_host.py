@@ -11,6 +11,8 @@ import pytest
 from actors.service_host import EXIT_START_FAILED, NotServing, ServiceHost, State
 from store.errors import StoreError
 
+WAITS = {"retry_s": 0.001, "full_disk_retry_s": 0.001}
+
 
 class FakeService:
     """Raises what it is told at its first starts, then serves."""
@@ -99,3 +101,25 @@ def test_a_call_that_takes_too_long_is_given_up() -> None:
         host.call(release.wait, timeout_s=0.01)
     release.set()
     host.stop()
+
+
+def test_a_disk_without_space_is_told_and_waited_for() -> None:
+    full = StoreError("cannot be made: No space left on device (make room on its disk)", "/s")
+    full.__cause__ = OSError(errno.ENOSPC, "No space left on device")
+    another = StoreError("is locked by another process, PID 1", "/s")
+    service = FakeService([full, full, another])
+    told: list[str] = []
+    host = ServiceHost(lambda: told.append(f"{host.state}: {host.reason}") or service, **WAITS)
+    wait_until(lambda: host.is_serving)
+    cause = "not serving: /s: cannot be made: No space left on device (make room on its disk)"
+    assert told[1:3] == [cause, cause]
+    assert host.reason == ""
+    host.stop()
+
+
+def test_a_host_that_is_stopped_while_it_waits_for_space_starts_nothing_more() -> None:
+    service = FakeService([OSError(errno.ENOSPC, "No space left on device")])
+    host = ServiceHost(lambda: service, full_disk_retry_s=60.0)
+    wait_until(lambda: host.state is State.NOT_SERVING)
+    host.stop()
+    assert host.state is State.STOPPED

@@ -8,14 +8,16 @@ import errno
 import os
 import shutil
 import tempfile
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from actors.broker.service import BrokerService
+from actors.broker.service import BrokerService, warm_up_once
 from actors.remoting.codes import RequestCode, ResponseCode
 from actors.remoting.headers import CreateTopicHeader
+from actors.service_host import ServiceHost, State
 from store.clock import SystemClock
 from store.errors import StoreError
 from store.message_store import MessageStore
@@ -30,6 +32,15 @@ from tests.store.conftest import a_draft
 pytestmark = [pytest.mark.faults]
 
 Disks = Callable[[int], SmallDisk]
+
+
+def wait_for(claim: Callable[[], bool]) -> None:
+    pause = threading.Event()
+    for _ in range(1000):
+        if claim():
+            return
+        pause.wait(0.02)
+    raise AssertionError("not within 20 s")
 
 
 class Half:
@@ -159,6 +170,24 @@ def test_a_broker_does_not_start_on_a_full_disk_and_says_so_and_does_when_there_
     run(refused)
     disk.free()
     with_broker(sends, settings)
+
+
+def test_a_broker_that_could_not_start_on_a_full_disk_serves_by_itself_when_there_is_space(
+    small_disk: Disks,
+) -> None:
+    warm_up_once()
+    disk = small_disk(4 << 20)
+    settings = settings_of(disk.path, {"commit_log_file_bytes": 1 << 16, "preallocate": False})
+    (disk.path / "store").mkdir()
+    disk.fill()
+
+    host = ServiceHost(lambda: BrokerService(settings, SystemClock()), full_disk_retry_s=0.05)
+    wait_for(lambda: host.state is State.NOT_SERVING)
+    assert "No space left on device" in host.reason
+    disk.free()
+    wait_for(lambda: host.is_serving)
+    assert host.reason == ""
+    host.stop()
 
 
 # ---- a disk that fails -----------------------------------------------------------------------------------

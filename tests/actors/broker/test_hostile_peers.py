@@ -174,6 +174,7 @@ def test_numbers_that_no_table_holds_are_refused_and_the_tables_are_saved_as_bef
         (RequestCode.QUERY_CONSUMER_OFFSET, ask, b""),
         (RayMQRequestCode.COMMIT_OFFSETS, {}, body),
         (RequestCode.UPDATE_AND_CREATE_TOPIC, topic_fields() | {"readQueueNums": HUGE}, b""),
+        (RequestCode.UPDATE_AND_CREATE_TOPIC, topic_fields() | {"readQueueNums": "65536"}, b""),
         (RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, b'{"groupName":"D","x":%s}' % nested(200)),
     ]
 
