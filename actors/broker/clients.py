@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Generic, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 from store.clock import Clock
 from store.logs import get_logger
@@ -66,6 +66,14 @@ class ConsumerHeartbeat:
     consume_from_where: str = "CONSUME_FROM_LAST_OFFSET"
 
 
+class _Place(NamedTuple):
+    """A client's place among the producers or the consumers of a group."""
+
+    is_producer: bool
+    group: str
+    client_id: str
+
+
 class Clients(Generic[ConnectionT]):
     """The producers and consumers of one broker."""
 
@@ -74,6 +82,8 @@ class Clients(Generic[ConnectionT]):
         self._expiry_ns = expiry_ms * 1_000_000
         self._consumers: dict[str, ConsumerGroup[ConnectionT]] = {}
         self._producers: dict[str, dict[str, Member[ConnectionT]]] = {}
+        # Who speaks over a connection: thousands may close at once, and each then looks at its own only.
+        self._spoken_for: dict[ConnectionT, set[_Place]] = {}
 
     def group(self, name: str) -> ConsumerGroup[ConnectionT] | None:
         """The consumer group, if any of its members is connected."""
@@ -105,13 +115,14 @@ class Clients(Generic[ConnectionT]):
 
     def heard_producer(self, group: str, client_id: str, connection: ConnectionT) -> None:
         """Take a producer's heartbeat in."""
-        self._producers.setdefault(group, {})[client_id] = self._member(client_id, connection)
+        members = self._producers.setdefault(group, {})
+        self._seat(members, _Place(True, group, client_id), connection)
 
     def heard_consumer(self, heartbeat: ConsumerHeartbeat, client_id: str, connection: ConnectionT) -> bool:
         """Take a consumer's heartbeat in; True when members or subscriptions of the group have changed."""
         group = self._consumers.setdefault(heartbeat.group, ConsumerGroup(heartbeat.group))
         is_new = client_id not in group.members
-        group.members[client_id] = self._member(client_id, connection)
+        self._seat(group.members, _Place(False, heartbeat.group, client_id), connection)
         group.consume_type = heartbeat.consume_type
         group.message_model = heartbeat.message_model
         group.consume_from_where = heartbeat.consume_from_where
@@ -120,13 +131,16 @@ class Clients(Generic[ConnectionT]):
     def unregister_producer(self, group: str, client_id: str) -> None:
         """Forget a producer."""
         members = self._producers.get(group)
-        if members is not None and members.pop(client_id, None) is not None and not members:
+        if members is None:
+            return
+        self._unseat(members, _Place(True, group, client_id))
+        if not members:
             del self._producers[group]
 
     def unregister_consumer(self, group: str, client_id: str) -> bool:
         """Forget a consumer; True when it was known."""
         known = self._consumers.get(group)
-        if known is None or known.members.pop(client_id, None) is None:
+        if known is None or not self._unseat(known.members, _Place(False, group, client_id)):
             return False
         if not known.members:
             del self._consumers[group]
@@ -134,15 +148,37 @@ class Clients(Generic[ConnectionT]):
 
     def connection_closed(self, connection: ConnectionT) -> list[tuple[str, str]]:
         """Forget all that spoke over a connection; gives the (group, client id) of each consumer."""
-        return self._drop(lambda member: member.connection == connection)
+        gone = []
+        for is_producer, group, client_id in sorted(self._spoken_for.get(connection, ())):
+            if is_producer:
+                self.unregister_producer(group, client_id)
+            elif self.unregister_consumer(group, client_id):
+                gone.append((group, client_id))
+        return gone
 
     def expire(self) -> list[tuple[str, str]]:
         """Forget all that were not heard of for too long; gives the (group, client id) of each consumer."""
         before_ns = self._clock.monotonic_ns() - self._expiry_ns
         return self._drop(lambda member: member.heard_ns < before_ns)
 
-    def _member(self, client_id: str, connection: ConnectionT) -> Member[ConnectionT]:
-        return Member(client_id, connection, self._clock.monotonic_ns())
+    def _seat(self, members: dict[str, Member[ConnectionT]], place: _Place, connection: ConnectionT) -> None:
+        """Note that the client is heard of, over this connection from now on."""
+        known = members.get(place.client_id)
+        if known is None or known.connection != connection:
+            self._unseat(members, place)
+            self._spoken_for.setdefault(connection, set()).add(place)
+        members[place.client_id] = Member(place.client_id, connection, self._clock.monotonic_ns())
+
+    def _unseat(self, members: dict[str, Member[ConnectionT]], place: _Place) -> bool:
+        """Forget the client; True when it was known."""
+        member = members.pop(place.client_id, None)
+        if member is None:
+            return False
+        places = self._spoken_for[member.connection]
+        places.discard(place)
+        if not places:
+            del self._spoken_for[member.connection]
+        return True
 
     def _drop(self, is_gone: Callable[[Member[ConnectionT]], bool]) -> list[tuple[str, str]]:
         for producer_group, client_id in list(_found(self._producers, is_gone)):

@@ -308,6 +308,7 @@ class BrokerService:
         settings = self.settings
         return RemotingLimits(
             busy_poll_us=settings.busy_poll_us,
+            max_unread_bytes=2 * settings.max_unread_bytes,
             unread_ms=settings.unread_timeout_ms,
             idle_ms=settings.idle_timeout_ms,
             max_connections=connections_that_fit(

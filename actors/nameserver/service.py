@@ -3,6 +3,7 @@
 import asyncio
 import zlib
 
+from actors.descriptors import connections_that_fit
 from actors.live_settings import LiveSettings
 from actors.nameserver.kv_config import ORDER_TOPIC_CONFIG, KVConfig
 from actors.nameserver.route_table import BrokerIdentity, RouteTable
@@ -28,6 +29,7 @@ from actors.remoting.headers import (
     RegisterBrokerResponse,
     UnregisterBrokerHeader,
 )
+from actors.remoting.hub import RemotingLimits
 from actors.remoting.json_fields import load_object
 from actors.remoting.server import RemotingServer
 from actors.remoting.table import Action, Cost, Handler, HeaderType, RequestTable, Resource
@@ -37,6 +39,7 @@ from store.logs import get_logger
 
 _log = get_logger(__name__)
 
+OTHER_DESCRIPTORS = 64
 _NS_PER_MS = 1_000_000
 _CRC_MASK = 0x7FFF_FFFF
 # RocketMQ's clients add a line of their own to a remark that has none like this.
@@ -67,6 +70,8 @@ class NameserverService:
     async def serve(self, host: str, port: int) -> int:
         """Load the kv config and listen; returns the port. Raises OSError or StoreError."""
         self.kv_config.load()
+        fitting = connections_that_fit(self.settings.max_connections, OTHER_DESCRIPTORS)
+        self.server.hub.limits = RemotingLimits(max_connections=fitting)
         await self.server.start(host, port)
         self._scan()
         _log.info("nameserver_serving", host=host, port=self.server.port)

@@ -21,6 +21,8 @@ class NameserverSettings(BaseModel):
     """The address to bind to."""
     listen_port: int = Field(9876, ge=0, le=65535, validation_alias=AliasChoices("listen_port", "listenPort"))
     """The port to listen on; 0 is a free one."""
+    max_connections: int = Field(20_000, ge=1)
+    """How many connections are open at most."""
     data_dir: Path | None = Field(
         None, description="Where the kv config is kept; without it, it lives as long as the process."
     )

@@ -146,6 +146,11 @@ class Connection(asyncio.BufferedProtocol):
         return waiting_bytes > self.hub.limits.high_water_bytes
 
     @property
+    def _is_far_behind(self) -> bool:
+        """Whether nothing more is read of a peer that is behind: by its own measure, or by that of all."""
+        return self.over_high_water or self.hub.unread_bytes > self.hub.limits.max_unread_bytes
+
+    @property
     def calls_in_flight(self) -> int:
         """How many of our requests have no answer yet."""
         return len(self._calls)
@@ -223,7 +228,7 @@ class Connection(asyncio.BufferedProtocol):
     def go_on(self) -> None:
         """A new turn: read on, unless the peer leaves our answers unread."""
         self._turn_bytes = 0
-        if self.is_closed or (self._is_behind and self.over_high_water):
+        if self.is_closed or (self._is_behind and self._is_far_behind):
             return
         if self._drain_callbacks:
             callbacks, self._drain_callbacks = self._drain_callbacks, []
@@ -308,7 +313,7 @@ class Connection(asyncio.BufferedProtocol):
                 if (
                     not left
                     or self._out_bytes > hub.limits.high_water_bytes
-                    or (self._is_behind and self.over_high_water)
+                    or (self._is_behind and self._is_far_behind)
                     or self.is_closed
                 ):
                     reader.set_aside()

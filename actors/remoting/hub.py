@@ -32,6 +32,8 @@ class RemotingLimits:
     """Small requests cost by their number: 128 pulls take some 4 ms."""
     high_water_bytes: int = 4 * 1024 * 1024
     """Of one connection's answers that its peer has not read: from here on no further ones are produced."""
+    max_unread_bytes: int = 1024 * 1024 * 1024
+    """Of all connections' answers: from here on nothing more is read of peers that are behind."""
     unread_ms: int = 60_000
     """How long a peer may leave answers unread without taking a single byte."""
     idle_ms: int = 120_000

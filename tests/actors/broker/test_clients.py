@@ -69,3 +69,44 @@ def test_the_newest_subscription_stays_whoever_is_heard_last(clients: Clients[st
     group = clients.group("G")
     assert group is not None
     assert group.subscriptions == {"T": Subscription("T", "new", version=2)}
+
+
+class CountingConnection:
+    """A connection that counts how often it is compared with another."""
+
+    compared = 0
+
+    def __eq__(self, other: object) -> bool:
+        CountingConnection.compared += 1
+        return self is other
+
+    def __hash__(self) -> int:
+        return id(self)
+
+
+def test_a_connection_that_closes_is_looked_for_among_its_own_only(clock) -> None:
+    """Thousands may close at once."""
+    clients: Clients[CountingConnection] = Clients(clock, expiry_ms=120_000)
+    connections = [CountingConnection() for _ in range(300)]
+    for number, connection in enumerate(connections):
+        clients.heard_producer("P", f"p{number}", connection)
+        clients.heard_consumer(a_heartbeat(T="*"), f"c{number}", connection)
+    CountingConnection.compared = 0
+    for number, connection in enumerate(connections):
+        assert clients.connection_closed(connection) == [("G", f"c{number}")]
+    assert CountingConnection.compared < 10 * len(connections)
+    assert clients._spoken_for == {}
+    assert clients.group("G") is None
+
+
+def test_a_client_that_unregisters_or_moves_is_not_gone_with_its_old_connection(
+    clients: Clients[str],
+) -> None:
+    clients.heard_producer("P", "p", "c1")
+    clients.heard_consumer(a_heartbeat(T="*"), "a", "c1")
+    clients.heard_producer("P", "p", "c2")
+    clients.unregister_consumer("G", "a")
+    assert clients.connection_closed("c1") == []
+    assert [member.client_id for member in clients.producers("P")] == ["p"]
+    assert clients.connection_closed("c2") == []
+    assert list(clients.producers("P")) == []

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from contextlib import AsyncExitStack
 
 import pytest
 import structlog
@@ -276,6 +277,34 @@ def test_a_peer_that_does_not_read_gets_no_further_answers_produced() -> None:
             peer.reader._limit = 2**16  # type: ignore[attr-defined]
             opaques = [(await peer.read()).opaque for _ in range(200)]
             assert opaques == list(range(200))
+
+    run(story())
+
+
+def test_peers_that_do_not_read_have_a_bound_together_and_others_are_served(clock) -> None:
+    size = 256 * 1024
+
+    def big(context: RequestContext) -> RemotingCommand:
+        return RemotingCommand.response(parts=[memoryview(bytes(size))])
+
+    async def story() -> None:
+        limits = RemotingLimits(high_water_bytes=4 << 20, max_unread_bytes=6 << 20)
+        async with serving({1: big, ECHO + 1: echo}, limits=limits) as server, AsyncExitStack() as stack:
+            deaf = [await stack.enter_async_context(raw_peer(server)) for _ in range(6)]
+            for peer in deaf:
+                peer.writer.transport.pause_reading()  # type: ignore[attr-defined]
+            good = await stack.enter_async_context(raw_peer(server))
+            for number in range(100):  # by and by: what all ask for in one turn is produced in that turn
+                for peer in deaf:
+                    peer.send(request(1, number))
+                good.send(request(ECHO + 1, number))
+                assert (await good.read()).opaque == number
+            assert limits.max_unread_bytes < server.hub.unread_bytes < limits.max_unread_bytes + 12 * size
+            for peer in deaf:
+                peer.writer.transport.resume_reading()  # type: ignore[attr-defined]
+            for peer in deaf:
+                assert [(await peer.read()).opaque for _ in range(100)] == list(range(100))
+            assert server.hub.unread_bytes == 0
 
     run(story())
 

@@ -1,0 +1,112 @@
+"""A nameserver among hostile and broken peers: an error or a close, and routes as before for all others."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from pathlib import Path
+
+import structlog
+import uvloop
+
+from actors.nameserver.service import NameserverService
+from actors.nameserver.settings import NameserverSettings
+from actors.remoting.bodies import DataVersion, RegisterBrokerBody, TopicRouteData
+from actors.remoting.client import RemotingClient
+from actors.remoting.codes import RequestCode, ResponseCode
+from actors.remoting.command import RemotingCommand
+from actors.remoting.headers import RegisterBrokerHeader
+from store.clock import SystemClock
+from tests.actors.header_names import least_fields
+from tests.fuzz.bodies import seeds_of_bodies
+
+CORPUS = sorted((Path(__file__).parents[2] / "fixtures" / "frames").glob("*.bin"))
+CONFIG = {"topicName": "Known", "readQueueNums": 4, "writeQueueNums": 4, "perm": 6}
+KNOWN = RegisterBrokerBody(DataVersion(1), {"Known": CONFIG})
+BROKER = RegisterBrokerHeader("known", "127.0.0.1:10911", "C", 0)
+VALUES = ("", "0", "-1", "7", "T", "x", "true", "4294967296", "9" * 30, "\x00", "ü", "a" * 300, "TBW102")
+WRAPPER = b'{"topicConfigSerializeWrapper":{"topicConfigTable":{"T":%s},"dataVersion":{"counter":%s}}}'
+WRONG_TOPICS = (b"5", b"[]", b"{}", b'{"perm":"x"}', b'{"readQueueNums":1e300}', b'{"perm":null,"a":[[]]}')
+BODIES = (
+    b"", b"\xff" * 40, b"x" * 9000, b"a=b\n", b"[" * 3000,
+    *(WRAPPER % (topic, b"1") for topic in WRONG_TOPICS), WRAPPER % (b"{}", b"9" * 30),
+    *{seed[1:] for seed in seeds_of_bodies()},
+)  # fmt: skip
+
+
+async def among_others(service: NameserverService, ask: RemotingClient) -> None:
+    """What a broker and its clients do, and see."""
+    register = RemotingCommand(RequestCode.REGISTER_BROKER, BROKER.to_ext(), KNOWN.encode())
+    assert (await ask.invoke(service.address, register, 5000)).code == ResponseCode.SUCCESS
+    route = RemotingCommand(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "Known"})
+    found = TopicRouteData.decode((await ask.invoke(service.address, route, 5000)).body)
+    assert "known" in {each.broker_name for each in found.broker_datas}
+    for code in (RequestCode.GET_BROKER_CLUSTER_INFO, RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER):
+        answer = await ask.invoke(service.address, RemotingCommand(code), 5000)
+        assert answer.code == ResponseCode.SUCCESS, answer.remark
+
+
+async def fields_and_bodies(service: NameserverService, client: RemotingClient, rng: random.Random) -> None:
+    for entry in list(service.server.hub.chain.table):
+        least = least_fields(entry.header_type) if entry.header_type is not None else {}
+        for _ in range(40):
+            ext = least | {name: rng.choice(VALUES) for name in least if rng.random() < 0.4}
+            request = RemotingCommand(entry.code, ext, rng.choice(BODIES))
+            answer = await client.invoke(service.address, request, 5000)
+            remark = answer.remark or ""
+            assert not remark.partition(":")[0].endswith("Error"), (entry.code, ext, remark)
+
+
+async def raw(service: NameserverService, data: bytes) -> None:
+    host, _, port = service.address.rpartition(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    writer.write(data)
+    writer.write_eof()
+    while await reader.read(65536):
+        pass
+    writer.close()
+
+
+def test_any_fields_bodies_and_bytes_get_an_answer_or_a_close_and_routes_stay(tmp_path: Path) -> None:
+    async def story() -> None:
+        settings = NameserverSettings(listen_port=0, data_dir=tmp_path)
+        service = NameserverService(settings, SystemClock())
+        await service.start()
+        client = RemotingClient(SystemClock())
+        try:
+            await among_others(service, client)
+            await fields_and_bodies(service, client, random.Random(3))
+            for path in CORPUS:
+                await raw(service, path.read_bytes())
+            await among_others(service, client)
+            assert service.server.hub.memory.assembly_bytes == 0
+        finally:
+            await client.close()
+            await service.stop()
+        again = NameserverService(settings, SystemClock())  # its kv config can still be read
+        await again.start()
+        await again.stop()
+
+    async def within() -> None:
+        await asyncio.wait_for(story(), 60)
+
+    with structlog.testing.capture_logs():
+        uvloop.run(within())
+
+
+def test_connections_over_the_limit_are_turned_away_and_those_inside_are_served() -> None:
+    async def story() -> None:
+        service = NameserverService(NameserverSettings(listen_port=0, max_connections=1), SystemClock())
+        await service.start()
+        client = RemotingClient(SystemClock())
+        try:
+            await among_others(service, client)
+            await raw(service, b"")
+            await among_others(service, client)
+        finally:
+            await client.close()
+            await service.stop()
+
+    with structlog.testing.capture_logs() as logs:
+        uvloop.run(story())
+    assert "over the limit of 1 connections" in [line.get("reason") for line in logs]
