@@ -184,10 +184,15 @@ def encode_consume_stats_list(groups: Mapping[str, Iterable[ConsumeStats]], addr
         {
             "brokerAddr": address,
             "consumeStatsList": [{group: [each.to_json() for each in rows[group]]} for group in rows],
-            "totalDiff": sum(stats.lag for stats in everything),
-            "totalInflightDiff": sum(stats.in_flight for stats in everything),
+            "totalDiff": _as_long(sum(stats.lag for stats in everything)),
+            "totalInflightDiff": _as_long(sum(stats.in_flight for stats in everything)),
         }
     )
+
+
+def _as_long(number: int) -> int:
+    """As Java adds longs up: two groups with the largest offset are more than JSON's writers hold."""
+    return (number + (1 << 63)) % (1 << 64) - (1 << 63)
 
 
 def decode_consume_stats_list(body: Buffer) -> dict[str, list[ConsumeStats]]:

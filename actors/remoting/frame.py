@@ -22,7 +22,7 @@ from actors.remoting.errors import ProtocolError
 SHARED_BUFFER_BYTES: Final = 256 * 1024
 # From here on a frame has memory of its own; below, its rest is copied once.
 OWN_MEMORY_BYTES: Final = 32 * 1024
-FIRST_ALLOCATION_BYTES: Final = 1024 * 1024
+FIRST_ALLOCATION_BYTES: Final = 256 * 1024
 MAX_SPARES: Final = 8
 MAX_SPARE_BYTES: Final = 4 * 1024 * 1024 + 64 * 1024
 MAX_ASSEMBLY_BYTES: Final = 512 * 1024 * 1024

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import structlog
 
+from actors.remoting.admin_bodies import decode_consume_stats_list
 from actors.remoting.codes import RayMQRequestCode, RequestCode, ResponseCode
 from actors.remoting.command import RemotingCommand, encode_command
 from actors.remoting.headers import PullRecordsHeader
@@ -188,6 +189,18 @@ def test_numbers_that_no_table_holds_are_refused_and_the_tables_are_saved_as_bef
         await peer.broker._tables.save_offsets()
         await peer.broker._tables.save_definitions()
         assert (await peer.committed("CG", "T")).ext["offset"] == "1"
+
+    with_broker(story, settings_of(tmp_path))
+
+
+def test_the_largest_offsets_that_can_be_committed_leave_statistics_readable(tmp_path: Path) -> None:
+    async def story(peer: Peer) -> None:
+        await peer.send("T")
+        for queue_id in range(3):
+            assert (await peer.commit("CG", "T", 2**63 - 1, queue_id)).code == ResponseCode.SUCCESS
+        answer = await peer.ask(RequestCode.GET_BROKER_CONSUME_STATS, {"isOrder": "false"})
+        assert answer.code == ResponseCode.SUCCESS, answer.remark
+        assert "CG" in decode_consume_stats_list(answer.body)
 
     with_broker(story, settings_of(tmp_path))
 
