@@ -18,6 +18,7 @@ from actors.remoting.chain import RequestContext
 from actors.remoting.codes import ResponseCode
 from actors.remoting.errors import Refused
 from actors.remoting.table import Cost
+from store.clock import Clock
 from store.message_store import MessageStore
 
 _BUSY = "[OVERLOAD]system busy, start flow control for a while: "
@@ -26,10 +27,14 @@ _BUSY = "[OVERLOAD]system busy, start flow control for a while: "
 class Admission:
     """A step of the chain: lets a request pass, or raises `Refused`."""
 
-    def __init__(self, settings: BrokerSettings, store: MessageStore) -> None:
+    def __init__(self, settings: BrokerSettings, store: MessageStore, clock: Clock) -> None:
         self._settings = settings
         self._positions = store.positions
+        self._clock = clock
         self._hung_ms = 0
+        # Since when the disk has not come to this place: the oldest send has waited so long at least.
+        self._behind_at = 0
+        self._behind_since_ns = 0
         self._waiting = 0  # sends, at the last turn's end: those of one turn wait for nothing but that
         self.refused = 0
 
@@ -42,7 +47,11 @@ class Admission:
     def end_turn(self) -> None:
         """What is read from now on has not waited; call when the turn's answers have been given."""
         self._hung_ms = 0
-        self._waiting = self._positions.waiting
+        positions = self._positions
+        self._waiting = positions.waiting
+        if self._waiting and positions.confirmed >= self._behind_at:
+            self._behind_at = positions.written
+            self._behind_since_ns = self._clock.monotonic_ns()
 
     def __call__(self, context: RequestContext) -> None:
         """Let the request pass or raise `Refused`."""
@@ -73,9 +82,10 @@ class Admission:
         capacity = self._settings.send_queue_capacity
         if self._waiting >= capacity:
             behind_bytes = self._positions.written - self._positions.confirmed
+            waited_ms = (self._clock.monotonic_ns() - self._behind_since_ns) // 1_000_000
             raise self._refusal(
                 f"{self._waiting:,} sends wait for the disk (send_queue_capacity {capacity:,}), "
-                f"which is {behind_bytes:,} bytes behind"
+                f"which is {behind_bytes:,} bytes behind, period in queue: {waited_ms}ms"
             )
 
     def _refusal(self, cause: str) -> Refused:

@@ -319,7 +319,7 @@ class BrokerService:
     def _keep_loop_free(self) -> Reads:
         """What sees to it that nothing holds the loop, and tells when something has."""
         settings, store, clock = self.settings, self._store, self._clock
-        self._admission = Admission(settings, store)
+        self._admission = Admission(settings, store, clock)
         self.lag = LoopLag(clock, self._admission.note_lag)
         self._off_loop = OffLoop(
             clock, settings.cold_read_threads, settings.pull_queue_capacity, settings.wait_in_pull_queue_ms

@@ -15,6 +15,7 @@ from actors.broker.admission import Admission
 from actors.remoting.codes import RequestCode, ResponseCode
 from actors.remoting.errors import Refused
 from actors.remoting.table import Cost
+from store.clock import Clock, SystemClock
 from store.message_store import MessageStore
 from tests.actors.broker.brokers import Peer, settings_of, with_broker
 
@@ -25,10 +26,10 @@ def a_request(cost: Cost, pending: int = 0, unread_bytes: int = 0) -> Any:
     return SimpleNamespace(connection=connection, entry=SimpleNamespace(cost=cost))
 
 
-def an_admission(tmp_path: Path, waiting: int = 0, **settings: Any) -> Admission:
+def an_admission(tmp_path: Path, waiting: int = 0, clock: Clock | None = None, **settings: Any) -> Admission:
     positions = SimpleNamespace(waiting=waiting, written=5_000, confirmed=1_000)
     store = cast("MessageStore", SimpleNamespace(positions=positions))
-    return Admission(settings_of(tmp_path, **settings), store)
+    return Admission(settings_of(tmp_path, **settings), store, clock or SystemClock())
 
 
 def refusal(admission: Admission, request: Any) -> str:
@@ -38,13 +39,16 @@ def refusal(admission: Admission, request: Any) -> str:
     return refused.value.remark
 
 
-def test_sends_are_refused_while_too_many_wait_for_the_disk(tmp_path: Path) -> None:
-    admission = an_admission(tmp_path, waiting=3, send_queue_capacity=3)
+def test_sends_are_refused_while_too_many_wait_for_the_disk(tmp_path: Path, clock) -> None:
+    admission = an_admission(tmp_path, waiting=3, clock=clock, send_queue_capacity=3)
     admission(a_request(Cost.SEND))  # those of the turn itself do not count
     admission.end_turn()
+    clock.advance(250)
+    admission.end_turn()  # the oldest still waits
+    clock.advance(50)
     assert refusal(admission, a_request(Cost.SEND)) == (
         "[OVERLOAD]system busy, start flow control for a while: 3 sends wait for the disk "
-        "(send_queue_capacity 3), which is 4,000 bytes behind"
+        "(send_queue_capacity 3), which is 4,000 bytes behind, period in queue: 300ms"
     )
     admission(a_request(Cost.PULL))
     assert admission.refused == 1

@@ -157,6 +157,21 @@ def test_bytes_of_other_protocols_close_the_connection_with_one_log_line(
     assert looks_like in line["looks_like"]
 
 
+def test_answers_that_nobody_waits_for_and_opaques_used_twice_disturb_nothing() -> None:
+    async def story() -> list[int]:
+        async with serving() as server, raw_peer(server) as peer:
+            stray = RemotingCommand.response(0, "to nobody")
+            stray.opaque = 2**31 - 1
+            nonsense = request(ECHO, 5)
+            nonsense.flag = 0x7FFF_FFF0  # bits that mean nothing
+            peer.send(stray, request(ECHO, 7), request(ECHO, 7), stray, nonsense)
+            answers = [await peer.read() for _ in range(3)]
+            assert all(answer.is_response for answer in answers)
+            return [answer.opaque for answer in answers]
+
+    assert run(story()) == [7, 7, 5]
+
+
 def test_random_bytes_never_end_the_server() -> None:
     async def story() -> None:
         async with serving() as server:
