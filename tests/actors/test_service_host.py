@@ -11,8 +11,6 @@ import pytest
 from actors.service_host import EXIT_START_FAILED, NotServing, ServiceHost, State
 from store.errors import StoreError
 
-WAITS = {"retry_s": 0.001, "full_disk_retry_s": 0.001}
-
 
 class FakeService:
     """Raises what it is told at its first starts, then serves."""
@@ -109,7 +107,17 @@ def test_a_disk_without_space_is_told_and_waited_for() -> None:
     another = StoreError("is locked by another process, PID 1", "/s")
     service = FakeService([full, full, another])
     told: list[str] = []
-    host = ServiceHost(lambda: told.append(f"{host.state}: {host.reason}") or service, **WAITS)
+    hosts: list[ServiceHost] = []
+    has_host = threading.Event()
+
+    def make() -> FakeService:
+        has_host.wait(5)
+        told.append(f"{hosts[0].state}: {hosts[0].reason}")
+        return service
+
+    hosts.append(ServiceHost(make, retry_s=0.001, full_disk_retry_s=0.001))
+    has_host.set()
+    (host,) = hosts
     wait_until(lambda: host.is_serving)
     cause = "not serving: /s: cannot be made: No space left on device (make room on its disk)"
     assert told[1:3] == [cause, cause]
