@@ -70,15 +70,18 @@ class ConsumeQueueTable:
         queue = self._queues[topic, queue_id] = self._make_queue(topic, queue_id, directory, self.files)
         return queue
 
-    def remove_topic(self, topic: str) -> int:
-        """Remove all queues of a topic with their files; returns how many there were."""
+    def take_out_topic(self, topic: str, target: Path) -> int:
+        """Forget all queues of a topic; returns how many there were.
+
+        Their files go to `target` in one step, for somebody to remove. Raises OSError; then nothing is
+        changed.
+        """
         queues = [queue for queue in self if queue.topic == topic]
-        for queue in queues:
-            queue.remove()
-        self._forget(queues)
         directory = self.root / topic
-        if queues and directory.is_dir() and not any(directory.iterdir()):
-            directory.rmdir()
+        if queues and directory.is_dir():
+            directory.rename(target)
+        self.files.descriptors.drop_below(str(directory))
+        self._forget(queues)
         return len(queues)
 
     def reset(self, *queues: ConsumeQueue) -> None:

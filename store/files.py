@@ -215,6 +215,11 @@ class Descriptors:
         if descriptor is not None:
             os.close(descriptor)
 
+    def drop_below(self, directory: str) -> None:
+        """Close all files that are somewhere in this directory."""
+        for path in [path for path in self._open if path.startswith(f"{directory}/")]:
+            self.drop(path)
+
     def close(self) -> None:
         """Close all."""
         while self._open:

@@ -1,4 +1,4 @@
-"""What a store does beside appending and reading: files ahead of need, and checkpoints.
+"""What a store does beside appending and reading: files ahead of need, topics that go, and checkpoints.
 
 Disk waits run in the background.
 """
@@ -7,22 +7,27 @@ import errno
 import sys
 from dataclasses import replace
 from functools import partial
+from itertools import count
 from pathlib import Path
 
 from store.allocate import AllocateMappedFileService
 from store.background import Background, CheckpointJob
 from store.clock import Clock
 from store.dispatch import Step
-from store.files import sync_directory
+from store.errors import StoreError
+from store.files import explain, sync_directory
 from store.index_ahead import IndexFileAhead, IndexFileJob
 from store.logs import get_logger
 from store.opening import CHECKPOINT, StoreParts
+from store.positions import Callback
+from store.retired import RemoveTreeJob
 from store.settings import StoreSettings
 from store.summary import DerivedSummary, QueueNotes, summary_path
 
 _log = get_logger(__name__)
 
 _QUEUES_A_TURN = 100  # about a millisecond
+_REMOVED = "removed-"
 
 
 class Maintenance:
@@ -48,7 +53,11 @@ class Maintenance:
         self._noting: DerivedSummary | None = None  # what a checkpoint says, while queues are being noted
         self._is_checkpointing = False
         self._has_lost = False  # derived files could not be made durable
+        self._wanting: list[Callback] = []  # to be told of the next checkpoint that is begun …
+        self._serving: list[Callback] = []  # … and of the one under way
         self._checkpoint_due_ns = clock.monotonic_ns() + settings.checkpoint_interval_ms * 1_000_000
+        for left in root.glob(f"{_REMOVED}*"):
+            self._background.submit(RemoveTreeJob(left))
 
     def checkpoint_soon(self) -> None:
         """Something derived has changed beside dispatch: the next checkpoint is not left out."""
@@ -70,13 +79,36 @@ class Maintenance:
             self._go_on_noting(_QUEUES_A_TURN)
             return
         now_ns = self._clock.monotonic_ns()
-        if now_ns >= self._checkpoint_due_ns:
+        if now_ns >= self._checkpoint_due_ns or self._wanting:
             self._checkpoint_due_ns = now_ns + self._settings.checkpoint_interval_ms * 1_000_000
-            is_due = self._positions.dispatched != self._noted_position
+            is_due = self._positions.dispatched != self._noted_position or self._wanting
             if is_due and not self._is_checkpointing and not self._has_lost:
                 self._is_checkpointing = True
                 self._begin_noting()
                 self._go_on_noting(_QUEUES_A_TURN)
+
+    def take_out_topic(self, topic: str) -> tuple[int, RemoveTreeJob]:
+        """Forget the queues of a topic, in one step: how many, and the job that removes their files.
+
+        Raises OSError.
+        """
+        paths = (self._root / f"{_REMOVED}{number}" for number in count())
+        target = next(path for path in paths if not path.exists())
+        return self._parts.queues.take_out_topic(topic, target), RemoveTreeJob(target)
+
+    def remove_soon(self, removal: RemoveTreeJob, callback: Callback) -> None:
+        """Do it in the background, note in a checkpoint that it is gone, and call back in a turn."""
+        if self._has_lost:
+            callback(self._cannot_note(self._lost()))
+            return
+        self._background.submit(removal)
+        self._wanting.append(callback)
+
+    def fail(self, error: StoreError) -> None:
+        """Tell those who wait for a checkpoint that none will come."""
+        waiting, self._serving, self._wanting = self._serving + self._wanting, [], []
+        for callback in waiting:
+            callback(error)
 
     def finish(self) -> None:
         """Wait for what is under way in the background."""
@@ -94,21 +126,39 @@ class Maintenance:
         for job, error in self._background.collect():
             if isinstance(job, IndexFileJob):
                 self._index_ahead.take(job, error)
-                continue
-            if not isinstance(job, CheckpointJob):
-                continue
-            self._is_checkpointing = False
-            if error is None:
-                self._noted_position = job.position
-            else:
-                # After a failed sync pages may be lost that look clean: the last good note stays (law 7).
-                self._has_lost = not job.is_synced
-                _log.warning("checkpoint_failed", error=str(error), is_final=self._has_lost)
+            elif isinstance(job, CheckpointJob):
+                self._take_checkpoint(job, error)
+            elif isinstance(job, RemoveTreeJob) and error is not None:
+                _log.warning("removed_queues_left", path=str(job.path), error=str(error))
+
+    def _take_checkpoint(self, job: CheckpointJob, error: OSError | None) -> None:
+        self._is_checkpointing = False
+        if error is None:
+            self._noted_position = job.position
+        else:
+            # After a failed sync pages may be lost that look clean: the last good note stays (law 7).
+            self._has_lost = not job.is_synced
+            _log.warning("checkpoint_failed", error=str(error), is_final=self._has_lost)
+        self._tell(error)
+        if self._has_lost:
+            self.fail(self._cannot_note(self._lost()))
+
+    def _tell(self, error: OSError | None) -> None:
+        serving, self._serving = self._serving, []
+        for callback in serving:
+            callback(None if error is None else self._cannot_note(error))
+
+    def _cannot_note(self, error: OSError) -> StoreError:
+        return StoreError(f"what has gone cannot be noted: {explain(error)}", self._root)
+
+    def _lost(self) -> OSError:
+        return OSError(errno.EIO, "derived files could not be made durable: restart", str(self._root))
 
     # ---- checkpoints ---------------------------------------------------------------------------------------
 
     def _begin_noting(self) -> None:
         """The position first: what is noted of the queues after that is more than it says, never less."""
+        self._serving, self._wanting = self._serving + self._wanting, []
         self._notes.begin()
         self._noting = DerivedSummary(
             self._store_id, self._positions.dispatched, self._last_record, self._positions.min, {}, None
@@ -147,7 +197,7 @@ class Maintenance:
         """Make everything derived durable and note it, on this thread. Raises OSError."""
         self.finish()
         if self._has_lost:
-            raise OSError(errno.EIO, "derived files could not be made durable: restart", str(self._root))
+            raise self._lost()
         if self._last_record >= self._positions.dispatched:
             self._last_record = -1
         self._begin_noting()
@@ -156,6 +206,7 @@ class Maintenance:
         self._is_checkpointing = False
         job.run()
         self._noted_position = job.position
+        self._tell(None)
 
     def end_in_order(self) -> None:
         """The last notes of a store whose log is flushed and dispatched. Raises OSError."""

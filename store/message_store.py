@@ -310,6 +310,7 @@ class MessageStore(ReadableStore):
             _log.error("store_failed", root=str(self.root), error=str(error))
             self._failure = error
         self.positions.fail(error)
+        self._maintenance.fail(error)
 
     # ---- flush ---------------------------------------------------------------------------------------------
 
@@ -358,8 +359,22 @@ class MessageStore(ReadableStore):
         self.flush_now()
         while self.has_more_to_dispatch:  # or what is on its way would make the queues anew
             self._dispatch(self.positions.confirmed, [])
-        removed = self._queues.remove_topic(topic)
+        removed, removal = self._maintenance.take_out_topic(topic)
+        removal.run()
         self._maintenance.checkpoint_now()
+        return removed
+
+    def forget_topic(self, topic: str, callback: Callback) -> int:
+        """Remove the queues of a topic without waiting for the disk; `callback` comes when that is durable.
+
+        What has been appended to them should have been dispatched, or it makes them anew. Returns their
+        count. Raises OSError.
+        """
+        if self._failure is not None:
+            callback(self._refusal())
+            return 0
+        removed, removal = self._maintenance.take_out_topic(topic)
+        self._maintenance.remove_soon(removal, callback)
         return removed
 
     # ---- close ---------------------------------------------------------------------------------------------
@@ -373,7 +388,9 @@ class MessageStore(ReadableStore):
             with explained("did not end in order", self.root):
                 self._end_in_order()
         finally:
-            self.positions.fail(StoreError("the store has been closed", self.root))
+            closed = StoreError("the store has been closed", self.root)
+            self.positions.fail(closed)
+            self._maintenance.fail(closed)
             self._maintenance.close()
             self.retention.finish()
             self._parts.close()

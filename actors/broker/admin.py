@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 import orjson
@@ -19,7 +19,6 @@ from actors.remoting.errors import Refused
 from actors.remoting.headers import CreateTopicHeader, DeleteTopicHeader, TopicHeader
 from actors.remoting.json_fields import get_objects, load_kept_object
 from actors.remoting.routes import encode_topic_list
-from store.message_store import MessageStore
 from store.metadata import SubscriptionGroupConfig, TopicConfig
 
 
@@ -28,14 +27,14 @@ class AdminRequests:
 
     def __init__(
         self,
-        store: MessageStore,
         topics: Topics,
         groups: Groups,
         offsets: ConsumerOffsets,
         stats: BrokerStats,
+        remove_queues: Callable[[str], Awaitable[None]],
         on_topic_deleted: Callable[[str], None],
     ) -> None:
-        self._store = store
+        self._remove_queues = remove_queues
         self._topics = topics
         self._groups = groups
         self._offsets = offsets
@@ -65,14 +64,17 @@ class AdminRequests:
             self._topics.update(topic)
         return RemotingCommand.response()
 
-    def delete_topic(self, context: RequestContext) -> RemotingCommand:
+    def delete_topic(self, context: RequestContext) -> None:
         """DELETE_TOPIC_IN_BROKER: the topic, its queues and what groups have consumed of it."""
         header: DeleteTopicHeader = context.header
         self._topics.delete(header.topic)
         self._offsets.remove_topic(header.topic)
         self._stats.forget_topic(header.topic)
-        self._store.delete_topic(header.topic)
-        self._on_topic_deleted(header.topic)
+        context.spawn(self._delete_queues(header.topic))
+
+    async def _delete_queues(self, topic: str) -> RemotingCommand:
+        await self._remove_queues(topic)
+        self._on_topic_deleted(topic)
         return RemotingCommand.response()
 
     def topic_config(self, context: RequestContext) -> RemotingCommand:

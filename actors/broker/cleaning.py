@@ -1,9 +1,11 @@
-"""Cleaning by hand: what RocketMQ's cleanExpiredCQ, deleteExpiredCommitLog and cleanUnusedTopic ask for."""
+"""Cleaning by hand: what RocketMQ's cleanExpiredCQ, deleteExpiredCommitLog, cleanUnusedTopic and deleteTopic
+ask for.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 from actors.broker.tables import BrokerTables
@@ -11,20 +13,36 @@ from actors.remoting.chain import RequestContext
 from actors.remoting.codes import ResponseCode
 from actors.remoting.command import RemotingCommand
 from actors.remoting.errors import Refused
+from store.clock import Clock
+from store.errors import StoreError
+from store.files import explain
 from store.logs import get_logger
 from store.message_store import MessageStore
 
 _log = get_logger(__name__)
 
 QUEUES_A_TURN = 32
+REMOVE_TIMEOUT_MS = 60_000
+PAUSE_S = 0.002
 
 
 class Cleaning:
     """Cleans one broker's store."""
 
-    def __init__(self, store: MessageStore, tables: BrokerTables) -> None:
+    def __init__(
+        self,
+        store: MessageStore,
+        tables: BrokerTables,
+        clock: Clock,
+        catch_up: Callable[[], None],
+        request_tick: Callable[[], None],
+    ) -> None:
+        """`catch_up` dispatches some of what is confirmed; `request_tick` asks for another turn's end."""
         self._store = store
         self._tables = tables
+        self._clock = clock
+        self._catch_up = catch_up
+        self._request_tick = request_tick
 
     def delete_expired_commit_log(self) -> None:
         """Delete the log files whose time is over, from now on and whatever the hour; in the background."""
@@ -48,7 +66,10 @@ class Cleaning:
             await asyncio.sleep(0)  # others have their turn
 
     async def clean_unused_topics(self) -> list[str]:
-        """Remove the queues of topics that do not exist, but never a system topic's. Raises OSError."""
+        """Remove the queues of topics that do not exist, but never a system topic's.
+
+        Raises as `remove_queues`.
+        """
         topics = self._tables.topics
         unused = {
             topic
@@ -56,10 +77,40 @@ class Cleaning:
             if topics.find(topic) is None and not topics.is_system(topic)
         }
         for topic in unused:
-            await asyncio.sleep(0)
-            self._store.delete_topic(topic)
+            if topics.find(topic) is not None:
+                continue  # it has been made while the others went
+            await self.remove_queues(topic)
             _log.info("unused_topic_cleaned", topic=topic)
         return sorted(unused)
+
+    async def remove_queues(self, topic: str) -> None:
+        """Remove the queues of a topic; returns when that is durable, and never holds the loop for the disk.
+
+        What is on its way to them is let in first: it would make them anew. Raises Refused.
+        """
+        store = self._store
+        confirmed: list[StoreError | None] = []
+        store.on_confirmed(store.positions.written, confirmed.append)
+        await self._told(confirmed, topic)
+        while store.has_more_to_dispatch:
+            self._catch_up()
+            await asyncio.sleep(0)
+        durable: list[StoreError | None] = []
+        try:
+            store.forget_topic(topic, durable.append)
+        except OSError as error:
+            raise _not_removed(topic, explain(error)) from error
+        await self._told(durable, topic)
+
+    async def _told(self, answer: list[StoreError | None], topic: str) -> None:
+        """Wait for the store's answer. Raises Refused when it is an error, or does not come."""
+        deadline_ns = self._clock.monotonic_ns() + REMOVE_TIMEOUT_MS * 1_000_000
+        while not answer and self._clock.monotonic_ns() < deadline_ns:
+            self._request_tick()
+            await asyncio.sleep(PAUSE_S)
+        error = answer[0] if answer else f"the disk has not done it within {REMOVE_TIMEOUT_MS} ms"
+        if error is not None:
+            raise _not_removed(topic, error)
 
     # ---- requests ------------------------------------------------------------------------------------------
 
@@ -75,6 +126,10 @@ class Cleaning:
     def clean_unused(self, context: RequestContext) -> None:
         """CLEAN_UNUSED_TOPIC."""
         context.spawn(_answered(self.clean_unused_topics()))
+
+
+def _not_removed(topic: str, reason: object) -> Refused:
+    return Refused(ResponseCode.SYSTEM_ERROR, f"the queues of {topic} could not be removed: {reason}")
 
 
 async def _answered(work: Coroutine[Any, Any, object]) -> RemotingCommand:

@@ -285,7 +285,7 @@ class BrokerService:
         self._puller = Puller(
             settings, store, reads, topics, groups, offsets, self._clients, self._held, clock, catch_up, stats
         )
-        self.cleaning = Cleaning(store, tables)
+        self.cleaning = Cleaning(store, tables, clock, self._turns.catch_up, self._request_tick)
         self.departure = Departure(store, topics, offsets, self._clients, stats, clock)
         queues = QueueQueries(settings, store, reads, topics, self.address, catch_up)
         self._connect(tables)
@@ -344,7 +344,7 @@ class BrokerService:
                 OffsetRequests(settings, store, topics, groups, offsets, catch_up),
                 self._client_requests,
                 self._locks,
-                AdminRequests(store, topics, groups, offsets, stats, self._turns.wake),
+                AdminRequests(topics, groups, offsets, stats, self.cleaning.remove_queues, self._turns.wake),
                 self.cleaning,
                 *self._tool_requests(catch_up),
                 tables.request_modes,

@@ -11,6 +11,7 @@ from store.message.record import RecordDraft, decode_record, encode_record
 from store.message.sys_flag import TRANSACTION_COMMIT, TRANSACTION_PREPARED, TRANSACTION_ROLLBACK
 from store.message.tags import tags_code
 from store.message_store import AppendResult, GetMessageStatus
+from store.retired import RemoveTreeJob
 
 HOST = b"\x7f\x00\x00\x01\x00\x00\x1f\x90"
 
@@ -367,6 +368,42 @@ def test_a_deleted_topic_starts_anew(stores, draft, read_all, drain):
         again = stores.open()
         assert [message.body for message in read_all(again)] == [b"new"]
         again.close()
+
+
+def test_a_topic_that_goes_in_the_background_is_gone_for_good_when_that_is_told(
+    stores, draft, drain, monkeypatch
+):
+    monkeypatch.setattr(RemoveTreeJob, "run", lambda _: None)  # a kill comes before it
+    store = stores.open()
+    for topic in ("Topic", "Other"):
+        store.append(draft(topic=topic))
+    drain(store)
+    told = []
+    assert store.forget_topic("Topic", told.append) == 1
+    assert [topic for topic, _ in store.queues()] == ["Other"]
+    before = stores.kill(store, "before").name
+    store.tick()
+    store._maintenance.finish()
+    assert told == [None]
+    after = stores.kill(store, "after").name
+    assert [topic for topic, _ in stores.open(after).queues()] == ["Other"]
+    # A kill before that may bring it back from the log, but no other one is hurt, and nothing is left over.
+    monkeypatch.undo()
+    again = stores.open(before)
+    assert ("Other", 0) in list(again.queues())
+    again._maintenance.finish()
+    assert not list(again.root.glob("removed-*"))
+
+
+def test_who_waits_for_a_topic_to_go_is_told_when_the_store_ends_first(stores, draft, drain):
+    store = stores.open()
+    store.append(draft())
+    drain(store)
+    told = []
+    store.forget_topic("Topic", told.append)
+    store._fail(StoreError("the disk has gone"))
+    store.forget_topic("Topic", told.append)
+    assert [str(error) for error in told] == ["the disk has gone"] * 2
 
 
 def test_what_is_appended_to_an_awaited_queue_is_noted(stores, draft):

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import os
+import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from actors.remoting.codes import RequestCode, ResponseCode
+from actors.remoting.headers import DeleteTopicHeader
 from store.disk_use import DiskUse
 from store.message.record import decode_records
 from tests.actors.broker.brokers import Peer, settings_of, with_broker
@@ -92,5 +97,64 @@ def test_queues_of_topics_that_do_not_exist_go_by_hand(tmp_path: Path) -> None:
         queues = settings_of(tmp_path).store_root / "consumequeue"
         assert not (queues / "Unknown").exists()
         assert (queues / "T").exists()
+
+    with_broker(story, settings_of(tmp_path))
+
+
+@pytest.mark.parametrize("flush", ["async", "sync"])
+def test_a_topic_goes_without_the_loop_waiting_for_the_disk(
+    flush: str, tmp_path: Path, clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loop_thread = threading.get_ident()
+    goes_on, on_loop = threading.Event(), list[str]()
+
+    def hangs(name: str) -> Callable[..., Any]:
+        call = getattr(os, name)
+
+        def hanging(*arguments: Any, **named: Any) -> Any:
+            if threading.get_ident() == loop_thread:
+                on_loop.append(name)
+            else:
+                goes_on.wait(10)
+            return call(*arguments, **named)
+
+        return hanging
+
+    async def story(peer: Peer) -> None:
+        await peer.send("Doomed", b"1")
+        assert await peer.offset(RequestCode.GET_MAX_OFFSET, "Doomed") == 1
+        with monkeypatch.context() as patched:
+            for name in ("fsync", "fdatasync", "unlink", "rmdir"):
+                patched.setattr(os, name, hangs(name))
+            header = DeleteTopicHeader("Doomed").to_ext()
+            deletion = asyncio.create_task(peer.ask(RequestCode.DELETE_TOPIC_IN_BROKER, header))
+            queues = settings_of(tmp_path).store_root / "consumequeue"
+            await until(lambda: not (queues / "Doomed").exists(), clock)
+            assert await peer.offset(RequestCode.GET_MAX_OFFSET, "Doomed") == 0
+            assert not deletion.done()  # it is not durable yet
+            goes_on.set()
+            assert (await deletion).code == 0
+        assert on_loop == []
+        assert not list(queues.parent.glob("removed-*"))
+
+    with_broker(story, settings_of(tmp_path, {"flush": flush}), clock)
+
+
+def test_a_topic_whose_queues_cannot_be_removed_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuses(*_: Any) -> None:
+        raise OSError(30, "Read-only file system")
+
+    async def story(peer: Peer) -> None:
+        await peer.send("Doomed", b"1")
+        assert await peer.offset(RequestCode.GET_MAX_OFFSET, "Doomed") == 1
+        with monkeypatch.context() as patched:
+            patched.setattr(Path, "rename", refuses)
+            header = DeleteTopicHeader("Doomed").to_ext()
+            told = await peer.ask(RequestCode.DELETE_TOPIC_IN_BROKER, header)
+        assert told.code == ResponseCode.SYSTEM_ERROR
+        assert "the queues of Doomed could not be removed: Read-only file system" in told.remark
+        assert await peer.offset(RequestCode.GET_MAX_OFFSET, "Doomed") == 1
 
     with_broker(story, settings_of(tmp_path))
