@@ -44,6 +44,8 @@ class Maintenance:
         self._log = parts.log
         self._positions = parts.positions
         self._background = Background()
+        self._removals = Background()  # 20,000 queues may take the disk a minute: checkpoints go on meanwhile
+        self._is_closing = False
         self.allocator = AllocateMappedFileService(parts.log, clock, settings)
         self._index_ahead = IndexFileAhead(root, parts.index, self._background.submit, clock, settings)
         self._last_record = parts.tail.last_record
@@ -57,7 +59,7 @@ class Maintenance:
         self._serving: list[Callback] = []  # … and of the one under way
         self._checkpoint_due_ns = clock.monotonic_ns() + settings.checkpoint_interval_ms * 1_000_000
         for left in root.glob(f"{_REMOVED}*"):
-            self._background.submit(RemoveTreeJob(left))
+            self._removals.submit(self._removal(left))
 
     def checkpoint_soon(self) -> None:
         """Something derived has changed beside dispatch: the next checkpoint is not left out."""
@@ -72,7 +74,7 @@ class Maintenance:
 
     def turn(self) -> None:
         """Once per tick: take what has ended, start what is due."""
-        if self._background.has_ended_jobs:
+        if self._background.has_ended_jobs or self._removals.has_ended_jobs:
             self._collect()
         self.allocator.turn()
         if self._noting is not None:
@@ -94,14 +96,17 @@ class Maintenance:
         """
         paths = (self._root / f"{_REMOVED}{number}" for number in count())
         target = next(path for path in paths if not path.exists())
-        return self._parts.queues.take_out_topic(topic, target), RemoveTreeJob(target)
+        return self._parts.queues.take_out_topic(topic, target), self._removal(target)
+
+    def _removal(self, path: Path) -> RemoveTreeJob:
+        return RemoveTreeJob(path, lambda: self._is_closing)
 
     def remove_soon(self, removal: RemoveTreeJob, callback: Callback) -> None:
         """Do it in the background, note in a checkpoint that it is gone, and call back in a turn."""
         if self._has_lost:
             callback(self._cannot_note(self._lost()))
             return
-        self._background.submit(removal)
+        self._removals.submit(removal)
         self._wanting.append(callback)
 
     def fail(self, error: StoreError) -> None:
@@ -117,9 +122,11 @@ class Maintenance:
         self._collect()
 
     def close(self) -> None:
-        """End all threads."""
+        """End all threads. What has not been removed yet the next start removes."""
+        self._is_closing = True
         self.allocator.close()
         self.finish()
+        self._removals.finish()
         self._index_ahead.discard()
 
     def _collect(self) -> None:
@@ -128,7 +135,8 @@ class Maintenance:
                 self._index_ahead.take(job, error)
             elif isinstance(job, CheckpointJob):
                 self._take_checkpoint(job, error)
-            elif isinstance(job, RemoveTreeJob) and error is not None:
+        for job, error in self._removals.collect():
+            if isinstance(job, RemoveTreeJob) and error is not None:
                 _log.warning("removed_queues_left", path=str(job.path), error=str(error))
 
     def _take_checkpoint(self, job: CheckpointJob, error: OSError | None) -> None:

@@ -53,13 +53,16 @@ class RemoveJob:
 class RemoveTreeJob:
     """Removes a directory that nothing in the store leads to any more, with all that is in it."""
 
-    def __init__(self, path: Path) -> None:
-        """It may be gone already."""
+    def __init__(self, path: Path, is_given_up: Callable[[], bool] = lambda: False) -> None:
+        """It may be gone already. `is_given_up` is asked again and again: the rest may stay."""
         self.path = path
+        self._is_given_up = is_given_up
 
     def run(self) -> None:
         """Do it. Raises OSError."""
         for directory, _, names in os.walk(self.path, topdown=False):
+            if self._is_given_up():
+                return
             for name in names:
                 os.unlink(f"{directory}/{name}")  # noqa: PTH108 - of 20,000 files
             os.rmdir(directory)  # noqa: PTH106

@@ -391,7 +391,7 @@ def test_a_topic_that_goes_in_the_background_is_gone_for_good_when_that_is_told(
     monkeypatch.undo()
     again = stores.open(before)
     assert ("Other", 0) in list(again.queues())
-    again._maintenance.finish()
+    again._maintenance._removals.finish()
     assert not list(again.root.glob("removed-*"))
 
 
