@@ -57,10 +57,13 @@ class Cost:
 
 @dataclass
 class Restarts:
-    """How long it took from the end of a broker to the next one's READY, and of that to its end."""
+    """How long it took from the end of a broker to the next one's READY; of that to its end; and the CPU time
+    of the start.
+    """
 
     runs: list[Run] = field(default_factory=list)
     ends_s: list[float] = field(default_factory=list)
+    cpu_s: list[float] = field(default_factory=list)
 
 
 def run(options: BenchOptions) -> list[BenchResult]:
@@ -90,7 +93,10 @@ def run(options: BenchOptions) -> list[BenchResult]:
         runs = [cost.run for cost in costs[call, "full"]]
         results.append(BenchResult(f"backlog-{call}", runs, parameters | shown))
     for end, measured in restarts.items():
-        shown = {"of_that_to_its_end_s": round(statistics.median(measured.ends_s), 2)}
+        shown = {
+            "of_that_to_its_end_s": round(statistics.median(measured.ends_s), 2),
+            "start_cpu_s": round(statistics.median(measured.cpu_s), 2),
+        }
         results.append(BenchResult(f"backlog-restart-{end}", measured.runs, parameters | shown))
     return results
 
@@ -164,6 +170,7 @@ def _restart(options: BenchOptions, root: Path, work: _Work) -> dict[str, Restar
                     cluster.stop()
                 end_s = time.perf_counter() - ending
             with running(root, options.flush) as cluster:
+                measured.cpu_s.append(cluster.cpu_s())
                 work.cluster = cluster
                 messages = work.verified()
                 seconds = end_s + cluster.start_s
