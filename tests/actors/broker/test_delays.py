@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from actors.broker.delays import Waiting
 from store.message.record import decode_record
 from tests.actors.broker.brokers import Peer, settings_of, with_broker
 
 LEVEL_2_MS = 5_000
+MS = 1_000_000
 
 
 def test_a_delayed_message_comes_when_its_level_says(tmp_path: Path, clock) -> None:
@@ -67,3 +69,13 @@ def test_a_clock_set_back_keeps_no_message_for_longer_than_its_delay(tmp_path: P
         assert decode_record((await peer.pull("T", wait_ms=10_000)).body).body == b"late"
 
     with_broker(story, settings_of(tmp_path), clock)
+
+
+def test_a_level_has_waited_only_since_the_last_look_that_saw_it_grow() -> None:
+    """Looks shortly after one another are one note: the earlier may have seen fewer messages."""
+    waiting = Waiting(1_000)
+    waiting.note(1, 0)
+    waiting.note(2, 40 * MS)
+    assert not waiting.is_over(1, 1_000 * MS)
+    assert waiting.is_over(1, 1_040 * MS)
+    assert not waiting.is_over(2, 1_040 * MS), "nobody has seen that one yet"

@@ -109,12 +109,23 @@ def test_a_replica_that_becomes_master_stands_under_one_id(brokers: Brokers) -> 
     assert brokers.table.cluster_info().brokers["a"].broker_addrs == {0: "a:1"}
 
 
+def test_the_topics_of_a_slave_that_becomes_master_count_from_then_on(brokers: Brokers) -> None:
+    brokers.register("a")
+    brokers.register("a", "T", broker_id=1)
+    brokers.table.unregister("a", 0, "a:0")
+    assert brokers.route("T") is None
+    brokers.register("a", "T", broker_id=0, address="a:1")  # with the very topics that it had as a slave
+    assert brokers.route("T") == {"a": (4, 6)}
+
+
 def test_an_older_process_under_the_same_id_is_refused_by_name(brokers: Brokers) -> None:
     brokers.register("a", "T", state_version=5)
     with pytest.raises(Refused, match="a former master that still runs"):
         brokers.register("a", "T", address="elsewhere:0", state_version=4)
     brokers.register("a", "T", address="elsewhere:0", state_version=6)
     assert brokers.table.cluster_info().brokers["a"].broker_addrs == {0: "elsewhere:0"}
+    brokers.register("a", "T", address="third:0", state_version=6)  # no older than who is there
+    assert brokers.table.cluster_info().brokers["a"].broker_addrs == {0: "third:0"}
     brokers.table.unregister("a", 0, "a:0")
     assert brokers.route("T") is not None, "the former holder's farewell is not the new one's"
 
@@ -167,5 +178,12 @@ def test_an_encoded_route_is_never_out_of_date(brokers: Brokers) -> None:
     with_order = brokers.table.encoded_route("T", "a:4")
     assert with_order is not None
     assert b'"orderTopicConf":"a:4"' in with_order
-    brokers.table.delete_topic("T")
+    for change in (
+        lambda: brokers.table.change_write_permission("a", is_writable=False),
+        lambda: brokers.table.unregister("b", 0, "b:0"),
+        lambda: brokers.table.delete_topic("T"),
+    ):
+        before = brokers.table.encoded_route("T", None)
+        change()
+        assert brokers.table.encoded_route("T", None) != before
     assert brokers.table.encoded_route("T", None) is None

@@ -145,6 +145,70 @@ def test_an_old_request_that_comes_late_releases_nothing() -> None:
     assert len(story.group.owners()) == 4
 
 
+def test_a_request_that_a_later_one_has_overtaken_takes_nothing_up_again() -> None:
+    story = Story()
+    story.sync("a")
+    late = SyncGroupRequest("g", "a", story.seen["a"], {"T": "*"}, list(story.owned["a"]))
+    story.sync("b")
+    for _ in range(2):
+        story.sync("a")  # sees that it is to let go of two, and does
+    owners = story.group.owners()
+    assert len(owners) == 2
+    assert story.group.sync(late, LEASE_MS, 0).revoke == []
+    assert story.group.owners() == owners, "what the older request still names is not taken up"
+
+
+def test_each_request_makes_the_lease_longer_and_none_makes_it_shorter() -> None:
+    story = Story()
+    story.sync("a")
+    story.now_ms = 5_000
+    story.sync("a")
+    held = SyncGroupRequest("g", "a", story.seen["a"], {"T": "*"}, list(story.owned["a"]))
+    story.group.sync(held, 1_000, story.now_ms * NS_PER_MS)
+    story.now_ms = 5_000 + LEASE_MS - 1
+    story.sync("b")
+    assert (story.ids("b"), story.group.members().members) == ([], ("a", "b"))
+    story.now_ms += 1
+    story.sync("b")
+    assert story.ids("b") == [0, 1, 2, 3]
+
+
+def test_who_comes_back_with_what_another_has_had_since_is_to_let_go_of_it() -> None:
+    story = Story(1)
+    story.sync("a")
+    before = story.owned["a"]
+    story.now_ms = LEASE_MS
+    story.sync("b")
+    story.sync("b", is_leaving=True, owned=[])
+    reply = story.sync("a", owned=before)
+    assert (reply.granted, reply.revoke) == ([], before)
+    story.sync("a", owned=[])
+    assert story.ids("a") == [0], "under a generation of its own"
+    assert story.owned["a"][0].generation > before[0].generation
+
+
+def test_a_member_that_leaves_is_one_until_it_has_let_go_but_is_given_nothing_more() -> None:
+    story = Story()
+    for who in ("a", "b", "a", "a", "b"):
+        story.sync(who)
+    held = list(story.owned["b"])
+    story.sync("b", is_leaving=True, owned=held)
+    assert story.group.members().members == ("a", "b")
+    story.group.set_queues("T", queues(6))
+    story.sync("a")
+    assert story.ids("a") == [0, 1, 4, 5]
+
+
+def test_who_leaves_does_not_say_what_the_others_subscribe_to_nor_does_a_retry_topic() -> None:
+    story = Story()
+    story.sync("a")
+    story.sync("a", {"T": "*", "%RETRY%g": "*"})
+    story.sync("b")  # only pulls: it has no use for retries
+    story.sync("a", is_leaving=True)
+    story.sync("b", is_leaving=True)
+    story.sync("c", {"U": "*"})
+
+
 def test_a_member_whose_lease_ran_out_goes_on_if_nobody_else_had_its_queues() -> None:
     story = Story()
     story.sync("a")
@@ -221,6 +285,44 @@ def test_after_a_restart_a_report_under_a_lease_that_is_over_counts_for_nothing(
     assert len(story.sync("b", lease_left_ms=5).granted) == 4
 
 
+def test_after_a_restart_who_says_that_its_lease_is_over_has_let_go_of_what_it_reported() -> None:
+    """The first report was under way since before that."""
+    story = Story(generation=200, recovering_ms=LEASE_MS)
+    story.owned["stale"] = [GrantedQueue(queue, 150) for queue in queues(4)]
+    assert len(story.sync("stale", lease_left_ms=5).granted) == 4
+    assert story.sync("stale", lease_left_ms=0).granted == []
+    assert not story.group.owners()
+
+
+def test_after_a_restart_no_lease_gets_longer_by_the_first_answer() -> None:
+    story = Story(generation=200, recovering_ms=LEASE_MS)
+    story.owned["a"] = [GrantedQueue(queue, 150) for queue in queues(4)]
+    assert story.sync("a", lease_left_ms=3_000, generation=150).lease_ms == 3_000
+    assert story.sync("a", lease_left_ms=2 * LEASE_MS, generation=150).lease_ms == LEASE_MS
+    assert story.sync("a", lease_left_ms=-1, generation=150).lease_ms == 1
+    story.now_ms = LEASE_MS
+    assert story.sync("a", lease_left_ms=3_000, generation=150).lease_ms == LEASE_MS
+
+
+def test_after_a_restart_the_later_grant_of_a_queue_counts_whoever_reports_first() -> None:
+    story = Story(generation=200, recovering_ms=LEASE_MS)
+    story.owned["stale"] = [GrantedQueue(queue, 150) for queue in queues(4)]
+    story.owned["b"] = [GrantedQueue(queue, 160) for queue in queues(4)]
+    story.sync("stale")
+    assert len(story.sync("b").granted) == 4
+    assert story.sync("stale").granted == []
+
+
+def test_a_topic_whose_route_has_not_come_yet_is_taken_from_nobody() -> None:
+    story = Story(generation=200, recovering_ms=LEASE_MS)
+    story.owned["a"] = [GrantedQueue(queue, 150) for queue in queues(2, "U")]
+    story.sync("a", {"U": "*"})
+    story.now_ms = LEASE_MS - 1
+    story.sync("a", {"U": "*"})
+    story.now_ms = LEASE_MS
+    assert [item.queue.topic for item in story.sync("a", {"U": "*"}).granted] == ["U", "U"]
+
+
 def test_a_report_of_a_generation_that_never_was_is_refused() -> None:
     story = Story(generation=200, recovering_ms=LEASE_MS)
     story.owned["liar"] = [GrantedQueue(queues(1)[0], 201)]
@@ -235,6 +337,7 @@ def test_one_member_that_assigns_itself_makes_all_do_so() -> None:
     assert reply.is_self_assigning
     assert (reply.granted, reply.members) == ([], ["java", "python"])
     assert story.group.members().is_self_assigning
+    assert not story.group.owners(), "nobody here knows any more who has what"
     assert not story.group.heartbeat("java", "b2", {"T": "a"}, 0), "the last heartbeat wins, and is told"
 
 
