@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+import orjson
+
 from actors.broker.wire import CommitOffsetsBody, CommitOffsetsReply, OffsetCommit, RefusedCommit
 from actors.remoting.chain import RequestContext
 from actors.remoting.codes import RayMQRequestCode, RequestCode, ResponseCode
@@ -170,5 +172,47 @@ def test_a_message_sent_back_comes_again_later_and_dies_in_the_end(tmp_path: Pat
         missing = ConsumerSendMsgBackHeader(1 << 40, "G", 0).to_ext()
         assert (await peer.ask(RequestCode.CONSUMER_SEND_MSG_BACK, missing)).code == ResponseCode.SYSTEM_ERROR
         assert decode_record((await peer.pull("T")).body).body == b"bad"
+
+    with_broker(story, settings_of(tmp_path), clock)
+
+
+def test_a_message_sent_back_waits_longer_each_time_or_as_long_as_the_consumer_says(
+    tmp_path: Path, clock
+) -> None:
+    async def back(peer: Peer, position: int, level: int = 0) -> None:
+        ext = ConsumerSendMsgBackHeader(position, "G", level).to_ext()
+        assert (await peer.ask(RequestCode.CONSUMER_SEND_MSG_BACK, ext)).code == 0
+
+    async def story(peer: Peer) -> None:
+        await peer.send("T", b"bad")
+        (first,) = await peer.messages("T")
+        await back(peer, first.commit_log_offset)
+        clock.advance(10_000)  # level 3
+        again = decode_record((await peer.pull("%RETRY%G", wait_ms=10_000)).body)
+        await back(peer, again.commit_log_offset)
+        assert len(await peer.messages("SCHEDULE_TOPIC_XXXX", queue_id=3)) == 1, (
+            "level 4 after the second time"
+        )
+        await back(peer, again.commit_log_offset, 7)
+        assert len(await peer.messages("SCHEDULE_TOPIC_XXXX", queue_id=6)) == 1
+        await back(peer, again.commit_log_offset, -1)
+        (dead,) = await peer.messages("%DLQ%G")
+        assert (dead.body, dead.properties["RETRY_TOPIC"]) == (b"bad", "T")
+
+    with_broker(story, settings_of(tmp_path), clock)
+
+
+def test_the_groups_own_settings_say_how_often_and_whether_at_all(tmp_path: Path, clock) -> None:
+    async def story(peer: Peer) -> None:
+        await peer.send("T", b"bad", reconsume_times=1)
+        (message,) = await peer.messages("T")
+        for group, queues, times in (("NEVER", 0, 16), ("ONCE", 1, 1)):
+            config = {"groupName": group, "retryQueueNums": queues, "retryMaxTimes": times}
+            body = orjson.dumps(config)
+            await peer.ask(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=body)
+            ext = ConsumerSendMsgBackHeader(message.commit_log_offset, group, 0).to_ext()
+            assert (await peer.ask(RequestCode.CONSUMER_SEND_MSG_BACK, ext)).code == 0
+        assert len(await peer.messages("%DLQ%ONCE")) == 1
+        assert await peer.messages("SCHEDULE_TOPIC_XXXX", queue_id=3) == [], "NEVER is left alone"
 
     with_broker(story, settings_of(tmp_path), clock)
