@@ -153,6 +153,8 @@ def recover(
         keep_places(queues, summary)
     for each in queues:
         each.correct_min_offset(log_min)
+    if not log.bases and summary is None and not loaded:
+        return  # a new store: nothing was there
     _log.info(
         "store_recovered",
         root=str(root),
