@@ -408,3 +408,20 @@ def test_a_power_loss_that_undoes_some_of_a_deletion_loses_no_message(
     assert [offset for offset, _ in found] == list(range(again.min_offset("Topic", 0), 11))
     assert len(again.query_by_key("Topic", "key-7")) == 1
     assert again.append(draft()).queue_offset == 11
+
+
+def test_by_force_one_file_goes_even_where_the_figures_ask_for_none(clock):
+    now_ms = clock.wall_ms()
+    found = Round(now_ms, Pressure.FORCE, 0, {0: now_ms, 1024: now_ms}, is_asked_for=False)
+    assert files_to_delete(StoreSettings(delete_when_h=str(other_hour(clock))), found) == [0]
+
+
+def test_a_request_by_hand_is_over_after_twenty_rounds(aged, clock):
+    store = aged()
+    store.retention.delete_expired()
+    for _ in range(20):
+        one_round(store, clock)
+    before = log_files(store)
+    set_age(store.root / "commitlog" / before[0], clock, 100)
+    one_round(store, clock)
+    assert log_files(store) == before

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import orjson
 
+from actors.broker.pull import COMMIT_OFFSET
 from actors.broker.wire import CommitOffsetsBody, CommitOffsetsReply, OffsetCommit, RefusedCommit
 from actors.remoting.chain import RequestContext
 from actors.remoting.codes import RayMQRequestCode, RequestCode, ResponseCode
@@ -17,9 +18,10 @@ from actors.remoting.headers import (
     QueryConsumerOffsetHeader,
     UnregisterClientHeader,
 )
+from actors.remoting.hot_headers import PullMessageHeader
 from actors.remoting.table import RequestTable
 from store.message.record import decode_record
-from tests.actors.broker.brokers import Peer, settings_of, with_broker
+from tests.actors.broker.brokers import SUBSCRIPTION, Peer, settings_of, with_broker
 
 
 async def members(peer: Peer, group: str = "G") -> tuple[str, ...]:
@@ -97,6 +99,24 @@ def test_a_pull_may_commit_on_its_way(tmp_path: Path) -> None:
     async def story(peer: Peer) -> None:
         await peer.send("T")
         assert (await peer.pull_records("T", commit_offset=1)).code == 0
+        assert (await peer.committed("CG", "T")).ext["offset"] == "1"
+
+    with_broker(story, settings_of(tmp_path))
+
+
+def test_a_pull_of_rocketmqs_commits_only_what_it_says(tmp_path: Path) -> None:
+    async def pull(peer: Peer, sys_flag: int, commit_offset: int) -> None:
+        header = PullMessageHeader(
+            "CG", "T", 0, 0, sys_flag=SUBSCRIPTION | sys_flag, commit_offset=commit_offset, subscription="*"
+        )
+        assert (await peer.ask(RequestCode.PULL_MESSAGE, header.to_ext())).code == 0
+
+    async def story(peer: Peer) -> None:
+        await peer.send("T")
+        await pull(peer, COMMIT_OFFSET, -1)
+        await pull(peer, 0, 1)
+        assert (await peer.committed("CG", "T")).code == ResponseCode.QUERY_NOT_FOUND
+        await pull(peer, COMMIT_OFFSET, 1)
         assert (await peer.committed("CG", "T")).ext["offset"] == "1"
 
     with_broker(story, settings_of(tmp_path))
