@@ -41,18 +41,28 @@ VERIFY_EXAMPLES = examples(
 
 
 def verify(
-    path: Store, log_paths: LogPaths = None, delay_level: DelayLevel = None, as_json: AsJson = False
+    path: Store,
+    log_paths: LogPaths = None,
+    delay_level: DelayLevel = None,
+    lock: Annotated[
+        bool, typer.Option("--lock", help="Keep writers out meanwhile; a store in use is refused.")
+    ] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Compare all of a store with its log, and list what is damaged: file, byte and reason.
 
     Checks the log's records with their CRC, and against them the consume queues, the index files, the
-    checkpoint and what was noted; also RocketMQ's JSON files. Only reads, and takes no lock.
+    checkpoint and what was noted; also RocketMQ's JSON files. Only reads, and takes no lock without --lock.
     """
     from store.verify import verify as run
 
     report = _run(
         lambda progress: run(
-            path, log_paths=log_paths or (), message_delay_level=delay_level, progress=progress
+            path,
+            log_paths=log_paths or (),
+            message_delay_level=delay_level,
+            is_locking=lock,
+            progress=progress,
         ),
         "verifying",
     )

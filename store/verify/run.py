@@ -1,4 +1,4 @@
-"""A verification from beginning to end. It only reads, and takes no lock."""
+"""A verification from beginning to end. It only reads, and takes no lock unless it is asked to."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -7,7 +7,7 @@ from store.consume_queue_table import ConsumeQueueTable
 from store.dispatch import Dispatcher
 from store.errors import StoreError
 from store.files import Descriptors, data_ranges
-from store.identity import AbortFile, StoreName, read_name, refuse_foreign_kinds, writer_of
+from store.identity import AbortFile, StoreLock, StoreName, read_name, refuse_foreign_kinds, writer_of
 from store.image import find_sizes
 from store.log_paths import COMMIT_LOG, LogPaths
 from store.opening import CONSUME_QUEUE, INDEX
@@ -31,8 +31,12 @@ _SLICE_BYTES = 4 << 20
 class Verification:
     """One store being verified."""
 
-    def __init__(self, root: Path, log_paths: Sequence[Path], settings: StoreSettings) -> None:
-        """Look at the store. Raises StoreError when there is none, or one of another kind."""
+    def __init__(
+        self, root: Path, log_paths: Sequence[Path], settings: StoreSettings, *, is_locked: bool = False
+    ) -> None:
+        """Look at the store; where it `is_locked` by us nobody writes. Raises StoreError when there is none, or
+        one of another kind.
+        """
         if not root.is_dir():
             raise StoreError("no such directory", root)
         refuse_foreign_kinds(root)
@@ -53,8 +57,9 @@ class Verification:
         self.summary: DerivedSummary | None = (
             read_summary(root, self.name.store_id) if self.name is not None else None
         )
-        self.report.writer_pid = writer_of(root)
+        self.report.writer_pid = None if is_locked else writer_of(root)
         self.may_lag = AbortFile(root).exists or self.report.writer_pid is not None
+        self.settings = settings
         self.delays_ms = settings.delay_levels_ms()
 
     def _read_name(self) -> StoreName | None:
@@ -221,16 +226,34 @@ def verify(
     *,
     log_paths: Sequence[Path] = (),
     message_delay_level: str | None = None,
+    is_locking: bool = False,
     progress: Progress = lambda _done, _total: None,
 ) -> Report:
     """Compare a store with what its log makes of it.
 
     `message_delay_level` is needed for brokers that have other delay levels than RocketMQ's: what scheduled
-    messages' units hold goes by them. Raises StoreError when there is no store, or one of another kind.
+    messages' units hold goes by them. `is_locking` keeps writers out meanwhile. Raises StoreError when there
+    is no store, one of another kind, or one in use that is to be locked.
     """
     given = {} if message_delay_level is None else {"message_delay_level": message_delay_level}
     work = Verification(root, log_paths, StoreSettings.model_validate(given))
+    if is_locking:  # only now: nothing is locked, and no lock made, in what is no store
+        work.close()
+        return _locked(root, log_paths, work.settings, progress)
     try:
         return work.run(progress)
     finally:
         work.close()
+
+
+def _locked(root: Path, log_paths: Sequence[Path], settings: StoreSettings, progress: Progress) -> Report:
+    lock = StoreLock(root)
+    lock.acquire(0)
+    try:
+        work = Verification(root, log_paths, settings, is_locked=True)
+        try:
+            return work.run(progress)
+        finally:
+            work.close()
+    finally:
+        lock.release()

@@ -342,3 +342,20 @@ def test_whatever_stands_in_a_file_the_verification_comes_to_an_end_and_tells_it
     is_covered = not name.startswith(("commitlog", "raymq.json", "raymq.epoch", "index"))
     if ruined != content and (is_covered or kind == "empty") and name != "raymq.json":
         assert not report.is_sound or report.notes
+
+
+def test_under_its_lock_nobody_writes_and_a_store_in_use_is_refused(root: Path, tmp_path: Path) -> None:
+    def opened_meanwhile(_done: int, _total: int) -> None:
+        with pytest.raises(StoreError, match="is open in this very process"):
+            MessageStore.open(root, StoreSettings(**SMALL), OWNER, ClockAtRest())
+
+    report = verify(root, is_locking=True, progress=opened_meanwhile)
+    assert (report.findings, report.notes, report.writer_pid) == ([], [], None)
+    store = MessageStore.open(root, StoreSettings(**SMALL), OWNER, ClockAtRest())
+    refused = CliRunner().invoke(app, ["verify", str(root), "--lock"])
+    store.close()
+    assert refused.exit_code == 2
+    assert "is open in this very process" in refused.stderr
+    with pytest.raises(StoreError, match="no directory commitlog"):
+        verify(tmp_path, is_locking=True)
+    assert not (tmp_path / "lock").exists()
