@@ -34,8 +34,8 @@ class Verification:
     def __init__(
         self, root: Path, log_paths: Sequence[Path], settings: StoreSettings, *, is_locked: bool = False
     ) -> None:
-        """Look at the store; where it `is_locked` by us nobody writes. Raises StoreError when there is none, or
-        one of another kind.
+        """Look at the store; where it `is_locked` by us nobody writes. Raises StoreError when there is none,
+        or one of another kind.
         """
         if not root.is_dir():
             raise StoreError("no such directory", root)
