@@ -1,4 +1,4 @@
-"""The next index file is made ahead of need and off the store's thread; the index shows nothing of it."""
+"""The next index file is made ahead of need and off the store's thread; the index does not show it."""
 
 import os
 import threading
