@@ -149,10 +149,11 @@ def finish_reported(work: Callable[[], int]) -> NoReturn:
 
 
 def tell(text: str) -> None:
-    """A line on standard error."""
+    """A line on standard error, also where a broker's remark has several."""
     from rich.console import Console
 
-    Console(stderr=True).print(text, style="red", highlight=False, markup=False, soft_wrap=True)
+    line = " ".join(text.splitlines())
+    Console(stderr=True).print(line, style="red", highlight=False, markup=False, soft_wrap=True)
 
 
 def confirmed(question: str, *, yes: bool) -> None:
