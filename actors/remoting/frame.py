@@ -187,7 +187,9 @@ class FrameReader:
 
     def _begin_long(self, size_bytes: int) -> None:
         available = self._end - self._position
-        memory = self._memory.take(min(size_bytes, max(FIRST_ALLOCATION_BYTES, available)), size_bytes)
+        # More than is there already: a transport that is given no room breaks the connection.
+        room = max(FIRST_ALLOCATION_BYTES, 2 * available)
+        memory = self._memory.take(min(size_bytes, room), size_bytes)
         memory[:available] = memoryview(self._data)[self._position : self._end]
         self._long = memory
         self._long_bytes = min(size_bytes, len(memory))

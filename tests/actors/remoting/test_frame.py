@@ -29,6 +29,7 @@ def feed(reader: FrameReader, data: bytes) -> list[RemotingCommand]:
     commands = []
     while data:
         buffer = reader.get_buffer()
+        assert len(buffer), "a transport that is given no room breaks the connection"
         count = min(len(buffer), len(data))
         buffer[:count] = data[:count]
         data = data[count:]
