@@ -160,7 +160,7 @@ def test_what_cannot_be_is_told_in_a_line(raymq: Raymq) -> None:
     assert "BROKER:QUEUE" in raymq.refused("send", topic, "x", "--queue", "a", code=2)
     assert "is no time" in raymq.refused("tail", topic, "--from", "soon", code=2)
     assert "NAME=VALUE" in raymq.refused("send", topic, "x", "-p", "shop", code=2)
-    assert "the topic: never-made" in raymq.refused("topic", "stats", "never-made")
+    assert "registered topic 'never-made'" in raymq.refused("topic", "stats", "never-made")
     assert "write r, w, rw or none" in raymq.refused("topic", "perm", topic, "all", code=2)
     assert "does not exist" in raymq.refused("offset", "skip", "never-made", topic, "--yes")
     assert "either --to" in raymq.refused("offset", "reset", "g", topic, code=2)
