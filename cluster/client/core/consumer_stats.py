@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from operator import add, attrgetter, sub
 from typing import Any, NamedTuple
 
 NOTE_S = 10
@@ -15,8 +17,9 @@ _MINUTE_NOTES = 6
 _HOUR_NOTES = 360
 
 
-class ConsumeCounts(NamedTuple):
-    """Of one topic, since the consumer's start. Only some calls of the listener are timed."""
+@dataclass(slots=True)
+class ConsumeCounts:
+    """Of one queue or topic, since the consumer's start. Only some calls of the listener are timed."""
 
     pulls: int = 0
     pull_ms: int = 0
@@ -26,13 +29,32 @@ class ConsumeCounts(NamedTuple):
     timed: int = 0
     timed_ms: int = 0
 
+    def pulled_chunk(self, count: int, took_ms: int) -> None:
+        """A pull has brought so many messages."""
+        self.pulls += 1
+        self.pull_ms += took_ms
+        self.pulled += count
+
+    def timed_call(self, took_ms: int) -> None:
+        """A call of the listener has been timed."""
+        self.timed += 1
+        self.timed_ms += took_ms
+
     def plus(self, other: ConsumeCounts) -> ConsumeCounts:
         """Both together."""
-        return ConsumeCounts(*(mine + theirs for mine, theirs in zip(self, other, strict=True)))
+        return self._with(other, add)
 
     def minus(self, other: ConsumeCounts) -> ConsumeCounts:
         """What has come since `other`."""
-        return ConsumeCounts(*(mine - theirs for mine, theirs in zip(self, other, strict=True)))
+        return self._with(other, sub)
+
+    def _with(self, other: ConsumeCounts, act: Callable[[int, int], int]) -> ConsumeCounts:
+        return ConsumeCounts(*map(act, _numbers(self), _numbers(other)))
+
+
+_numbers: Callable[[ConsumeCounts], tuple[int, ...]] = attrgetter(
+    *(each.name for each in fields(ConsumeCounts))
+)
 
 
 class _Note(NamedTuple):

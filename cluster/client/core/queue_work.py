@@ -82,13 +82,7 @@ class QueueWork:
     set_aside: list[Task] = field(default_factory=list)
     taken_ms: int = 0
     """When listeners were last handed something of it, in monotonic ms."""
-    pulls: int = 0
-    pull_ms: int = 0
-    pulled: int = 0
-    succeeded: int = 0
-    failed: int = 0
-    timed: int = 0
-    timed_ms: int = 0
+    counts: ConsumeCounts = field(default_factory=ConsumeCounts)
     lock: threading.Lock = field(default_factory=threading.Lock)
     _readers: deque[ChunkReader] = field(default_factory=deque)
 
@@ -97,28 +91,13 @@ class QueueWork:
         """Whether it is a queue of the group's retry topic."""
         return self.queue.topic.startswith(RETRY_TOPIC_PREFIX)
 
-    @property
-    def counts(self) -> ConsumeCounts:
-        """What has been pulled and consumed of it."""
-        return ConsumeCounts(
-            self.pulls,
-            self.pull_ms,
-            self.pulled,
-            self.succeeded,
-            self.failed,
-            self.timed,
-            self.timed_ms,
-        )
-
     # ---- the loop's side
 
     def put(self, chunk: Chunk, wanted_tags: frozenset[str] | None) -> bool:
         """Take a chunk in; says whether the queue is to be offered to the listeners now."""
         with self.lock:
             if chunk.count:
-                self.pulls += 1
-                self.pull_ms += chunk.took_ms
-                self.pulled += chunk.count
+                self.counts.pulled_chunk(chunk.count, chunk.took_ms)
             if chunk.next_offset < self.process_queue.fetched_to:
                 # The queue ends before where we were: what was fetched of it is not there any more.
                 self.process_queue = ProcessQueue(chunk.next_offset)
@@ -216,10 +195,10 @@ class QueueWork:
         with self.lock:
             self.running.discard(task)
             if succeeded:
-                self.succeeded += len(task.messages)
+                self.counts.succeeded += len(task.messages)
                 task.process_queue.finish(task.portion)
             else:
-                self.failed += len(task.messages)
+                self.counts.failed += len(task.messages)
             if self.is_leaving:
                 return not self.running
             if not self.is_full or self.limits.are_reached_by(self.process_queue):
@@ -230,8 +209,7 @@ class QueueWork:
     def note_time(self, took_ms: int) -> None:
         """A call of the listener has been timed."""
         with self.lock:
-            self.timed += 1
-            self.timed_ms += took_ms
+            self.counts.timed_call(took_ms)
 
     def finish(self, task: Task) -> None:
         """What `task` has is dealt with."""
