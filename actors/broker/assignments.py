@@ -20,16 +20,16 @@ from actors.rebalancer.strategies import (
     AllocateMessageQueueAveragelyByCircle,
     AllocateMessageQueueStrategy,
 )
-from actors.remoting.admin_bodies import queue_json
+from actors.remoting.bodies.flat import queue_json
+from actors.remoting.bodies.groups import GroupMembers
+from actors.remoting.bodies.routes import TopicRouteData
 from actors.remoting.chain import RequestContext
 from actors.remoting.client import RemotingClient
 from actors.remoting.codes import RequestCode, ResponseCode
 from actors.remoting.command import Buffer, RemotingCommand
 from actors.remoting.errors import RemotingError
-from actors.remoting.groups import GroupMembers
 from actors.remoting.headers import GetRouteInfoHeader
 from actors.remoting.json_fields import get_str, load_object
-from actors.remoting.routes import TopicRouteData
 from store.message.message_queue import MessageQueue
 
 ROUTE_TIMEOUT_MS = 3_000

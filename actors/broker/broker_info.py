@@ -21,14 +21,19 @@ from actors.broker.stats import DAY, HOUR, MINUTE, RATE_SPANS_S, BrokerStats, Co
 from actors.broker.subscriptions import tags_codes_of
 from actors.broker.topics import SCHEDULE_TOPIC
 from actors.loop_lag import LoopLag
-from actors.remoting.admin_bodies import BrokerStatsData, BrokerStatsItem, ConsumeQueueData, ConsumeQueueUnits
 from actors.remoting.admin_headers import BrokerStatsHeader, ConsumeQueueHeader
+from actors.remoting.bodies.broker import (
+    BrokerStatsData,
+    BrokerStatsItem,
+    ConsumeQueueData,
+    ConsumeQueueUnits,
+)
+from actors.remoting.bodies.routes import encode_kv_table
 from actors.remoting.chain import RequestContext
 from actors.remoting.codes import VERSION_5_3_3, ResponseCode
 from actors.remoting.command import RemotingCommand
 from actors.remoting.connection import Connection
 from actors.remoting.errors import Refused
-from actors.remoting.routes import encode_kv_table
 from actors.remoting.table import Cost, RequestTable
 from store.clock import Clock
 from store.errors import StoreError

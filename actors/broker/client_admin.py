@@ -9,7 +9,13 @@ from functools import partial
 from actors.broker.clients import CLIENT_TIMEOUT_MS, Clients, Member, Subscription
 from actors.broker.reads import Reads
 from actors.broker.subscriptions import ALL_TAGS
-from actors.remoting.admin_bodies import (
+from actors.remoting.admin_headers import (
+    ClientHeader,
+    ConsumerStatusHeader,
+    GroupTopicHeader,
+    ProducerGroupHeader,
+)
+from actors.remoting.bodies.connected import (
     ClientConnection,
     ConsumerConnection,
     ProducerInfo,
@@ -17,19 +23,13 @@ from actors.remoting.admin_bodies import (
     encode_producers,
     encode_subscription,
 )
-from actors.remoting.admin_headers import (
-    ClientHeader,
-    ConsumerStatusHeader,
-    GroupTopicHeader,
-    ProducerGroupHeader,
-)
+from actors.remoting.bodies.consumer_status import encode_of_group, table_of_member
+from actors.remoting.bodies.groups import SubscriptionData
 from actors.remoting.chain import RequestContext
 from actors.remoting.codes import RequestCode, ResponseCode
 from actors.remoting.command import RemotingCommand
 from actors.remoting.connection import Connection
-from actors.remoting.consumer_status import encode_of_group, table_of_member
 from actors.remoting.errors import Refused, RemotingError, TimedOut
-from actors.remoting.groups import SubscriptionData
 from actors.remoting.headers import ConsumerGroupHeader
 from store.clock import Clock
 from store.errors import StoreError

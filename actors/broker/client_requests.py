@@ -10,12 +10,7 @@ from actors.broker.offsets import ConsumerOffsets
 from actors.broker.rebalancer_link import RebalancerLink
 from actors.broker.subscriptions import require_tag_type
 from actors.broker.topics import Topics
-from actors.remoting.chain import RequestContext
-from actors.remoting.codes import RequestCode, ResponseCode
-from actors.remoting.command import RemotingCommand
-from actors.remoting.connection import Connection
-from actors.remoting.errors import Refused, RemotingError
-from actors.remoting.groups import (
+from actors.remoting.bodies.groups import (
     ConsumerData,
     GroupMembers,
     HeartbeatData,
@@ -23,6 +18,11 @@ from actors.remoting.groups import (
     SyncGroupReply,
     SyncGroupRequest,
 )
+from actors.remoting.chain import RequestContext
+from actors.remoting.codes import RequestCode, ResponseCode
+from actors.remoting.command import RemotingCommand
+from actors.remoting.connection import Connection
+from actors.remoting.errors import Refused, RemotingError
 from actors.remoting.headers import ConsumerGroupHeader, UnregisterClientHeader
 from actors.remoting.json_fields import get_object, load_object
 from store.message.validate import RETRY_TOPIC_PREFIX

@@ -16,8 +16,8 @@ from actors.broker.groups import Groups
 from actors.broker.offsets import ConsumerOffsets
 from actors.broker.reads import Reads
 from actors.broker.topics import Topics
-from actors.remoting.admin_bodies import encode_offsets
 from actors.remoting.admin_headers import CloneGroupOffsetHeader, ResetOffsetHeader
+from actors.remoting.bodies.progress import encode_offsets
 from actors.remoting.chain import RequestContext
 from actors.remoting.codes import ResponseCode
 from actors.remoting.command import RemotingCommand

@@ -15,7 +15,13 @@ from actors.broker.offsets import ConsumerOffsets
 from actors.broker.reads import Reads
 from actors.broker.stats import BrokerStats
 from actors.broker.topics import Topics
-from actors.remoting.admin_bodies import (
+from actors.remoting.admin_headers import (
+    BrokerConsumeStatsHeader,
+    ConsumeStatsHeader,
+    GroupHeader,
+    GroupTopicHeader,
+)
+from actors.remoting.bodies.progress import (
     ConsumeStats,
     OffsetWrapper,
     QueueTimeSpan,
@@ -25,12 +31,6 @@ from actors.remoting.admin_bodies import (
     encode_group_list,
     encode_time_spans,
     encode_topics_of_group,
-)
-from actors.remoting.admin_headers import (
-    BrokerConsumeStatsHeader,
-    ConsumeStatsHeader,
-    GroupHeader,
-    GroupTopicHeader,
 )
 from actors.remoting.chain import RequestContext
 from actors.remoting.command import RemotingCommand

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from actors.remoting.bodies.locks import LockRequest, encode_locked
 from actors.remoting.chain import RequestContext
 from actors.remoting.command import RemotingCommand
-from actors.remoting.lock_bodies import LockRequest, encode_locked
 from store.clock import Clock
 from store.message.message_queue import MessageQueue
 

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from actors.remoting.bodies.groups import GroupMembers, HeartbeatData
 from actors.remoting.client import RemotingClient
 from actors.remoting.codes import RayMQRequestCode, ResponseCode
 from actors.remoting.command import Buffer, RemotingCommand
 from actors.remoting.connection import Connection
 from actors.remoting.errors import RemotingError
-from actors.remoting.groups import GroupMembers, HeartbeatData
 from actors.remoting.headers import ConsumerGroupHeader, ForwardHeartbeatHeader, ForwardUnregisterHeader
 from store.clock import Clock
 from store.logs import get_logger

@@ -10,12 +10,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
 
+from actors.remoting.bodies.routes import decode_kv_table
 from actors.remoting.client import RemotingClient
 from actors.remoting.codes import RequestCode, ResponseCode
 from actors.remoting.command import RemotingCommand
 from actors.remoting.connection import Connection
 from actors.remoting.errors import Refused, RemotingError
-from actors.remoting.routes import decode_kv_table
 from store.logs import get_logger
 
 _log = get_logger(__name__)

@@ -10,9 +10,7 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Any
 
-from actors.remoting.codes import ResponseCode
-from actors.remoting.errors import Refused
-from actors.remoting.routes import (
+from actors.remoting.bodies.routes import (
     MASTER_ID,
     PERM_READ,
     PERM_WRITE,
@@ -23,6 +21,8 @@ from actors.remoting.routes import (
     RegisterBrokerBody,
     TopicRouteData,
 )
+from actors.remoting.codes import ResponseCode
+from actors.remoting.errors import Refused
 from store.logs import get_logger
 
 _log = get_logger(__name__)

@@ -9,7 +9,7 @@ from actors.nameserver.kv_config import ORDER_TOPIC_CONFIG, KVConfig
 from actors.nameserver.route_table import BrokerIdentity, RouteTable
 from actors.nameserver.settings import NameserverSettings
 from actors.nameserver.settings_text import as_properties, by_field
-from actors.remoting.bodies import DataVersion, RegisterBrokerBody, encode_kv_table, encode_topic_list
+from actors.remoting.bodies.routes import DataVersion, RegisterBrokerBody, encode_kv_table, encode_topic_list
 from actors.remoting.chain import RequestContext
 from actors.remoting.codes import RequestCode, ResponseCode
 from actors.remoting.command import RemotingCommand

@@ -7,12 +7,12 @@ meanwhile would help nobody.
 
 from collections.abc import Callable, Iterable, Sequence
 
+from actors.remoting.bodies.routes import TopicRouteData
 from actors.remoting.client import RemotingClient
 from actors.remoting.codes import RequestCode, ResponseCode
 from actors.remoting.command import RemotingCommand
 from actors.remoting.errors import Refused, RemotingError
 from actors.remoting.headers import GetRouteInfoHeader
-from actors.remoting.routes import TopicRouteData
 from store.clock import Clock
 from store.logs import get_logger
 from store.message.message_queue import MessageQueue

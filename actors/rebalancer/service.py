@@ -9,7 +9,7 @@ from actors.rebalancer.group import NS_PER_MS, Group
 from actors.rebalancer.routes import RouteWatch
 from actors.rebalancer.settings import RebalancerSettings
 from actors.rebalancer.strategies import AllocateMessageQueueStrategy, make_strategy
-from actors.remoting.bodies import GroupMembers, HeartbeatData, SyncGroupRequest
+from actors.remoting.bodies.groups import GroupMembers, HeartbeatData, SyncGroupRequest
 from actors.remoting.chain import RequestContext
 from actors.remoting.client import RemotingClient
 from actors.remoting.codes import RayMQRequestCode, ResponseCode

@@ -66,6 +66,16 @@ def get_int(fields: Mapping[str, Any], key: str, default: int = 0) -> int:
     return number
 
 
+def get_float(fields: Mapping[str, Any], key: str) -> float:
+    """A number; 0 where it is missing or, as Java's writers have it, "NaN"."""
+    value = fields.get(key)
+    if value is None or value == "NaN":
+        return 0.0
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return float(value)
+    raise _wrong(key, value, "a number")
+
+
 def get_bool(fields: Mapping[str, Any], key: str, default: bool = False) -> bool:
     """A truth value; librocketmq writes 0 and 1, or text."""
     value = fields.get(key)

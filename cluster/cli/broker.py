@@ -12,7 +12,7 @@ from cluster.cli.help import examples
 from cluster.cli.options import NAMESERVER, AsJson, Broker, DryRun, Nameserver, Yes
 
 if TYPE_CHECKING:
-    from actors.remoting.admin_bodies import BrokerStatsItem
+    from actors.remoting.bodies.broker import BrokerStatsItem
     from cluster.client import Admin
 
 app = typer.Typer(no_args_is_help=True, help="Brokers: list, describe, statistics, settings, cleaning.")

@@ -12,7 +12,7 @@ from cluster.cli.offset import reset as reset_offsets
 from cluster.cli.options import NAMESERVER, AsJson, DryRun, Group, Nameserver, Yes
 
 if TYPE_CHECKING:
-    from actors.remoting.admin_bodies import ConsumerConnection
+    from actors.remoting.bodies.connected import ConsumerConnection
     from cluster.client import Admin
 
 app = typer.Typer(no_args_is_help=True, help="Consumer groups: list, describe with lag, create, delete.")

@@ -7,7 +7,7 @@ from types import TracebackType
 from typing import Self
 
 from actors.broker.wire import SplitsBody
-from actors.remoting.routes import ClusterInfo
+from actors.remoting.bodies.routes import ClusterInfo
 from cluster.client.aio import admin as aio
 from cluster.client.aio.admin import END_OF_TIME_MS, READ_WRITE
 from cluster.client.broker_admin import BrokerAdmin

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from actors.remoting.admin_bodies import BrokerStatsData, ConsumeQueueUnits, TopicStatsTable
+from actors.remoting.bodies.broker import BrokerStatsData, ConsumeQueueUnits
+from actors.remoting.bodies.progress import TopicStatsTable
 from cluster.client.aio.admin import Admin as AsyncAdmin
 from cluster.client.aio.broker_admin import Cleaning
 from cluster.client.core.loop_thread import LoopThread

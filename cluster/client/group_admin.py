@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from actors.remoting.admin_bodies import ClientConnection, ConsumerConnection, ConsumeStats, QueueTimeSpan
+from actors.remoting.bodies.connected import ClientConnection, ConsumerConnection
+from actors.remoting.bodies.progress import ConsumeStats, QueueTimeSpan
 from cluster.client.aio.admin import Admin as AsyncAdmin
 from cluster.client.aio.group_admin import TO_THE_END_MS
 from cluster.client.core.loop_thread import LoopThread

@@ -11,11 +11,11 @@ from pathlib import Path
 import orjson
 import pytest
 
-from actors.remoting.bodies import TopicRouteData
+from actors.remoting.bodies.groups import SyncGroupReply, SyncGroupRequest
+from actors.remoting.bodies.routes import TopicRouteData
 from actors.remoting.client import RemotingClient
 from actors.remoting.codes import RayMQRequestCode, RequestCode
 from actors.remoting.command import RemotingCommand
-from actors.remoting.groups import SyncGroupReply, SyncGroupRequest
 from actors.remoting.hot_headers import SendMessageHeader
 from actors.standalone import StandaloneCluster, StandaloneSettings, parse_arguments
 from store.clock import SystemClock

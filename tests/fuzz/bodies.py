@@ -8,7 +8,7 @@ from typing import Any
 import orjson
 
 from actors.broker.wire import CommitOffsetsBody
-from actors.remoting import admin_bodies, groups, lock_bodies, routes
+from actors.remoting.bodies import broker, connected, groups, locks, progress, routes
 from actors.remoting.errors import Refused
 from actors.remoting.properties_text import parse_properties
 from store.errors import MessageIllegal
@@ -24,7 +24,7 @@ def decoders() -> list[Decoder]:
         CommitOffsetsBody.decode,
         lambda body: routes.RegisterBrokerBody.decode(body, True),
     ]
-    for module in (admin_bodies, groups, lock_bodies, routes):
+    for module in (broker, connected, groups, locks, progress, routes):
         for name, each in sorted(vars(module).items()):
             if isinstance(each, type) and hasattr(each, "decode") and each.__module__ == module.__name__:
                 found.append(each.decode)

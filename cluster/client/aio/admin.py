@@ -7,9 +7,10 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 
 from actors.broker.wire import SplitsBody
+from actors.remoting.bodies.groups import GroupMembers
+from actors.remoting.bodies.routes import PERM_READ, PERM_WRITE, decode_topic_list
 from actors.remoting.codes import RayMQRequestCode, RequestCode, ResponseCode
 from actors.remoting.command import RemotingCommand
-from actors.remoting.groups import GroupMembers
 from actors.remoting.headers import (
     ConsumerGroupHeader,
     CreateTopicHeader,
@@ -18,7 +19,6 @@ from actors.remoting.headers import (
     TopicHeader,
     ViewMessageHeader,
 )
-from actors.remoting.routes import PERM_READ, PERM_WRITE, decode_topic_list
 from cluster.client.aio.broker_admin import BrokerAdmin
 from cluster.client.aio.group_admin import GroupAdmin
 from cluster.client.core.backoff import Backoff

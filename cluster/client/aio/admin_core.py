@@ -7,10 +7,10 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Self
 
+from actors.remoting.bodies.routes import ClusterInfo
 from actors.remoting.codes import RequestCode, ResponseCode
 from actors.remoting.command import Buffer, RemotingCommand
 from actors.remoting.header import Header
-from actors.remoting.routes import ClusterInfo
 from cluster.client.config import ClientConfig, Nameservers
 from cluster.client.core.instance import ClientInstance
 from cluster.client.core.routes import TopicRoute

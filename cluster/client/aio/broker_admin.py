@@ -7,14 +7,15 @@ from typing import Literal
 
 import orjson
 
-from actors.remoting.admin_bodies import BrokerStatsData, ConsumeQueueUnits, TopicStatsTable
 from actors.remoting.admin_headers import BrokerStatsHeader, ConsumeQueueHeader
+from actors.remoting.bodies.broker import BrokerStatsData, ConsumeQueueUnits
+from actors.remoting.bodies.progress import TopicStatsTable
+from actors.remoting.bodies.routes import decode_kv_table, decode_topic_list
 from actors.remoting.codes import RequestCode, ResponseCode
 from actors.remoting.command import RemotingCommand
 from actors.remoting.headers import BrokerNameHeader, CreateTopicHeader, TopicHeader
 from actors.remoting.hot_headers import PullMessageHeader
 from actors.remoting.properties_text import encode_properties_text
-from actors.remoting.routes import decode_kv_table, decode_topic_list
 from cluster.client.aio.admin_core import AdminCore
 from cluster.client.errors import BrokerUnreachable, ConfigInvalid, TopicNotFound, refused
 from store.message.compression import plain_body

@@ -4,17 +4,6 @@ from __future__ import annotations
 
 import orjson
 
-from actors.remoting.admin_bodies import (
-    ClientConnection,
-    ConsumerConnection,
-    ConsumeStats,
-    QueueTimeSpan,
-    decode_consume_stats_list,
-    decode_group_list,
-    decode_offsets,
-    decode_producers,
-    decode_time_spans,
-)
 from actors.remoting.admin_headers import (
     BrokerConsumeStatsHeader,
     ClientHeader,
@@ -26,9 +15,18 @@ from actors.remoting.admin_headers import (
     ProducerGroupHeader,
     ResetOffsetHeader,
 )
+from actors.remoting.bodies.connected import ClientConnection, ConsumerConnection, decode_producers
+from actors.remoting.bodies.progress import (
+    ConsumeStats,
+    QueueTimeSpan,
+    decode_consume_stats_list,
+    decode_group_list,
+    decode_offsets,
+    decode_time_spans,
+)
+from actors.remoting.bodies.routes import decode_topic_list
 from actors.remoting.codes import RequestCode, ResponseCode
 from actors.remoting.headers import ConsumerGroupHeader, TopicHeader
-from actors.remoting.routes import decode_topic_list
 from cluster.client.aio.admin_core import AdminCore
 from cluster.client.errors import BrokerRefused, ConfigInvalid, GroupNotFound
 from store.message.message_queue import MessageQueue

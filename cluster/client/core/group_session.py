@@ -11,10 +11,7 @@ from collections.abc import Iterable, Mapping
 from typing import Protocol
 
 from actors.rebalancer.strategies import make_strategy
-from actors.remoting.chain import RequestContext
-from actors.remoting.codes import RayMQRequestCode, RequestCode, ResponseCode
-from actors.remoting.command import RemotingCommand
-from actors.remoting.groups import (
+from actors.remoting.bodies.groups import (
     ConsumerData,
     GrantedQueue,
     GroupMembers,
@@ -23,6 +20,9 @@ from actors.remoting.groups import (
     SyncGroupReply,
     SyncGroupRequest,
 )
+from actors.remoting.chain import RequestContext
+from actors.remoting.codes import RayMQRequestCode, RequestCode, ResponseCode
+from actors.remoting.command import RemotingCommand
 from actors.remoting.headers import ConsumerGroupHeader, UnregisterClientHeader
 from actors.remoting.table import RequestTable
 from cluster.client.config import AutoOffset, ConsumerConfig

@@ -9,11 +9,11 @@ import socket
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+from actors.remoting.bodies.groups import HeartbeatData
 from actors.remoting.client import RemotingClient
 from actors.remoting.codes import RequestCode, ResponseCode
 from actors.remoting.command import RemotingCommand
 from actors.remoting.errors import RemotingError, TimedOut
-from actors.remoting.groups import HeartbeatData
 from actors.remoting.hub import RemotingLimits
 from actors.remoting.table import RequestTable
 from cluster.client.config import MIB, ClientConfig

@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import Enum
 
-from actors.remoting.groups import GrantedQueue, SyncGroupReply
+from actors.remoting.bodies.groups import GrantedQueue, SyncGroupReply
 from store.message.message_queue import MessageQueue
 
 

@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from actors.remoting.groups import HeartbeatData
+from actors.remoting.bodies.groups import HeartbeatData
 from cluster.client.config import Nameservers, ProducerConfig
 from cluster.client.core.faults import MQFaultStrategy
 from cluster.client.core.hooked_sends import HookedOutcome, SendHooks

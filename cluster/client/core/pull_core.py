@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import TypeVar
 
-from actors.remoting.groups import GrantedQueue
+from actors.remoting.bodies.groups import GrantedQueue
 from actors.remoting.table import RequestTable
 from cluster.client.config import ConsumerConfig, Nameservers
 from cluster.client.core.deliveries import NOWHERE, Deliveries, QueueState

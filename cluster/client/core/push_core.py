@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Sequence
 
+from actors.remoting.bodies.groups import GrantedQueue
 from actors.remoting.codes import RequestCode
 from actors.remoting.command import RemotingCommand
-from actors.remoting.groups import GrantedQueue
 from actors.remoting.headers import ConsumerSendMsgBackHeader
 from actors.remoting.table import RequestTable
 from cluster.client.config import PushConfig

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
+from actors.remoting.bodies.routes import PERM_INHERIT, TopicRouteData
 from actors.remoting.codes import RequestCode, ResponseCode
 from actors.remoting.command import RemotingCommand
-from actors.remoting.routes import PERM_INHERIT, TopicRouteData
 from cluster.client.core.nameservers import Nameservers
 from cluster.client.core.routes import QueueShare, TopicRoute, follow, lacks, route_of, union
 from cluster.client.errors import BrokerRefused, ClientError, TopicNotFound, refused

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from actors.remoting.routes import MASTER_ID, PERM_READ, PERM_WRITE, TopicRouteData
+from actors.remoting.bodies.routes import MASTER_ID, PERM_READ, PERM_WRITE, TopicRouteData
 from store.message.message_queue import MessageQueue
 
 

@@ -10,11 +10,11 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from actors.remoting.admin_bodies import queue_key
+from actors.remoting.bodies.flat import queue_key
+from actors.remoting.bodies.groups import SubscriptionData
 from actors.remoting.chain import RequestContext
 from actors.remoting.codes import RequestCode
 from actors.remoting.command import RemotingCommand
-from actors.remoting.groups import SubscriptionData
 from actors.remoting.table import RequestTable
 from cluster.client.config import MIB
 from cluster.client.core.group_session import GroupSession, tags_of

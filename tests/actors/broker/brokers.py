@@ -12,10 +12,10 @@ import uvloop
 
 from actors.broker.service import BrokerService, warm_up_once
 from actors.broker.settings import BrokerSettings
+from actors.remoting.bodies.groups import ConsumerData, HeartbeatData, SubscriptionData
 from actors.remoting.client import RemotingClient
 from actors.remoting.codes import RayMQRequestCode, RequestCode
 from actors.remoting.command import RemotingCommand
-from actors.remoting.groups import ConsumerData, HeartbeatData, SubscriptionData
 from actors.remoting.headers import (
     PullRecordsHeader,
     QueryConsumerOffsetHeader,

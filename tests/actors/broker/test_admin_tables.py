@@ -9,10 +9,10 @@ import orjson
 import pytest
 
 from actors.remoting.admin_headers import GroupHeader
+from actors.remoting.bodies.routes import decode_topic_list
 from actors.remoting.codes import RequestCode, ResponseCode
 from actors.remoting.headers import TopicHeader
 from actors.remoting.hot_headers import PullMessageHeader, SendMessageHeaderV1
-from actors.remoting.routes import decode_topic_list
 from store.message.record import decode_records
 from tests.actors.broker.brokers import Peer, settings_of, with_broker
 

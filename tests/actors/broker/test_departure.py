@@ -12,7 +12,7 @@ from actors.broker.service import BrokerService
 from actors.broker.settings import BrokerSettings
 from actors.nameserver.service import NameserverService
 from actors.nameserver.settings import NameserverSettings
-from actors.remoting.bodies import TopicRouteData
+from actors.remoting.bodies.routes import TopicRouteData
 from actors.remoting.codes import RequestCode, ResponseCode
 from actors.remoting.command import RemotingCommand
 from actors.remoting.errors import RemotingError

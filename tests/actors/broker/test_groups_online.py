@@ -9,9 +9,9 @@ import orjson
 
 from actors.broker.pull import COMMIT_OFFSET
 from actors.broker.wire import CommitOffsetsBody, CommitOffsetsReply, OffsetCommit, RefusedCommit
+from actors.remoting.bodies.groups import GroupMembers, SyncGroupRequest
 from actors.remoting.chain import RequestContext
 from actors.remoting.codes import RayMQRequestCode, RequestCode, ResponseCode
-from actors.remoting.groups import GroupMembers, SyncGroupRequest
 from actors.remoting.headers import (
     ConsumerGroupHeader,
     ConsumerSendMsgBackHeader,

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import structlog
 
-from actors.remoting.admin_bodies import decode_consume_stats_list
+from actors.remoting.bodies.progress import decode_consume_stats_list
 from actors.remoting.codes import RayMQRequestCode, RequestCode, ResponseCode
 from actors.remoting.command import RemotingCommand, encode_command
 from actors.remoting.headers import PullRecordsHeader

@@ -7,8 +7,8 @@ from pathlib import Path
 import orjson
 
 from actors.broker.queue_locks import QueueLocks
+from actors.remoting.bodies.locks import LockRequest
 from actors.remoting.codes import RequestCode, ResponseCode
-from actors.remoting.lock_bodies import LockRequest
 from store.message.message_queue import MessageQueue
 from tests.actors.broker.brokers import Peer, settings_of, with_broker
 

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
+from actors.remoting.bodies.locks import LockRequest
 from actors.remoting.codes import RayMQRequestCode, RequestCode, ResponseCode
 from actors.remoting.command import RemotingCommand
 from actors.remoting.headers import CreateTopicHeader, SendRecordsHeader, SendRunsHeader
 from actors.remoting.hot_headers import SendMessageHeader, SendMessageHeaderV1
-from actors.remoting.lock_bodies import LockRequest
 from store.clock import SystemClock
 from store.message.batch import encode_batch
 from store.message.hosts import Host

@@ -13,7 +13,7 @@ import pytest
 from actors.broker.service import BrokerService
 from actors.nameserver.service import NameserverService
 from actors.nameserver.settings import NameserverSettings
-from actors.remoting.bodies import TopicRouteData
+from actors.remoting.bodies.routes import TopicRouteData
 from actors.remoting.client import RemotingClient
 from actors.remoting.codes import RequestCode, ResponseCode
 from actors.remoting.command import RemotingCommand

@@ -7,18 +7,6 @@ from pathlib import Path
 
 import orjson
 
-from actors.remoting.admin_bodies import (
-    BrokerStatsData,
-    ConsumeQueueUnits,
-    ConsumerConnection,
-    ConsumeStats,
-    TopicStatsTable,
-    decode_consume_stats_list,
-    decode_group_list,
-    decode_offsets,
-    decode_producers,
-    decode_time_spans,
-)
 from actors.remoting.admin_headers import (
     BrokerStatsHeader,
     ClientHeader,
@@ -32,17 +20,27 @@ from actors.remoting.admin_headers import (
     ProducerGroupHeader,
     ResetOffsetHeader,
 )
+from actors.remoting.bodies.broker import BrokerStatsData, ConsumeQueueUnits
+from actors.remoting.bodies.connected import ConsumerConnection, decode_producers
+from actors.remoting.bodies.consumer_status import encode_of_member
+from actors.remoting.bodies.progress import (
+    ConsumeStats,
+    TopicStatsTable,
+    decode_consume_stats_list,
+    decode_group_list,
+    decode_offsets,
+    decode_time_spans,
+)
+from actors.remoting.bodies.routes import decode_kv_table, decode_topic_list
 from actors.remoting.chain import RequestContext
 from actors.remoting.codes import RequestCode, ResponseCode
 from actors.remoting.command import RemotingCommand
-from actors.remoting.consumer_status import encode_of_member
 from actors.remoting.headers import (
     ConsumerGroupHeader,
     CreateTopicHeader,
     TopicHeader,
     UpdateConsumerOffsetHeader,
 )
-from actors.remoting.routes import decode_kv_table, decode_topic_list
 from actors.remoting.table import RequestTable
 from store.message.message_queue import MessageQueue
 from store.message.record import decode_records

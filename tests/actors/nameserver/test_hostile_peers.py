@@ -11,7 +11,7 @@ import uvloop
 
 from actors.nameserver.service import NameserverService
 from actors.nameserver.settings import NameserverSettings
-from actors.remoting.bodies import DataVersion, RegisterBrokerBody, TopicRouteData
+from actors.remoting.bodies.routes import DataVersion, RegisterBrokerBody, TopicRouteData
 from actors.remoting.client import RemotingClient
 from actors.remoting.codes import RequestCode, ResponseCode
 from actors.remoting.command import RemotingCommand

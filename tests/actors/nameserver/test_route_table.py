@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from actors.nameserver.route_table import BrokerIdentity, RouteTable
-from actors.remoting.bodies import DataVersion, RegisterBrokerBody
+from actors.remoting.bodies.routes import DataVersion, RegisterBrokerBody
 from actors.remoting.errors import Refused
 
 EXPIRY_NS = 120_000_000_000

@@ -13,7 +13,7 @@ import uvloop
 
 from actors.nameserver.service import NameserverService
 from actors.nameserver.settings import NameserverSettings
-from actors.remoting.bodies import (
+from actors.remoting.bodies.routes import (
     ClusterInfo,
     DataVersion,
     RegisterBrokerBody,

@@ -10,7 +10,7 @@ import pytest
 
 from actors.rebalancer.group import NS_PER_MS, Group
 from actors.rebalancer.strategies import AllocateMessageQueueAveragely
-from actors.remoting.bodies import GrantedQueue, SyncGroupReply, SyncGroupRequest
+from actors.remoting.bodies.groups import GrantedQueue, SyncGroupReply, SyncGroupRequest
 from actors.remoting.errors import Refused
 from store.message.message_queue import MessageQueue
 

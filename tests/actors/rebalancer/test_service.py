@@ -15,16 +15,15 @@ from actors.nameserver.service import NameserverService
 from actors.nameserver.settings import NameserverSettings
 from actors.rebalancer.service import RebalancerService
 from actors.rebalancer.settings import RebalancerSettings
-from actors.remoting.bodies import (
+from actors.remoting.bodies.groups import (
     ConsumerData,
-    DataVersion,
     GroupMembers,
     HeartbeatData,
-    RegisterBrokerBody,
     SubscriptionData,
     SyncGroupReply,
     SyncGroupRequest,
 )
+from actors.remoting.bodies.routes import DataVersion, RegisterBrokerBody
 from actors.remoting.chain import RequestContext
 from actors.remoting.client import RemotingClient
 from actors.remoting.codes import RayMQRequestCode, RequestCode

@@ -10,20 +10,22 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from actors.remoting import routes
-from actors.remoting.bodies import (
-    BrokerData,
-    ClusterInfo,
+from actors.remoting.bodies import routes
+from actors.remoting.bodies.groups import (
     ConsumerData,
-    DataVersion,
     GrantedQueue,
     GroupMembers,
     HeartbeatData,
-    QueueData,
-    RegisterBrokerBody,
     SubscriptionData,
     SyncGroupReply,
     SyncGroupRequest,
+)
+from actors.remoting.bodies.routes import (
+    BrokerData,
+    ClusterInfo,
+    DataVersion,
+    QueueData,
+    RegisterBrokerBody,
     TopicRouteData,
 )
 from actors.remoting.errors import Refused

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from actors.remoting.groups import GrantedQueue, SyncGroupReply
+from actors.remoting.bodies.groups import GrantedQueue, SyncGroupReply
 from cluster.client.core.membership import Membership
 from store.message.message_queue import MessageQueue
 

@@ -6,7 +6,7 @@ import orjson
 from hypothesis import given
 from hypothesis import strategies as st
 
-from actors.remoting.routes import TopicRouteData
+from actors.remoting.bodies.routes import TopicRouteData
 from cluster.client.core.routes import TopicRoute, follow, route_of
 from cluster.client.selectors import RoundRobin, queue_index
 from store.message.message_queue import MessageQueue

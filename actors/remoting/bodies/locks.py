@@ -6,7 +6,7 @@ from typing import Self
 
 import orjson
 
-from actors.remoting.admin_bodies import queue_json, queue_of
+from actors.remoting.bodies.flat import queue_json, queue_of
 from actors.remoting.command import Buffer
 from actors.remoting.json_fields import get_objects, get_str, load_object
 from store.message.message_queue import MessageQueue

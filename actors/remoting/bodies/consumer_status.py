@@ -12,7 +12,7 @@ from collections.abc import Mapping
 
 import orjson
 
-from actors.remoting.admin_bodies import queue_key
+from actors.remoting.bodies.flat import queue_key
 from actors.remoting.codes import ResponseCode
 from actors.remoting.errors import Refused
 from store.message.message_queue import MessageQueue

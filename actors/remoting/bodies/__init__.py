@@ -1,0 +1,1 @@
+"""The bodies of requests and answers, a file for what they are about."""
