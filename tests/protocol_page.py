@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import MagicMock
 
-from actors.broker.requests import Handlers, request_table
+from actors.broker.handlers import Handlers
+from actors.broker.requests import request_table
 from actors.nameserver.service import NameserverService
 from actors.nameserver.settings import NameserverSettings
 from actors.rebalancer.service import RebalancerService

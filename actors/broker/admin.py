@@ -7,10 +7,7 @@ from typing import Any
 
 import orjson
 
-from actors.broker.groups import Groups
-from actors.broker.offsets import ConsumerOffsets
-from actors.broker.stats import BrokerStats
-from actors.broker.topics import Topics
+from actors.broker.parts import BrokerParts
 from actors.remoting.admin_headers import DeleteGroupHeader, GroupHeader
 from actors.remoting.bodies.routes import encode_topic_list
 from actors.remoting.chain import RequestContext
@@ -25,21 +22,13 @@ from store.metadata import SubscriptionGroupConfig, TopicConfig
 class AdminRequests:
     """Answers what administrators ask of a broker."""
 
-    def __init__(
-        self,
-        topics: Topics,
-        groups: Groups,
-        offsets: ConsumerOffsets,
-        stats: BrokerStats,
-        remove_queues: Callable[[str], Awaitable[None]],
-        on_topic_deleted: Callable[[str], None],
-    ) -> None:
+    def __init__(self, parts: BrokerParts, remove_queues: Callable[[str], Awaitable[None]]) -> None:
+        self._topics = parts.topics
+        self._groups = parts.groups
+        self._offsets = parts.offsets
+        self._stats = parts.stats
+        self._on_topic_deleted = parts.wake
         self._remove_queues = remove_queues
-        self._topics = topics
-        self._groups = groups
-        self._offsets = offsets
-        self._stats = stats
-        self._on_topic_deleted = on_topic_deleted
 
     def update_topic(self, context: RequestContext) -> RemotingCommand:
         """UPDATE_AND_CREATE_TOPIC."""

@@ -10,17 +10,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 
 from actors.broker.client_admin import subscription_data
-from actors.broker.clients import Clients
-from actors.broker.hold import HeldPulls
-from actors.broker.reads import TRIES_OF_A_SEARCH, Reads
-from actors.broker.settings import BrokerSettings
-from actors.broker.stats import DAY, HOUR, MINUTE, RATE_SPANS_S, BrokerStats, Count, Tally
+from actors.broker.parts import BrokerParts
+from actors.broker.reads import TRIES_OF_A_SEARCH
+from actors.broker.stats import DAY, HOUR, MINUTE, RATE_SPANS_S, Count, Tally
 from actors.broker.subscriptions import tags_codes_of
 from actors.broker.topics import SCHEDULE_TOPIC
-from actors.loop_lag import LoopLag
 from actors.remoting.admin_headers import BrokerStatsHeader, ConsumeQueueHeader
 from actors.remoting.bodies.broker import (
     BrokerStatsData,
@@ -32,13 +28,9 @@ from actors.remoting.bodies.routes import encode_kv_table
 from actors.remoting.chain import RequestContext
 from actors.remoting.codes import VERSION_5_3_3, ResponseCode
 from actors.remoting.command import RemotingCommand
-from actors.remoting.connection import Connection
 from actors.remoting.errors import Refused
 from actors.remoting.table import Cost, RequestTable
-from store.clock import Clock
 from store.errors import StoreError
-from store.message_store import MessageStore
-from store.metadata import DelayOffsetTable
 
 UNITS_MAX = 4096
 _TIMER = {
@@ -48,22 +40,6 @@ _TIMER = {
     "timerEnqueueTps": "0.0",
     "timerDequeueTps": "0.0",
 }
-
-
-@dataclass(frozen=True, slots=True)
-class BrokerParts:
-    """What there is to be told of."""
-
-    settings: BrokerSettings
-    store: MessageStore
-    reads: Reads
-    lag: LoopLag
-    clients: Clients[Connection]
-    held: HeldPulls
-    stats: BrokerStats
-    delays: DelayOffsetTable
-    clock: Clock
-    catch_up: Callable[[], None]
 
 
 class BrokerInfo:
@@ -235,7 +211,7 @@ class BrokerInfo:
         parts = self._parts
         return {
             f"scheduleMessageOffset_{level}": f"{offset},{parts.store.max_offset(SCHEDULE_TOPIC, level - 1)}"
-            for level, offset in parts.delays.offsets.items()
+            for level, offset in parts.delays.table.offsets.items()
         }
 
     def _pools(self) -> Mapping[str, str]:

@@ -5,19 +5,17 @@ ask for.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from typing import Any
 
-from actors.broker.tables import BrokerTables
+from actors.broker.parts import BrokerParts
 from actors.remoting.chain import RequestContext
 from actors.remoting.codes import ResponseCode
 from actors.remoting.command import RemotingCommand
 from actors.remoting.errors import Refused
-from store.clock import Clock
 from store.errors import StoreError
 from store.files import explain
 from store.logs import get_logger
-from store.message_store import MessageStore
 
 _log = get_logger(__name__)
 
@@ -29,20 +27,12 @@ PAUSE_S = 0.002
 class Cleaning:
     """Cleans one broker's store."""
 
-    def __init__(
-        self,
-        store: MessageStore,
-        tables: BrokerTables,
-        clock: Clock,
-        catch_up: Callable[[], None],
-        request_tick: Callable[[], None],
-    ) -> None:
-        """`catch_up` dispatches some of what is confirmed; `request_tick` asks for another turn's end."""
-        self._store = store
-        self._tables = tables
-        self._clock = clock
-        self._catch_up = catch_up
-        self._request_tick = request_tick
+    def __init__(self, parts: BrokerParts) -> None:
+        self._store = parts.store
+        self._tables = parts.tables
+        self._clock = parts.clock
+        self._catch_up = parts.catch_up
+        self._request_tick = parts.request_tick
 
     def delete_expired_commit_log(self) -> None:
         """Delete the log files whose time is over, from now on and whatever the hour; in the background."""

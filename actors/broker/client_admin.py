@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from contextlib import suppress
 from functools import partial
 
-from actors.broker.clients import CLIENT_TIMEOUT_MS, Clients, Member, Subscription
-from actors.broker.reads import Reads
+from actors.broker.clients import CLIENT_TIMEOUT_MS, Member, Subscription
+from actors.broker.parts import BrokerParts
 from actors.broker.subscriptions import ALL_TAGS
 from actors.remoting.admin_headers import (
     ClientHeader,
@@ -31,11 +31,9 @@ from actors.remoting.command import RemotingCommand
 from actors.remoting.connection import Connection
 from actors.remoting.errors import Refused, RemotingError, TimedOut
 from actors.remoting.headers import ConsumerGroupHeader
-from store.clock import Clock
 from store.errors import StoreError
 from store.message.message_id import decode_message_id
 from store.message.tags import tags_code
-from store.message_store import MessageStore
 
 
 class ClientAdmin:
@@ -44,19 +42,12 @@ class ClientAdmin:
     INVOKE_BROKER_TO_GET_CONSUMER_STATUS on.
     """
 
-    def __init__(
-        self,
-        broker_name: str,
-        clients: Clients[Connection],
-        clock: Clock,
-        store: MessageStore,
-        reads: Reads,
-    ) -> None:
-        self._broker_name = broker_name
-        self._clients = clients
-        self._clock = clock
-        self._store = store
-        self._reads = reads
+    def __init__(self, parts: BrokerParts) -> None:
+        self._broker_name = parts.settings.broker_name
+        self._clients = parts.clients
+        self._clock = parts.clock
+        self._store = parts.store
+        self._reads = parts.reads
 
     def consumers(self, context: RequestContext) -> RemotingCommand:
         """GET_CONSUMER_CONNECTION_LIST."""

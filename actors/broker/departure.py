@@ -19,15 +19,12 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from actors.broker.clients import Clients, ConsumerGroup
-from actors.broker.offsets import ConsumerOffsets
-from actors.broker.stats import BrokerStats
-from actors.broker.topics import PERM_READ, SCHEDULE_TOPIC, Topics
+from actors.broker.clients import ConsumerGroup
+from actors.broker.parts import BrokerParts
+from actors.broker.topics import PERM_READ, SCHEDULE_TOPIC
 from actors.remoting.connection import Connection
-from store.clock import Clock
 from store.logs import get_logger
 from store.message.validate import RETRY_TOPIC_PREFIX
-from store.message_store import MessageStore
 
 _log = get_logger(__name__)
 
@@ -63,23 +60,15 @@ class GroupProgress:
 class Departure:
     """How far one broker has left, and who still needs it."""
 
-    def __init__(
-        self,
-        store: MessageStore,
-        topics: Topics,
-        offsets: ConsumerOffsets,
-        clients: Clients[Connection],
-        stats: BrokerStats,
-        clock: Clock,
-    ) -> None:
+    def __init__(self, parts: BrokerParts) -> None:
         self.state = DepartureState.STAYS
-        self._store = store
-        self._topics = topics
-        self._offsets = offsets
-        self._clients = clients
-        self._stats = stats
-        self._clock = clock
-        self._begin_ns = clock.monotonic_ns()
+        self._store = parts.store
+        self._topics = parts.topics
+        self._offsets = parts.offsets
+        self._clients = parts.clients
+        self._stats = parts.stats
+        self._clock = parts.clock
+        self._begin_ns = parts.clock.monotonic_ns()
         self._heard_ns = 0
 
     def leave(self) -> None:

@@ -26,16 +26,16 @@ from typing import Any
 import msgpack
 
 from actors.broker.acks import PendingAck
-from actors.broker.hold import HeldPull, HeldPulls
-from actors.broker.offsets import NO_OFFSET, ConsumerOffsets
+from actors.broker.hold import HeldPull
+from actors.broker.offsets import NO_OFFSET
+from actors.broker.parts import BrokerParts
 from actors.broker.pull import Puller, PullOutcome, PullRequest
-from actors.broker.reads import TRIES_OF_A_PULL, Reads
+from actors.broker.reads import TRIES_OF_A_PULL
 from actors.broker.send import Sender
 from actors.broker.subscriptions import tags_codes_of
 from actors.broker.wire import PULL_RECORDS_BYTES_MAX, SplitsBody
 from actors.remoting.codes import ResponseCode
 from actors.remoting.errors import Refused
-from store.clock import Clock
 from store.errors import MessageIllegal, StoreError
 from store.message.batch import encode_batch
 from store.message.message import Message
@@ -120,27 +120,23 @@ class HandleApi:
 
     def __init__(
         self,
+        parts: BrokerParts,
         sender: Sender,
         puller: Puller,
-        reads: Reads,
-        held: HeldPulls,
-        offsets: ConsumerOffsets,
         splits: Callable[[str], SplitsBody],
         describe: Callable[[], Mapping[str, object]],
         next_uniq_key: Callable[[], str],
-        request_tick: Callable[[], None],
-        clock: Clock,
     ) -> None:
         self._sender = sender
         self._puller = puller
-        self._reads = reads
-        self._held = held
-        self._offsets = offsets
+        self._reads = parts.reads
+        self._held = parts.held
+        self._offsets = parts.offsets
         self._splits = splits
         self._describe = describe
         self._next_uniq_key = next_uniq_key
-        self._request_tick = request_tick
-        self._clock = clock
+        self._request_tick = parts.request_tick
+        self._clock = parts.clock
 
     async def append(self, request: bytes) -> bytes:
         """Store a batch, all of it or nothing; answers when the store's promise covers it."""

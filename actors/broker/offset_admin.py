@@ -8,24 +8,17 @@ start later.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 
-from actors.broker.clients import Clients
-from actors.broker.groups import Groups
-from actors.broker.offsets import ConsumerOffsets
-from actors.broker.reads import Reads
-from actors.broker.topics import Topics
+from actors.broker.parts import BrokerParts
 from actors.remoting.admin_headers import CloneGroupOffsetHeader, ResetOffsetHeader
 from actors.remoting.bodies.progress import encode_offsets
 from actors.remoting.chain import RequestContext
 from actors.remoting.codes import ResponseCode
 from actors.remoting.command import RemotingCommand
-from actors.remoting.connection import Connection
 from actors.remoting.errors import Refused
 from store.logs import get_logger
 from store.message.message_queue import MessageQueue
-from store.message_store import MessageStore
 
 _log = get_logger(__name__)
 
@@ -33,28 +26,16 @@ _log = get_logger(__name__)
 class OffsetAdmin:
     """Answers INVOKE_BROKER_TO_RESET_OFFSET and CLONE_GROUP_OFFSET."""
 
-    def __init__(
-        self,
-        broker_name: str,
-        store: MessageStore,
-        reads: Reads,
-        topics: Topics,
-        groups: Groups,
-        offsets: ConsumerOffsets,
-        clients: Clients[Connection],
-        catch_up: Callable[[], None],
-        wake: Callable[[str], None],
-    ) -> None:
-        """`catch_up` makes readable what is confirmed; `wake` answers the pulls held for a topic."""
-        self._broker_name = broker_name
-        self._store = store
-        self._topics = topics
-        self._groups = groups
-        self._offsets = offsets
-        self._clients = clients
-        self._catch_up = catch_up
-        self._wake = wake
-        self._reads = reads
+    def __init__(self, parts: BrokerParts) -> None:
+        self._broker_name = parts.settings.broker_name
+        self._store = parts.store
+        self._reads = parts.reads
+        self._topics = parts.topics
+        self._groups = parts.groups
+        self._offsets = parts.offsets
+        self._clients = parts.clients
+        self._catch_up = parts.catch_up
+        self._wake = parts.wake
 
     def reset(self, context: RequestContext) -> None:
         """INVOKE_BROKER_TO_RESET_OFFSET; the answer says where the group goes on in each queue."""

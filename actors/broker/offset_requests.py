@@ -2,40 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-from actors.broker.groups import Groups
-from actors.broker.offsets import ConsumerOffsets
-from actors.broker.settings import BrokerSettings
-from actors.broker.topics import Topics
+from actors.broker.parts import BrokerParts
 from actors.broker.wire import CommitOffsetsBody, CommitOffsetsReply
 from actors.remoting.chain import RequestContext
 from actors.remoting.codes import ResponseCode
 from actors.remoting.command import RemotingCommand
 from actors.remoting.errors import Refused
 from actors.remoting.headers import OffsetResponse, QueryConsumerOffsetHeader, UpdateConsumerOffsetHeader
-from store.message_store import MessageStore
 
 
 class OffsetRequests:
     """Answers QUERY_CONSUMER_OFFSET, UPDATE_CONSUMER_OFFSET and COMMIT_OFFSETS."""
 
-    def __init__(
-        self,
-        settings: BrokerSettings,
-        store: MessageStore,
-        topics: Topics,
-        groups: Groups,
-        offsets: ConsumerOffsets,
-        catch_up: Callable[[], None],
-    ) -> None:
-        """`catch_up` makes readable what is confirmed."""
-        self._catch_up = catch_up
-        self._settings = settings
-        self._store = store
-        self._topics = topics
-        self._groups = groups
-        self._offsets = offsets
+    def __init__(self, parts: BrokerParts) -> None:
+        self._catch_up = parts.catch_up
+        self._settings = parts.settings
+        self._store = parts.store
+        self._topics = parts.topics
+        self._groups = parts.groups
+        self._offsets = parts.offsets
 
     def query(self, context: RequestContext) -> RemotingCommand:
         """QUERY_CONSUMER_OFFSET: the committed offset; QUERY_NOT_FOUND lets the client choose where to begin.

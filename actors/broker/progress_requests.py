@@ -9,12 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable
 
-from actors.broker.clients import Clients
-from actors.broker.groups import Groups
-from actors.broker.offsets import ConsumerOffsets
-from actors.broker.reads import Reads
-from actors.broker.stats import BrokerStats
-from actors.broker.topics import Topics
+from actors.broker.parts import BrokerParts
 from actors.remoting.admin_headers import (
     BrokerConsumeStatsHeader,
     ConsumeStatsHeader,
@@ -34,11 +29,8 @@ from actors.remoting.bodies.progress import (
 )
 from actors.remoting.chain import RequestContext
 from actors.remoting.command import RemotingCommand
-from actors.remoting.connection import Connection
 from actors.remoting.headers import TopicHeader
-from store.clock import Clock
 from store.message.message_queue import MessageQueue
-from store.message_store import MessageStore
 
 QUEUES_A_SLICE = 32
 ENCODED_ON_LOOP_QUEUES = 1000
@@ -49,32 +41,18 @@ class ProgressRequests:
     QUERY_TOPIC_CONSUME_BY_WHO and QUERY_TOPICS_BY_CONSUMER.
     """
 
-    def __init__(
-        self,
-        broker_name: str,
-        address: str,
-        store: MessageStore,
-        reads: Reads,
-        topics: Topics,
-        groups: Groups,
-        offsets: ConsumerOffsets,
-        clients: Clients[Connection],
-        stats: BrokerStats,
-        clock: Clock,
-        catch_up: Callable[[], None],
-    ) -> None:
-        """`catch_up` makes readable what is confirmed."""
-        self._broker_name = broker_name
-        self._address = address
-        self._store = store
-        self._reads = reads
-        self._topics = topics
-        self._groups = groups
-        self._offsets = offsets
-        self._clients = clients
-        self._stats = stats
-        self._clock = clock
-        self._catch_up = catch_up
+    def __init__(self, parts: BrokerParts) -> None:
+        self._broker_name = parts.settings.broker_name
+        self._address = parts.address
+        self._store = parts.store
+        self._reads = parts.reads
+        self._topics = parts.topics
+        self._groups = parts.groups
+        self._offsets = parts.offsets
+        self._clients = parts.clients
+        self._stats = parts.stats
+        self._clock = parts.clock
+        self._catch_up = parts.catch_up
 
     def topic_stats(self, context: RequestContext) -> None:
         """GET_TOPIC_STATS_INFO: the ends of each queue, and how much is put in."""

@@ -9,26 +9,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from actors.broker.clients import Clients
-from actors.broker.groups import Groups
-from actors.broker.hold import HeldPull, HeldPulls, deadline_of
-from actors.broker.offsets import ConsumerOffsets
+from actors.broker.hold import HeldPull, deadline_of
+from actors.broker.parts import BrokerParts
 from actors.broker.queue_ends import QueueEnds, offsets_of
-from actors.broker.reads import Reads
-from actors.broker.settings import BrokerSettings
-from actors.broker.stats import BrokerStats
 from actors.broker.subscriptions import require_tag_type, tags_codes_of
-from actors.broker.topics import Topics
 from actors.broker.wire import PULL_RECORDS_BYTES_MAX
 from actors.remoting.chain import RequestContext
 from actors.remoting.codes import ResponseCode
 from actors.remoting.command import RemotingCommand
-from actors.remoting.connection import Connection
 from actors.remoting.errors import Refused
 from actors.remoting.headers import PullRecordsHeader
 from actors.remoting.hot_headers import PullMessageHeader
-from store.clock import Clock
-from store.message_store import GetMessageResult, GetMessageStatus, MessageStore
+from store.message_store import GetMessageResult, GetMessageStatus
 
 COMMIT_OFFSET = 0x1
 SUSPEND = 0x2
@@ -116,33 +108,19 @@ class _WaitingPull(HeldPull):
 class Puller:
     """Answers pulls."""
 
-    def __init__(
-        self,
-        settings: BrokerSettings,
-        store: MessageStore,
-        reads: Reads,
-        topics: Topics,
-        groups: Groups,
-        offsets: ConsumerOffsets,
-        clients: Clients[Connection],
-        held: HeldPulls,
-        clock: Clock,
-        catch_up: Callable[[], None],
-        stats: BrokerStats,
-    ) -> None:
-        """`catch_up` makes readable what is confirmed."""
-        self.catch_up = catch_up
-        self._stats = stats
-        self._settings = settings
-        self._store = store
-        self._reads = reads
-        self._topics = topics
-        self._groups = groups
-        self._offsets = offsets
-        self._clients = clients
-        self._held = held
-        self._ends = QueueEnds(store)
-        self._clock = clock
+    def __init__(self, parts: BrokerParts) -> None:
+        self.catch_up = parts.catch_up
+        self._stats = parts.stats
+        self._settings = parts.settings
+        self._store = parts.store
+        self._reads = parts.reads
+        self._topics = parts.topics
+        self._groups = parts.groups
+        self._offsets = parts.offsets
+        self._clients = parts.clients
+        self._held = parts.held
+        self._clock = parts.clock
+        self._ends = QueueEnds(parts.store)
         self._resume_held = self._resume  # one bound method for all that wait
 
     def pull(self, context: RequestContext) -> None:

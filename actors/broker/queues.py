@@ -5,13 +5,11 @@ reader.
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
-from actors.broker.reads import TRIES_OF_A_SEARCH, Reads
-from actors.broker.settings import BrokerSettings
-from actors.broker.topics import Topics
+from actors.broker.parts import BrokerParts
+from actors.broker.reads import TRIES_OF_A_SEARCH
 from actors.broker.wire import QueueRange, SplitsBody
 from actors.remoting.chain import RequestContext
 from actors.remoting.codes import ResponseCode
@@ -30,7 +28,6 @@ from actors.remoting.headers import (
 from store.consume_queue import UNIT_BYTES
 from store.errors import StoreError
 from store.message.record import decode_record
-from store.message_store import MessageStore
 
 QUERY_MESSAGES_MAX = 64
 NO_TIMESTAMP = -1
@@ -47,22 +44,13 @@ def machine_id() -> str:
 class QueueQueries:
     """Answers what is asked about queues, beside pulling from them."""
 
-    def __init__(
-        self,
-        settings: BrokerSettings,
-        store: MessageStore,
-        reads: Reads,
-        topics: Topics,
-        address: str,
-        catch_up: Callable[[], None],
-    ) -> None:
-        """`catch_up` makes readable what is confirmed."""
-        self._catch_up = catch_up
-        self._settings = settings
-        self._store = store
-        self._reads = reads
-        self._topics = topics
-        self._address = address
+    def __init__(self, parts: BrokerParts) -> None:
+        self._catch_up = parts.catch_up
+        self._settings = parts.settings
+        self._store = parts.store
+        self._reads = parts.reads
+        self._topics = parts.topics
+        self._address = parts.address
 
     def max_offset(self, context: RequestContext) -> RemotingCommand:
         """GET_MAX_OFFSET: one past the last readable message."""

@@ -7,27 +7,25 @@ the request copies that into the reply. The broker hands the reply to that clien
 
 from __future__ import annotations
 
-from actors.broker.clients import CLIENT_TIMEOUT_MS, Clients
+from actors.broker.clients import CLIENT_TIMEOUT_MS
+from actors.broker.parts import BrokerParts
 from actors.broker.send import Sender
 from actors.remoting.chain import RequestContext
 from actors.remoting.codes import RequestCode, ResponseCode
 from actors.remoting.command import RemotingCommand
-from actors.remoting.connection import Connection
 from actors.remoting.errors import Refused, RemotingError
 from actors.remoting.hot_headers import SendMessageHeader
-from store.clock import Clock
 from store.message.properties import MessageConst, decode_properties, encode_properties
 
 
 class Replies:
     """Brings replies to those who wait for them."""
 
-    def __init__(self, sender: Sender, clients: Clients[Connection], clock: Clock, store_host: str) -> None:
-        """`store_host` is this broker's address, `ip:port`."""
+    def __init__(self, sender: Sender, parts: BrokerParts) -> None:
+        self._clients = parts.clients
+        self._clock = parts.clock
+        self._store_host = parts.address
         self._sender = sender
-        self._clients = clients
-        self._clock = clock
-        self._store_host = store_host
 
     def send(self, context: RequestContext) -> None:
         """SEND_REPLY_MESSAGE and SEND_REPLY_MESSAGE_V2: answers when the reply was handed over and stored."""

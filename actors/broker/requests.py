@@ -2,25 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from actors.broker.admin import AdminRequests
-from actors.broker.assignments import Assignments
 from actors.broker.broker_info import BrokerInfo
 from actors.broker.cleaning import Cleaning
 from actors.broker.client_admin import ClientAdmin
 from actors.broker.client_requests import ClientRequests
-from actors.broker.offset_admin import OffsetAdmin
-from actors.broker.offset_requests import OffsetRequests
-from actors.broker.progress_requests import ProgressRequests
-from actors.broker.pull import Puller
-from actors.broker.queue_locks import QueueLocks
-from actors.broker.queues import QueueQueries
+from actors.broker.handlers import Handlers
 from actors.broker.replica_requests import ReplicaRequests
-from actors.broker.replies import Replies
 from actors.broker.request_modes import RequestModes
-from actors.broker.send import Sender
-from actors.broker.send_back import SendBack
 from actors.broker.settings import BrokerSettings
 from actors.remoting import admin_headers, headers, hot_headers
 from actors.remoting.codes import RayMQRequestCode, RequestCode
@@ -28,30 +17,6 @@ from actors.remoting.table import Action, Cost, Handler, HeaderType, RequestTabl
 from actors.settings_requests import SettingsRequests
 
 Row = tuple[int, Handler, HeaderType | None, Resource, Action, Cost]
-
-
-@dataclass(frozen=True, slots=True)
-class Handlers:
-    """The parts of a broker that answer requests."""
-
-    sender: Sender
-    replies: Replies
-    send_back: SendBack
-    puller: Puller
-    queues: QueueQueries
-    offsets: OffsetRequests
-    clients: ClientRequests
-    locks: QueueLocks
-    admin: AdminRequests
-    cleaning: Cleaning
-    progress: ProgressRequests
-    offset_admin: OffsetAdmin
-    client_admin: ClientAdmin
-    info: BrokerInfo
-    modes: RequestModes
-    assignments: Assignments
-    replicas: ReplicaRequests
-    config: SettingsRequests[BrokerSettings]
 
 
 def request_table(handlers: Handlers) -> RequestTable:

@@ -8,9 +8,15 @@ asking for port 0.
 
 from __future__ import annotations
 
+import asyncio
 import socket
 from types import TracebackType
 from typing import Self
+
+from actors.broker.settings import BrokerSettings
+from store.clock import Clock
+
+TRY_AGAIN_MS = 200
 
 
 class ReservedPort:
@@ -35,3 +41,24 @@ class ReservedPort:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._socket.close()
+
+
+async def reserve_port(settings: BrokerSettings, clock: Clock) -> ReservedPort:
+    """The port to listen on; one that is taken is tried again until the start's time is up.
+
+    Raises OSError, which names the setting, when it is.
+    """
+    deadline_ns = clock.monotonic_ns() + settings.start_timeout_ms * 1_000_000
+    while True:
+        try:
+            return ReservedPort(settings.listen_host, settings.listen_port)
+        except OSError as error:
+            if clock.monotonic_ns() >= deadline_ns:
+                raise OSError(
+                    error.errno,
+                    f"broker {settings.broker_name} could not get {settings.listen_host}:"
+                    f"{settings.listen_port} in start_timeout_ms {settings.start_timeout_ms}: "
+                    f"{error.strerror} "
+                    "(set another listen_port, or end the process that has it)",
+                ) from error
+        await asyncio.sleep(TRY_AGAIN_MS / 1000)

@@ -9,14 +9,10 @@ import random
 import struct
 from typing import NamedTuple
 
-from actors.broker.acks import Acks, PendingAck
-from actors.broker.delays import Delays
-from actors.broker.groups import Groups
-from actors.broker.queue_locks import QueueLocks
-from actors.broker.settings import BrokerSettings
-from actors.broker.stats import BrokerStats
+from actors.broker.acks import PendingAck
+from actors.broker.parts import BrokerParts
 from actors.broker.stored_properties import PropertyWriter, of_dead_letter, uniq_key_of
-from actors.broker.topics import DEFAULT_TOPIC, Topics
+from actors.broker.topics import DEFAULT_TOPIC
 from actors.remoting.chain import RequestContext
 from actors.remoting.codes import ResponseCode
 from actors.remoting.command import Buffer, RemotingCommand
@@ -28,13 +24,12 @@ from actors.remoting.headers import (
     SendRunsResponse,
 )
 from actors.remoting.hot_headers import SendMessageHeader
-from store.clock import Clock
 from store.errors import StoreError
 from store.message.record import RecordDraft
 from store.message.runs import decode_runs, encode_offsets
 from store.message.sys_flag import TRANSACTION_MASK
 from store.message.validate import DLQ_TOPIC_PREFIX, RETRY_TOPIC_PREFIX
-from store.message_store import AppendResult, MessageStore
+from store.message_store import AppendResult
 from store.metadata import TopicConfig
 
 
@@ -50,33 +45,22 @@ class Sender:
     """Takes messages in, for all the ways in which they come."""
 
     def __init__(
-        self,
-        settings: BrokerSettings,
-        store: MessageStore,
-        topics: Topics,
-        groups: Groups,
-        acks: Acks,
-        properties: PropertyWriter,
-        delays: Delays,
-        locks: QueueLocks,
-        rng: random.Random,
-        store_host: bytes,
-        clock: Clock,
-        stats: BrokerStats,
+        self, parts: BrokerParts, properties: PropertyWriter, rng: random.Random, store_host: bytes
     ) -> None:
-        self._settings = settings
-        self._store = store
-        self._topics = topics
-        self._groups = groups
-        self._acks = acks
+        """`store_host` is the broker's address, packed."""
+        self._settings = parts.settings
+        self._store = parts.store
+        self._topics = parts.topics
+        self._groups = parts.groups
+        self._acks = parts.acks
+        self._delays = parts.delays
+        self._locks = parts.locks
+        self._clock = parts.clock
         self._properties = properties
-        self._delays = delays
-        self._locks = locks
         self._rng = rng
         self._store_host = store_host
-        self._clock = clock
         self._id_prefix = store_host.hex().upper()
-        self._put = stats.put
+        self._put = parts.stats.put
 
     def send(self, context: RequestContext) -> None:
         """SEND_MESSAGE and SEND_MESSAGE_V2."""

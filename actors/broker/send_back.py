@@ -6,13 +6,8 @@ group's `retry_max_times` it goes to its dead-letter topic instead.
 
 from __future__ import annotations
 
-from actors.broker.acks import Acks
-from actors.broker.delays import Delays
-from actors.broker.groups import Groups
-from actors.broker.reads import Reads
+from actors.broker.parts import BrokerParts
 from actors.broker.send import SendAck
-from actors.broker.stats import BrokerStats
-from actors.broker.topics import Topics
 from actors.remoting.chain import RequestContext
 from actors.remoting.codes import ResponseCode
 from actors.remoting.command import RemotingCommand
@@ -23,7 +18,6 @@ from store.message.message import MessageExt
 from store.message.properties import MessageConst, encode_properties
 from store.message.record import RecordDraft, decode_record
 from store.message.validate import DLQ_TOPIC_PREFIX, RETRY_TOPIC_PREFIX
-from store.message_store import MessageStore
 
 # Where the consumer leaves it to the broker: 10 s after the first failure, then longer each time.
 FIRST_RETRY_LEVEL = 3
@@ -32,23 +26,14 @@ FIRST_RETRY_LEVEL = 3
 class SendBack:
     """Takes messages back from consumers."""
 
-    def __init__(
-        self,
-        store: MessageStore,
-        reads: Reads,
-        topics: Topics,
-        groups: Groups,
-        acks: Acks,
-        delays: Delays,
-        stats: BrokerStats,
-    ) -> None:
-        self._stats = stats
-        self._reads = reads
-        self._delays = delays
-        self._store = store
-        self._topics = topics
-        self._groups = groups
-        self._acks = acks
+    def __init__(self, parts: BrokerParts) -> None:
+        self._stats = parts.stats
+        self._reads = parts.reads
+        self._delays = parts.delays
+        self._store = parts.store
+        self._topics = parts.topics
+        self._groups = parts.groups
+        self._acks = parts.acks
 
     def send_back(self, context: RequestContext) -> None:
         """Answer when the message is stored under its new topic."""

@@ -11,36 +11,25 @@ from functools import cache
 from typing import Any
 
 from actors.broker.acks import Acks
-from actors.broker.admin import AdminRequests
 from actors.broker.admission import Admission
 from actors.broker.assignments import Assignments
-from actors.broker.broker_info import BrokerInfo, BrokerParts
-from actors.broker.cleaning import Cleaning
-from actors.broker.client_admin import ClientAdmin
 from actors.broker.client_requests import ClientRequests
 from actors.broker.clients import Clients
 from actors.broker.departure import Departure
 from actors.broker.flusher import Flusher
 from actors.broker.handle_api import HandleApi
+from actors.broker.handlers import make_handlers
 from actors.broker.hold import HeldPulls
 from actors.broker.off_loop import OffLoop
-from actors.broker.offset_admin import OffsetAdmin
-from actors.broker.offset_requests import OffsetRequests
-from actors.broker.progress_requests import ProgressRequests
-from actors.broker.pull import Puller
+from actors.broker.parts import BrokerParts
 from actors.broker.queue_locks import QueueLocks
-from actors.broker.queues import QueueQueries
 from actors.broker.reads import Reads
 from actors.broker.rebalancer_link import RebalancerLink
 from actors.broker.registration import Registration
-from actors.broker.replica_requests import ReplicaRequests
-from actors.broker.replies import Replies
-from actors.broker.requests import Handlers, add_group_changed, request_table
-from actors.broker.reserved_port import ReservedPort
+from actors.broker.requests import add_group_changed, request_table
+from actors.broker.reserved_port import reserve_port
 from actors.broker.send import Sender
-from actors.broker.send_back import SendBack
 from actors.broker.settings import VIP_PORT_DISTANCE, BrokerSettings
-from actors.broker.settings_text import as_properties, by_field
 from actors.broker.stats import BrokerStats
 from actors.broker.stored_properties import PropertyWriter
 from actors.broker.tables import BrokerTables
@@ -54,7 +43,6 @@ from actors.remoting.headers import RegisterBrokerHeader
 from actors.remoting.hub import RemotingLimits
 from actors.remoting.server import RemotingServer
 from actors.remoting.table import RequestTable
-from actors.settings_requests import SettingsRequests
 from store.clock import Clock
 from store.disk_use import DiskProbe, disk_use
 from store.identity import StoreIdentity
@@ -71,7 +59,6 @@ EXPIRE_CLIENTS_MS = 10_000
 NOTE_STATS_MS = 1000
 COUNTERS_A_SLICE = 500
 SAVE_TABLES_MS = 200
-START_RETRY_MS = 200
 OTHER_DESCRIPTORS = 256
 ANSWER_TIMEOUT_MS = 2000
 ANSWER_PAUSE_MS = 2
@@ -105,7 +92,7 @@ class BrokerService:
         """Open the store, listen, register. Raises StoreError or OSError when that cannot be done in time."""
         settings = self.settings
         warm_up_once()
-        with await self._reserve_port() as port:
+        with await reserve_port(settings, self._clock) as port:
             self.address = f"{settings.host}:{settings.advertised_port or port.number}"
             host = Host(socket.gethostbyname(settings.host), settings.advertised_port or port.number)
             self._open_store(host)
@@ -206,24 +193,6 @@ class BrokerService:
             self._request_tick()
             await asyncio.sleep(ANSWER_PAUSE_MS / 1000)
 
-    async def _reserve_port(self) -> ReservedPort:
-        """The port to listen on; one that is taken is tried again until the start's time is up."""
-        settings = self.settings
-        deadline_ns = self._clock.monotonic_ns() + settings.start_timeout_ms * 1_000_000
-        while True:
-            try:
-                return ReservedPort(settings.listen_host, settings.listen_port)
-            except OSError as error:
-                if self._clock.monotonic_ns() >= deadline_ns:
-                    raise OSError(
-                        error.errno,
-                        f"broker {settings.broker_name} could not get {settings.listen_host}:"
-                        f"{settings.listen_port} in start_timeout_ms {settings.start_timeout_ms}: "
-                        f"{error.strerror} "
-                        "(set another listen_port, or end the process that has it)",
-                    ) from error
-            await asyncio.sleep(START_RETRY_MS / 1000)
-
     async def _listen_for_vip(self, port: int) -> None:
         """RocketMQ's second port, where nobody else has it."""
         settings = self.settings
@@ -249,11 +218,27 @@ class BrokerService:
         )
 
     def _assemble(self, host: Host) -> None:
+        settings, clock = self.settings, self._clock
+        parts = self._make_parts()
+        properties = PropertyWriter(settings, UniqKeyGenerator(host.ip, os.getpid(), clock, self._rng))
+        sender = Sender(parts, properties, self._rng, host.packed)
+        self._connect(parts.tables)
+        handlers = make_handlers(parts, sender, self._client_requests, self._assignments, self.live)
+        self.cleaning = handlers.cleaning
+        self.departure = Departure(parts)
+        self._server = RemotingServer(
+            request_table(handlers), clock, self._limits(), self._end_turn, steps=(self._admission,)
+        )
+        self.handle = HandleApi(
+            parts, sender, handlers.puller, handlers.queues.splits, self.describe, properties.next_uniq_key
+        )
+
+    def _make_parts(self) -> BrokerParts:
         settings, store, clock = self.settings, self._store, self._clock
         tables = self._tables = BrokerTables(settings, store, clock, self._topics_changed)
         self._clients: Clients[Connection] = Clients(clock, settings.client_expiry_ms)
         self._locks = QueueLocks(clock)
-        stats = self._stats = BrokerStats(clock)
+        self._stats = BrokerStats(clock)
         is_sync = settings.store.flush == "sync"
         self._acks = Acks(store, clock, settings.sync_flush_timeout_ms, may_wait=is_sync)
         self._flusher = Flusher(
@@ -263,45 +248,26 @@ class BrokerService:
             flushes_each_tick=is_sync,
             flush_interval_ms=settings.store.flush_interval_ms,
         )
-        self._turns = Turns(store, self._flusher, self._held, clock, self._request_tick, stats.put_times)
+        self._turns = Turns(
+            store, self._flusher, self._held, clock, self._request_tick, self._stats.put_times
+        )
         reads = self._keep_loop_free()
-        catch_up = self._turns.catch_up
-        topics, groups, offsets = tables.topics, tables.groups, tables.offsets
-        properties = PropertyWriter(settings, UniqKeyGenerator(host.ip, os.getpid(), clock, self._rng))
-        self._sender = Sender(
-            settings,
-            store,
-            topics,
-            groups,
-            self._acks,
-            properties,
-            tables.delays,
-            self._locks,
-            self._rng,
-            host.packed,
-            clock,
-            stats,
-        )
-        self._puller = Puller(
-            settings, store, reads, topics, groups, offsets, self._clients, self._held, clock, catch_up, stats
-        )
-        self.cleaning = Cleaning(store, tables, clock, self._turns.catch_up, self._request_tick)
-        self.departure = Departure(store, topics, offsets, self._clients, stats, clock)
-        queues = QueueQueries(settings, store, reads, topics, self.address, catch_up)
-        self._connect(tables)
-        table = self._requests(queues, stats, catch_up)
-        self._server = RemotingServer(table, clock, self._limits(), self._end_turn, steps=(self._admission,))
-        self.handle = HandleApi(
-            self._sender,
-            self._puller,
-            reads,
-            self._held,
-            offsets,
-            queues.splits,
-            self.describe,
-            properties.next_uniq_key,
-            self._request_tick,
-            clock,
+        return BrokerParts(
+            settings=settings,
+            address=self.address,
+            clock=clock,
+            store=store,
+            reads=reads,
+            tables=tables,
+            clients=self._clients,
+            locks=self._locks,
+            acks=self._acks,
+            held=self._held,
+            stats=self._stats,
+            lag=self.lag,
+            catch_up=self._turns.catch_up,
+            wake=self._turns.wake,
+            request_tick=self._request_tick,
         )
 
     def _limits(self) -> RemotingLimits:
@@ -327,72 +293,6 @@ class BrokerService:
         self._reads = Reads(store, self._off_loop)
         self._tables.delays.bring = self._reads.bring
         return self._reads
-
-    def _requests(
-        self, queues: QueueQueries, stats: BrokerStats, catch_up: Callable[[], None]
-    ) -> RequestTable:
-        """All that this broker answers."""
-        settings, store, tables = self.settings, self._store, self._tables
-        topics, groups, offsets = tables.topics, tables.groups, tables.offsets
-        return request_table(
-            Handlers(
-                self._sender,
-                Replies(self._sender, self._clients, self._clock, self.address),
-                SendBack(store, self._reads, topics, groups, self._acks, tables.delays, stats),
-                self._puller,
-                queues,
-                OffsetRequests(settings, store, topics, groups, offsets, catch_up),
-                self._client_requests,
-                self._locks,
-                AdminRequests(topics, groups, offsets, stats, self.cleaning.remove_queues, self._turns.wake),
-                self.cleaning,
-                *self._tool_requests(catch_up),
-                tables.request_modes,
-                self._assignments,
-                ReplicaRequests(store, tables),
-                SettingsRequests(self.live, as_properties, by_field),
-            )
-        )
-
-    def _tool_requests(
-        self, catch_up: Callable[[], None]
-    ) -> tuple[ProgressRequests, OffsetAdmin, ClientAdmin, BrokerInfo]:
-        """What answers administrators' tools."""
-        settings, store, clock, tables = self.settings, self._store, self._clock, self._tables
-        name, clients, stats = settings.broker_name, self._clients, self._stats
-        topics, groups, offsets = tables.topics, tables.groups, tables.offsets
-        wake = self._turns.wake
-        return (
-            ProgressRequests(
-                name,
-                self.address,
-                store,
-                self._reads,
-                topics,
-                groups,
-                offsets,
-                clients,
-                stats,
-                clock,
-                catch_up,
-            ),
-            OffsetAdmin(name, store, self._reads, topics, groups, offsets, clients, catch_up, wake),
-            ClientAdmin(name, clients, clock, store, self._reads),
-            BrokerInfo(
-                BrokerParts(
-                    settings,
-                    store,
-                    self._reads,
-                    self.lag,
-                    clients,
-                    self._held,
-                    stats,
-                    tables.delays.table,
-                    clock,
-                    catch_up,
-                )
-            ),
-        )
 
     def _connect(self, tables: BrokerTables) -> None:
         """The connections that this broker opens itself: to nameservers and rebalancers."""

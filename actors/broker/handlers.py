@@ -1,0 +1,83 @@
+"""Who answers a broker's requests: the handlers, made of the broker's parts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from actors.broker.admin import AdminRequests
+from actors.broker.assignments import Assignments
+from actors.broker.broker_info import BrokerInfo
+from actors.broker.cleaning import Cleaning
+from actors.broker.client_admin import ClientAdmin
+from actors.broker.client_requests import ClientRequests
+from actors.broker.offset_admin import OffsetAdmin
+from actors.broker.offset_requests import OffsetRequests
+from actors.broker.parts import BrokerParts
+from actors.broker.progress_requests import ProgressRequests
+from actors.broker.pull import Puller
+from actors.broker.queue_locks import QueueLocks
+from actors.broker.queues import QueueQueries
+from actors.broker.replica_requests import ReplicaRequests
+from actors.broker.replies import Replies
+from actors.broker.request_modes import RequestModes
+from actors.broker.send import Sender
+from actors.broker.send_back import SendBack
+from actors.broker.settings import BrokerSettings
+from actors.broker.settings_text import as_properties, by_field
+from actors.live_settings import LiveSettings
+from actors.settings_requests import SettingsRequests
+
+
+@dataclass(frozen=True, slots=True)
+class Handlers:
+    """The parts of a broker that answer requests."""
+
+    sender: Sender
+    replies: Replies
+    send_back: SendBack
+    puller: Puller
+    queues: QueueQueries
+    offsets: OffsetRequests
+    clients: ClientRequests
+    locks: QueueLocks
+    admin: AdminRequests
+    cleaning: Cleaning
+    progress: ProgressRequests
+    offset_admin: OffsetAdmin
+    client_admin: ClientAdmin
+    info: BrokerInfo
+    modes: RequestModes
+    assignments: Assignments
+    replicas: ReplicaRequests
+    config: SettingsRequests[BrokerSettings]
+
+
+def make_handlers(
+    parts: BrokerParts,
+    sender: Sender,
+    clients: ClientRequests,
+    assignments: Assignments,
+    live: LiveSettings[BrokerSettings],
+) -> Handlers:
+    """All of one broker."""
+    cleaning = Cleaning(parts)
+    return Handlers(
+        sender,
+        Replies(sender, parts),
+        SendBack(parts),
+        Puller(parts),
+        QueueQueries(parts),
+        OffsetRequests(parts),
+        clients,
+        parts.locks,
+        AdminRequests(parts, cleaning.remove_queues),
+        cleaning,
+        ProgressRequests(parts),
+        OffsetAdmin(parts),
+        ClientAdmin(parts),
+        BrokerInfo(parts),
+        parts.tables.request_modes,
+        assignments,
+        ReplicaRequests(parts.store, parts.tables),
+        SettingsRequests(live, as_properties, by_field),
+    )

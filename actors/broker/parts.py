@@ -1,0 +1,68 @@
+"""BrokerParts: what those who answer a broker's requests share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from actors.broker.acks import Acks
+from actors.broker.clients import Clients
+from actors.broker.delays import Delays
+from actors.broker.groups import Groups
+from actors.broker.hold import HeldPulls
+from actors.broker.offsets import ConsumerOffsets
+from actors.broker.queue_locks import QueueLocks
+from actors.broker.reads import Reads
+from actors.broker.settings import BrokerSettings
+from actors.broker.stats import BrokerStats
+from actors.broker.tables import BrokerTables
+from actors.broker.topics import Topics
+from actors.loop_lag import LoopLag
+from actors.remoting.connection import Connection
+from store.clock import Clock
+from store.message_store import MessageStore
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerParts:
+    """One broker's store, tables and books; each is made once, by the service."""
+
+    settings: BrokerSettings
+    address: str
+    """Where clients find it, `host:port`."""
+    clock: Clock
+    store: MessageStore
+    reads: Reads
+    tables: BrokerTables
+    clients: Clients[Connection]
+    locks: QueueLocks
+    acks: Acks
+    held: HeldPulls
+    stats: BrokerStats
+    lag: LoopLag
+    catch_up: Callable[[], None]
+    """Makes readable what is confirmed."""
+    wake: Callable[[str], None]
+    """Answers the pulls that are held for a topic."""
+    request_tick: Callable[[], None]
+    """Asks for another turn's end."""
+
+    @property
+    def topics(self) -> Topics:
+        """Which there are."""
+        return self.tables.topics
+
+    @property
+    def groups(self) -> Groups:
+        """What is set about each."""
+        return self.tables.groups
+
+    @property
+    def offsets(self) -> ConsumerOffsets:
+        """How far groups have committed."""
+        return self.tables.offsets
+
+    @property
+    def delays(self) -> Delays:
+        """What is to be delivered later."""
+        return self.tables.delays
