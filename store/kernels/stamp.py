@@ -7,7 +7,7 @@ refused as a whole: who gets MessageIllegal throws the records away.
 
 from collections.abc import Sequence
 from struct import pack_into
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 from numba import njit, types
@@ -44,6 +44,11 @@ _BAD_BODY = -5
 _BAD_COUNT = -6
 
 
+Shared: TypeAlias = tuple[int, U8, int, int, int, U8, U8]
+"""Magic, topic field, the hosts' flags, max_body_bytes, store timestamp, born host, store host."""
+_SHARED = types.Tuple((types.int64, BYTES, types.int64, types.int64, types.int64, BYTES, BYTES))
+
+
 class Stamp(NamedTuple):
     """What records must have and shall get; hosts are packed, the offsets are those of the first record."""
 
@@ -62,25 +67,32 @@ class Stamp(NamedTuple):
         born = BORN_HOST_V6 if len(self.born_host) == V6_BYTES else 0
         return born | (STORE_HOST_V6 if len(self.store_host) == V6_BYTES else 0)
 
+    @property
+    def shared(self) -> Shared:
+        """What all records have in common, as the kernels take it."""
+        magic, topic = topic_field(self.topic)
+        return (
+            magic,
+            np.frombuffer(topic, np.uint8),
+            self.host_flags,
+            self.max_body_bytes,
+            self.store_timestamp,
+            np.frombuffer(self.born_host, np.uint8),
+            np.frombuffer(self.store_host, np.uint8),
+        )
+
 
 def stamp_records(records: bytearray | memoryview, stamp: Stamp) -> int:
     """Check and stamp `records`, which stand back to back, in place; returns how many they are.
 
     Raises MessageIllegal with the position of the first bad record.
     """
-    magic, topic = topic_field(stamp.topic)
     count, position, fault = _stamp_records(
         np.frombuffer(records, np.uint8),
-        magic,
-        np.frombuffer(topic, np.uint8),
         stamp.queue_id,
         stamp.queue_offset,
         stamp.physical_offset,
-        stamp.store_timestamp,
-        stamp.host_flags,
-        np.frombuffer(stamp.born_host, np.uint8),
-        np.frombuffer(stamp.store_host, np.uint8),
-        stamp.max_body_bytes,
+        stamp.shared,
     )
     if fault:
         raise _refusal(stamp, position, fault)
@@ -95,19 +107,12 @@ def stamp_runs(
     `queue_offsets` are those of each run's first record; `stamp` has all else that they share, its queue id
     and queue offset are not looked at. Raises MessageIllegal with the position of the first bad record.
     """
-    magic, topic = topic_field(stamp.topic)
     number, position, fault = _stamp_runs(
         np.frombuffer(records, np.uint8),
         np.array(runs, np.int64).reshape(-1, 3),
         np.array(queue_offsets, np.int64),
-        magic,
-        np.frombuffer(topic, np.uint8),
         stamp.physical_offset,
-        stamp.store_timestamp,
-        stamp.host_flags,
-        np.frombuffer(stamp.born_host, np.uint8),
-        np.frombuffer(stamp.store_host, np.uint8),
-        stamp.max_body_bytes,
+        stamp.shared,
     )
     if fault:
         raise _refusal_of_run(stamp, runs[number], position, fault)
@@ -232,23 +237,12 @@ def _same_bytes(records: U8, start: int, topic: U8) -> bool:
 
 @njit(nogil=True)
 def _stamp_run(
-    records: U8,
-    begin: int,
-    end: int,
-    magic: int,
-    topic: U8,
-    queue_id: int,
-    queue_offset: int,
-    physical_offset: int,
-    store_timestamp: int,
-    host_flags: int,
-    born_host: U8,
-    store_host: U8,
-    max_body_bytes: int,
+    records: U8, begin: int, end: int, queue_id: int, queue_offset: int, physical_offset: int, shared: Shared
 ) -> tuple[int, int, int]:
     """How many records of one queue are stamped in [begin, end), and position and fault of the first bad one
     (0 if there is none). `physical_offset` is where `records` stand.
     """
+    magic, topic, host_flags, max_body_bytes, store_timestamp, born_host, store_host = shared
     store_timestamp_at = BORN_HOST + len(born_host)
     position = begin
     count = 0
@@ -270,57 +264,28 @@ def _stamp_run(
 
 
 @njit(
-    [
-        types.UniTuple(types.int64, 3)(
-            WRITABLE_BYTES, types.int64, BYTES, types.int64, types.int64, types.int64, types.int64,
-            types.int64, BYTES, BYTES, types.int64,
-        )
-    ],
+    [types.UniTuple(types.int64, 3)(WRITABLE_BYTES, types.int64, types.int64, types.int64, _SHARED)],
     cache=True,
     nogil=True,
-)  # fmt: skip
+)
 def _stamp_records(
-    records: U8,
-    magic: int,
-    topic: U8,
-    queue_id: int,
-    queue_offset: int,
-    physical_offset: int,
-    store_timestamp: int,
-    host_flags: int,
-    born_host: U8,
-    store_host: U8,
-    max_body_bytes: int,
+    records: U8, queue_id: int, queue_offset: int, physical_offset: int, shared: Shared
 ) -> tuple[int, int, int]:
     """`_stamp_run` over all of `records`."""
-    return _stamp_run(
-        records, 0, len(records), magic, topic, queue_id, queue_offset, physical_offset, store_timestamp,
-        host_flags, born_host, store_host, max_body_bytes,
-    )  # fmt: skip
+    return _stamp_run(records, 0, len(records), queue_id, queue_offset, physical_offset, shared)
 
 
 @njit(
     [
         types.UniTuple(types.int64, 3)(
-            WRITABLE_BYTES, types.int64[:, ::1], types.int64[::1], types.int64, BYTES, types.int64,
-            types.int64, types.int64, BYTES, BYTES, types.int64,
+            WRITABLE_BYTES, types.int64[:, ::1], types.int64[::1], types.int64, _SHARED
         )
     ],
     cache=True,
     nogil=True,
-)  # fmt: skip
+)
 def _stamp_runs(
-    records: U8,
-    runs: I64,
-    queue_offsets: I64,
-    magic: int,
-    topic: U8,
-    physical_offset: int,
-    store_timestamp: int,
-    host_flags: int,
-    born_host: U8,
-    store_host: U8,
-    max_body_bytes: int,
+    records: U8, runs: I64, queue_offsets: I64, physical_offset: int, shared: Shared
 ) -> tuple[int, int, int]:
     """The number of the first bad run, and position and fault there (0 if there is none)."""
     begin = 0
@@ -328,9 +293,8 @@ def _stamp_runs(
         queue_id, wanted, size_bytes = runs[number]
         end = begin + size_bytes
         count, position, fault = _stamp_run(
-            records, begin, end, magic, topic, queue_id, queue_offsets[number], physical_offset,
-            store_timestamp, host_flags, born_host, store_host, max_body_bytes,
-        )  # fmt: skip
+            records, begin, end, queue_id, queue_offsets[number], physical_offset, shared
+        )
         if fault == 0 and count != wanted:
             fault = _BAD_COUNT
         if fault != 0:
