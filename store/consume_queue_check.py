@@ -8,7 +8,7 @@ import numpy as np
 
 from store.consume_queue import UNIT, UNIT_BYTES, ConsumeQueue, QueueNote, Unit
 from store.files import running_crc
-from store.kernels.units import sound_units
+from store.kernels.unit_check import sound_units
 
 _FIRST_READ_UNITS = 204  # a page
 _READ_UNITS = 65_536

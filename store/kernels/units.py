@@ -15,9 +15,9 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from store.kernels.index import KEY_HASH, KEY_PHYSICAL_OFFSET, KEY_TIMESTAMP
-from store.kernels.java_hash import as_i32, byte_at, hash_bytes, key_hash, plain_key_hash
-from store.kernels.memory import load_i32, load_i64, load_u64_little, store_i32, store_i64
+from store.kernels.java_hash import byte_at, hash_bytes, plain_key_hash
+from store.kernels.memory import load_i32, load_i64, store_i32, store_i64
+from store.kernels.properties import FOUND_FIELDS, add_keys, find_properties, tags_code_of
 from store.kernels.walk import (
     BAD_CRC,
     BAD_PARTS,
@@ -70,59 +70,9 @@ AT_BLANK = BLANK
 
 _UNQUEUED = 0x4  # prepared and rolled-back transactions
 _ROLLBACK = 0xC
-_KEYS = int.from_bytes(b"KEYS", "big")
-_TAGS = int.from_bytes(b"TAGS", "big")
-_DELA = int.from_bytes(b"DELA", "big")
-_UNIQ_KEY = int.from_bytes(b"UNIQ_KEY", "big")
-_SPACE = 0x20
 _HASH_SIGN = 0x23
 _KEYS_PER_RECORD_MAX = 16_384  # more do not fit into 32,767 bytes of properties
-_EACH_BYTE = np.uint64(0x0101010101010101)
-_EACH_HIGH_BIT = np.uint64(0x8080808080808080)
 _SCHEDULE_TOPIC = np.frombuffer(b"SCHEDULE_TOPIC_XXXX", dtype=np.uint8)
-
-
-@njit(cache=True, nogil=True)
-def _find_byte(buffer: Bytes, start: int, end: int, wanted: int) -> int:
-    """The place of the first byte `wanted` in [start, end), or `end`; eight bytes at a time."""
-    pattern = np.uint64(wanted) * _EACH_BYTE
-    position = start
-    while position + 8 <= end:
-        word = load_u64_little(buffer, position) ^ pattern
-        if (word - _EACH_BYTE) & ~word & _EACH_HIGH_BIT:
-            break
-        position += 8
-    while position < end and buffer[position] != wanted:
-        position += 1
-    return position
-
-
-@njit(cache=True, nogil=True)
-def find_properties(buffer: Bytes, start: int, end: int, found: Numbers) -> None:
-    """Where the values of TAGS, KEYS, UNIQ_KEY and DELAY stand: start and end of each, zeros if absent."""
-    found[0:8] = 0
-    name = start
-    while name < end:
-        stop = _find_byte(buffer, name, end, 2)
-        separator = _find_byte(buffer, name, stop, 1)
-        if name < separator < stop - 1:
-            which = _which(buffer, name, separator - name)
-            if which >= 0:  # the last of two equal names wins
-                found[2 * which] = separator + 1
-                found[2 * which + 1] = stop
-        name = stop + 1
-
-
-@njit(cache=True, nogil=True)
-def _which(buffer: Bytes, name: int, length: int) -> int:
-    if length == 4:
-        word = load_i32(buffer, name)
-        return 0 if word == _TAGS else 1 if word == _KEYS else -1
-    if length == 8:
-        return 2 if load_i64(buffer, name) == _UNIQ_KEY else -1
-    if length == 5 and load_i32(buffer, name) == _DELA:
-        return 3 if buffer[name + 4] == 0x59 else -1
-    return -1
 
 
 @njit(cache=True, nogil=True)
@@ -209,46 +159,6 @@ def _group_of(
 
 
 @njit(cache=True, nogil=True)
-def _delivery_time(buffer: Bytes, start: int, end: int, timestamp: int, delays_ms: Numbers) -> int:
-    """When a scheduled record is due; 0 when its DELAY is no level above 0 (store format, section 2)."""
-    level = 0
-    for position in range(start, end):
-        digit = byte_at(buffer, position) - 0x30
-        if digit < 0 or digit > 9 or level > 1_000_000:
-            return 0
-        level = level * 10 + digit
-    if level == 0:
-        return 0
-    level = min(level, delays_ms.size - 1)
-    return timestamp + (delays_ms[level] if delays_ms[level] > 0 else 1000)
-
-
-@njit(cache=True, nogil=True)
-def _add_keys(
-    buffer: Bytes, found: Numbers, seed: int, physical_offset: int, timestamp: int, keys: Numbers, count: int
-) -> int:
-    """Add UNIQ_KEY, then each of KEYS; returns the new count."""
-    if found[5] > 0:
-        keys[count, KEY_HASH] = key_hash(hash_bytes(buffer, found[4], found[5], seed))
-        keys[count, KEY_PHYSICAL_OFFSET] = physical_offset
-        keys[count, KEY_TIMESTAMP] = timestamp
-        count += 1
-    start = found[2]
-    end = found[3]
-    while start < end:
-        stop = start
-        while stop < end and buffer[stop] != _SPACE:
-            stop += 1
-        if stop > start:
-            keys[count, KEY_HASH] = key_hash(hash_bytes(buffer, start, stop, seed))
-            keys[count, KEY_PHYSICAL_OFFSET] = physical_offset
-            keys[count, KEY_TIMESTAMP] = timestamp
-            count += 1
-        start = stop + 1
-    return count
-
-
-@njit(cache=True, nogil=True)
 def _enter(groups: Numbers, group: int, queue_offset: int, physical_offset: int, size: int) -> None:
     """Count a record into its group."""
     if groups[group, GROUP_FIRST_QUEUE_OFFSET] < 0:
@@ -327,7 +237,7 @@ def dispatch_records(
     Returns (where it stopped, why, records, groups, keys, storeTimestamp of the last record). `rows`,
     `groups`, `buckets` (a power of two, all zeros, left so), `units` and `keys` are work space and output.
     """
-    found = np.zeros(8, dtype=np.int64)
+    found = np.zeros(FOUND_FIELDS, dtype=np.int64)
     position = start
     status = AT_END
     count = group_count = key_count = timestamp = 0
@@ -358,47 +268,17 @@ def dispatch_records(
         rows[count, ROW_SIZE] = size
         rows[count, ROW_GROUP] = -1 if transaction & _UNQUEUED else group
         is_schedule = groups[group, GROUP_IS_SCHEDULE]
-        rows[count, ROW_TAGS_CODE] = _tags_code(buffer, found, timestamp, delays_ms, is_schedule)
+        rows[count, ROW_TAGS_CODE] = tags_code_of(buffer, found, timestamp, delays_ms, is_schedule)
         if not transaction & _UNQUEUED:
             _enter(groups, group, load_i64(buffer, position + 20), base + position, size)
         if transaction != _ROLLBACK:
             seed = groups[group, GROUP_KEY_SEED]
-            key_count = _add_keys(buffer, found, seed, base + position, timestamp, keys, key_count)
+            key_count = add_keys(buffer, found, seed, base + position, timestamp, keys, key_count)
         position += size
         count += 1
     _write_units(rows, count, groups, group_count, base, units)
     _clear_buckets(groups, group_count, buckets)
     return position, status, count, group_count, key_count, timestamp
-
-
-@njit(cache=True, nogil=True)
-def _tags_code(buffer: Bytes, found: Numbers, timestamp: int, delays_ms: Numbers, is_schedule: int) -> int:
-    if is_schedule and found[7] > 0:
-        due = _delivery_time(buffer, found[6], found[7], timestamp, delays_ms)
-        if due > 0:
-            return due
-    return as_i32(hash_bytes(buffer, found[0], found[1], 0))
-
-
-@njit(cache=True, nogil=True)
-def sound_units(units: Bytes, count: int, previous_end: int, log_end: int) -> tuple[int, int]:
-    """How many of the first `count` units follow each other soundly, and the log offset where the last one's
-    record ends.
-
-    Physical offsets rise from `previous_end`, sizes are above 0, records end at or before `log_end`; units
-    that only hold a place may stand anywhere.
-    """
-    end = previous_end
-    for index in range(count):
-        unit = index * UNIT_BYTES
-        physical = load_i64(units, unit)
-        size = load_i32(units, unit + 8)
-        if size == FILLER_SIZE and physical == 0:
-            continue
-        if size <= 0 or physical < end or physical + size > log_end:
-            return index, end
-        end = physical + size
-    return count, end
 
 
 class PlainUnit(NamedTuple):

@@ -13,9 +13,11 @@ FAMILIES = (
     "index",
     "index_check",
     "java_hash",
+    "properties",
     "records_to_columns",
     "resync",
     "stamp",
+    "unit_check",
     "units",
     "walk",
 )

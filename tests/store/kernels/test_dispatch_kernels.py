@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from store.consume_queue import UNIT
 from store.kernels import index, java_hash, units, walk
 from store.kernels.index import KEY_FIELDS
+from store.kernels.unit_check import sound_units
 from store.message.properties import encode_properties
 from store.message.record import RecordDraft, encode_blank, encode_record
 from store.message.sys_flag import TRANSACTION_COMMIT, TRANSACTION_PREPARED, TRANSACTION_ROLLBACK
@@ -204,4 +205,4 @@ def test_units_are_sound_up_to_the_first_that_is_not():
     good = [(0, 100, 1), (100, 50, 2), (0, 0x7FFFFFFF, 0), (200, 100, 3)]
     for bad in [(250, 10, 0), (300, 0, 0), (300, -1, 0), (-1, 10, 0), (950, 100, 0)]:
         packed = b"".join(UNIT.pack(*unit) for unit in [*good, bad])
-        assert units.sound_units(np.frombuffer(packed, np.uint8), 5, 0, 1000) == (4, 300), bad
+        assert sound_units(np.frombuffer(packed, np.uint8), 5, 0, 1000) == (4, 300), bad

@@ -1,0 +1,108 @@
+"""What the dispatch wants of a record's properties: the tags code of its unit, and its index keys.
+
+`found` says where the values of TAGS, KEYS, UNIQ_KEY and DELAY stand: start and end of each, zeros if absent.
+"""
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from store.kernels.index import KEY_HASH, KEY_PHYSICAL_OFFSET, KEY_TIMESTAMP
+from store.kernels.java_hash import as_i32, byte_at, hash_bytes, key_hash
+from store.kernels.memory import find_byte, load_i32, load_i64
+
+Bytes = NDArray[np.uint8]
+Numbers = NDArray[np.int64]
+
+FOUND_FIELDS = 8
+_TAGS_START, _TAGS_END = 0, 1
+_KEYS_START, _KEYS_END = 2, 3
+_UNIQ_START, _UNIQ_END = 4, 5
+_DELAY_START, _DELAY_END = 6, 7
+
+_KEYS = int.from_bytes(b"KEYS", "big")
+_TAGS = int.from_bytes(b"TAGS", "big")
+_DELA = int.from_bytes(b"DELA", "big")
+_UNIQ_KEY = int.from_bytes(b"UNIQ_KEY", "big")
+_Y = 0x59
+_SPACE = 0x20
+_PAIR_END = 2
+_NAME_END = 1
+
+
+@njit(cache=True, nogil=True)
+def find_properties(buffer: Bytes, start: int, end: int, found: Numbers) -> None:
+    """Fill `found` from the properties in [start, end)."""
+    found[0:FOUND_FIELDS] = 0
+    name = start
+    while name < end:
+        stop = find_byte(buffer, name, end, _PAIR_END)
+        separator = find_byte(buffer, name, stop, _NAME_END)
+        if name < separator < stop - 1:
+            which = _which(buffer, name, separator - name)
+            if which >= 0:  # the last of two equal names wins
+                found[2 * which] = separator + 1
+                found[2 * which + 1] = stop
+        name = stop + 1
+
+
+@njit(cache=True, nogil=True)
+def _which(buffer: Bytes, name: int, length: int) -> int:
+    if length == 4:
+        word = load_i32(buffer, name)
+        return 0 if word == _TAGS else 1 if word == _KEYS else -1
+    if length == 8:
+        return 2 if load_i64(buffer, name) == _UNIQ_KEY else -1
+    if length == 5 and load_i32(buffer, name) == _DELA:
+        return 3 if buffer[name + 4] == _Y else -1
+    return -1
+
+
+@njit(cache=True, nogil=True)
+def tags_code_of(buffer: Bytes, found: Numbers, timestamp: int, delays_ms: Numbers, is_schedule: int) -> int:
+    """Of a record of the schedule topic when it is due, else the hash of its TAGS."""
+    if is_schedule and found[_DELAY_END] > 0:
+        due = _delivery_time(buffer, found[_DELAY_START], found[_DELAY_END], timestamp, delays_ms)
+        if due > 0:
+            return due
+    return as_i32(hash_bytes(buffer, found[_TAGS_START], found[_TAGS_END], 0))
+
+
+@njit(cache=True, nogil=True)
+def _delivery_time(buffer: Bytes, start: int, end: int, timestamp: int, delays_ms: Numbers) -> int:
+    """When a scheduled record is due; 0 when its DELAY is no level above 0 (store format, section 2)."""
+    level = 0
+    for position in range(start, end):
+        digit = byte_at(buffer, position) - 0x30
+        if digit < 0 or digit > 9 or level > 1_000_000:
+            return 0
+        level = level * 10 + digit
+    if level == 0:
+        return 0
+    level = min(level, delays_ms.size - 1)
+    return timestamp + (delays_ms[level] if delays_ms[level] > 0 else 1000)
+
+
+@njit(cache=True, nogil=True)
+def add_keys(
+    buffer: Bytes, found: Numbers, seed: int, physical_offset: int, timestamp: int, keys: Numbers, count: int
+) -> int:
+    """Add UNIQ_KEY, then each of KEYS; returns the new count."""
+    if found[_UNIQ_END] > 0:
+        keys[count, KEY_HASH] = key_hash(hash_bytes(buffer, found[_UNIQ_START], found[_UNIQ_END], seed))
+        keys[count, KEY_PHYSICAL_OFFSET] = physical_offset
+        keys[count, KEY_TIMESTAMP] = timestamp
+        count += 1
+    start = found[_KEYS_START]
+    end = found[_KEYS_END]
+    while start < end:
+        stop = start
+        while stop < end and buffer[stop] != _SPACE:
+            stop += 1
+        if stop > start:
+            keys[count, KEY_HASH] = key_hash(hash_bytes(buffer, start, stop, seed))
+            keys[count, KEY_PHYSICAL_OFFSET] = physical_offset
+            keys[count, KEY_TIMESTAMP] = timestamp
+            count += 1
+        start = stop + 1
+    return count
