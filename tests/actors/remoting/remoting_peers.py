@@ -99,3 +99,7 @@ async def until(condition: Callable[[], object]) -> None:
     """Let the loop turn until this holds."""
     while not condition():  # noqa: ASYNC110 - what is waited for has no event
         await asyncio.sleep(0)
+
+
+def request(code: int, opaque: int, body: bytes = b"", **ext: str) -> RemotingCommand:
+    return RemotingCommand(code, ext, body, opaque=opaque, language="JAVA")

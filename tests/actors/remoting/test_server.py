@@ -1,27 +1,19 @@
-"""A server as its peers see it: requests and answers in any order, overload, silence, and bytes of other
-protocols.
-"""
+"""A server as its peers see it: requests and answers in any order, and bytes of other protocols."""
 
 from __future__ import annotations
 
 import asyncio
 import os
-from contextlib import AsyncExitStack
 
 import pytest
 import structlog
-from remoting_peers import ECHO, RawPeer, echo, raw_peer, run, serving, until
+from remoting_peers import ECHO, RawPeer, echo, raw_peer, request, run, serving
 
 from actors.remoting.chain import RequestContext
 from actors.remoting.codes import FLAG_ONEWAY, ResponseCode
-from actors.remoting.command import PREFIX, RemotingCommand, encode_command
+from actors.remoting.command import PREFIX, RemotingCommand
 from actors.remoting.errors import Refused
-from actors.remoting.hub import RemotingLimits
 from store.errors import MessageIllegal, StoreError
-
-
-def request(code: int, opaque: int, body: bytes = b"", **ext: str) -> RemotingCommand:
-    return RemotingCommand(code, ext, body, opaque=opaque, language="JAVA")
 
 
 @pytest.mark.parametrize("serialize_type", [0, 1], ids=["json", "rocketmq"])
@@ -232,223 +224,6 @@ class _Recording:
 
     def __getattr__(self, name: str) -> object:
         return getattr(self._transport, name)
-
-
-def test_idle_connections_and_half_frames_are_closed_after_the_limit(clock) -> None:
-    async def story() -> None:
-        async with (
-            serving(clock=clock, limits=RemotingLimits(idle_ms=120_000)) as server,
-            raw_peer(server) as idle,
-            raw_peer(server) as slow_loris,
-            raw_peer(server) as good,
-        ):
-            whole = encode_command(request(ECHO, 1))
-            for peer in (idle, good):
-                peer.send(request(ECHO, 1))
-                await peer.read()
-            slow_loris.write(whole[:5])
-            await until(lambda: any(each._reader.has_partial for each in server.connections))
-            server.hub.sweep()
-            for byte in whole[5:10]:
-                clock.advance(30_000)
-                before = server.hub.connections.copy()
-                slow_loris.write(bytes([byte]))
-                good.send(request(ECHO, 2))
-                await good.read()
-                server.hub.sweep()
-                assert len(before) >= len(server.connections)
-            assert len(server.connections) == 1
-            assert await idle.is_closed()
-            assert await slow_loris.is_closed()
-
-    with structlog.testing.capture_logs() as logs:
-        run(story())
-    reasons = sorted(line["reason"] for line in logs if line["event"] == "connection_ended")
-    assert reasons == ["idle for 120 s", "one frame has been arriving for 120 s"]
-
-
-def test_a_peer_that_does_not_read_gets_no_further_answers_produced() -> None:
-    size = 256 * 1024
-    produced: list[int] = []
-
-    def big(context: RequestContext) -> RemotingCommand:
-        produced.append(context.command.opaque)
-        return RemotingCommand.response(parts=[memoryview(bytes(size))])
-
-    async def story() -> None:
-        limits = RemotingLimits(high_water_bytes=1024 * 1024)
-        async with serving({1: big}, limits=limits) as server, raw_peer(server) as peer:
-            peer.reader._limit = 1024  # type: ignore[attr-defined]
-            peer.writer.transport.pause_reading()  # type: ignore[attr-defined]
-            peer.send(*(request(1, number) for number in range(200)))
-            await until(lambda: server.connections)
-            (connection,) = server.connections
-            await until(lambda: connection.over_high_water)
-            for _ in range(20):
-                await asyncio.sleep(0.001)
-            held_back = len(produced)
-            assert held_back < 100
-            peer.writer.transport.resume_reading()  # type: ignore[attr-defined]
-            peer.reader._limit = 2**16  # type: ignore[attr-defined]
-            opaques = [(await peer.read()).opaque for _ in range(200)]
-            assert opaques == list(range(200))
-
-    run(story())
-
-
-def test_peers_that_do_not_read_have_a_bound_together_and_others_are_served(clock) -> None:
-    size = 256 * 1024
-
-    def big(context: RequestContext) -> RemotingCommand:
-        return RemotingCommand.response(parts=[memoryview(bytes(size))])
-
-    async def story() -> None:
-        limits = RemotingLimits(high_water_bytes=4 << 20, max_unread_bytes=6 << 20)
-        async with serving({1: big, ECHO + 1: echo}, limits=limits) as server, AsyncExitStack() as stack:
-            deaf = [await stack.enter_async_context(raw_peer(server)) for _ in range(6)]
-            for peer in deaf:
-                peer.writer.transport.pause_reading()  # type: ignore[attr-defined]
-            good = await stack.enter_async_context(raw_peer(server))
-            for number in range(100):  # by and by: what all ask for in one turn is produced in that turn
-                for peer in deaf:
-                    peer.send(request(1, number))
-                good.send(request(ECHO + 1, number))
-                assert (await good.read()).opaque == number
-            assert limits.max_unread_bytes < server.hub.unread_bytes < limits.max_unread_bytes + 12 * size
-            for peer in deaf:
-                peer.writer.transport.resume_reading()  # type: ignore[attr-defined]
-            for peer in deaf:
-                assert [(await peer.read()).opaque for _ in range(100)] == list(range(100))
-            assert server.hub.unread_bytes == 0
-
-    run(story())
-
-
-def test_a_peer_that_takes_nothing_for_a_minute_is_closed_and_one_that_reads_late_is_not(clock) -> None:
-    size = 256 * 1024
-
-    def big(context: RequestContext) -> RemotingCommand:
-        return RemotingCommand.response(parts=[memoryview(bytes(size))])
-
-    async def story() -> None:
-        limits = RemotingLimits(unread_ms=60_000)
-        async with (
-            serving({1: big}, clock=clock, limits=limits) as server,
-            raw_peer(server) as deaf,
-            raw_peer(server) as late,
-        ):
-            for peer in (deaf, late):
-                peer.writer.transport.pause_reading()  # type: ignore[attr-defined]
-                peer.send(*(request(1, number) for number in range(100)))
-            await until(lambda: server.hub.unread_bytes > 2 * limits.high_water_bytes)
-            assert server.hub.unread_bytes < 3 * limits.high_water_bytes
-            clock.advance(59_000)
-            server.hub.sweep()
-            assert len(server.connections) == 2
-            late.writer.transport.resume_reading()  # type: ignore[attr-defined]
-            for _ in range(100):
-                await late.read()
-            clock.advance(1_000)
-            server.hub.sweep()
-            assert len(server.connections) == 1
-            assert server.hub.unread_bytes == 0
-
-    with structlog.testing.capture_logs() as logs:
-        run(story())
-    (line,) = [line for line in logs if line["event"] == "connection_ended"]
-    assert "bytes of answers unread for 60 s" in line["reason"]
-
-
-def test_what_waits_for_a_drained_connection_comes_when_its_peer_has_read() -> None:
-    size = 256 * 1024
-    drained: list[str] = []
-
-    def big(context: RequestContext) -> RemotingCommand:
-        return RemotingCommand.response(parts=[memoryview(bytes(size))])
-
-    async def story() -> None:
-        limits = RemotingLimits(high_water_bytes=1024 * 1024)
-        async with serving({1: big}, limits=limits) as server, raw_peer(server) as peer:
-            peer.writer.transport.pause_reading()  # type: ignore[attr-defined]
-            peer.send(*(request(1, number) for number in range(100)))
-            await until(lambda: server.hub.unread_bytes > limits.high_water_bytes)
-            (connection,) = server.connections
-            connection.when_drained(lambda each: drained.append(each.peer))
-            for _ in range(20):
-                await asyncio.sleep(0)
-            assert drained == []
-            peer.writer.transport.resume_reading()  # type: ignore[attr-defined]
-            for _ in range(100):
-                await peer.read()
-            await until(lambda: drained)
-            assert server.hub.unread_bytes == 0
-            connection.when_drained(lambda each: drained.append("at once"))
-            await until(lambda: len(drained) == 2)
-
-    run(story())
-
-
-def test_one_connection_gets_its_share_of_a_turn_and_no_more() -> None:
-    order: list[int] = []
-
-    def note(context: RequestContext) -> RemotingCommand:
-        order.append(context.command.opaque)
-        return RemotingCommand.response()
-
-    async def story() -> None:
-        limits = RemotingLimits(input_budget_bytes=1024)
-        async with serving({1: note}, limits=limits) as server, raw_peer(server) as peer:
-            peer.send(*(request(1, number, b"x" * 500) for number in range(100)))
-            for _ in range(100):
-                await peer.read()
-
-    run(story())
-    assert order == list(range(100))
-
-
-def test_many_small_requests_do_not_keep_others_waiting() -> None:
-    order: list[int] = []
-
-    def note(context: RequestContext) -> RemotingCommand:
-        order.append(context.command.opaque)
-        return RemotingCommand.response()
-
-    async def story() -> None:
-        limits = RemotingLimits(input_budget_requests=10)
-        async with (
-            serving({1: note}, limits=limits) as server,
-            raw_peer(server) as greedy,
-            raw_peer(server) as modest,
-        ):
-            for peer in (greedy, modest):
-                peer.send(request(1, 0))
-                await peer.read()
-            greedy.send(*(request(1, number) for number in range(1, 101)))
-            modest.send(request(1, 1000))
-            for _ in range(100):
-                await greedy.read()
-            await modest.read()
-
-    run(story())
-    assert sorted(order) == [0, 0, *range(1, 101), 1000]
-    assert order.index(1000) < 40
-
-
-def test_a_connection_over_the_limit_is_turned_away() -> None:
-    async def story() -> None:
-        async with (
-            serving(limits=RemotingLimits(max_connections=1)) as server,
-            raw_peer(server) as first,
-        ):
-            first.send(request(ECHO, 1))
-            await first.read()
-            async with raw_peer(server) as second:
-                assert await second.is_closed()
-            first.send(request(ECHO, 2))
-            assert (await first.read()).opaque == 2
-
-    with structlog.testing.capture_logs():
-        run(story())
 
 
 def test_a_port_in_use_is_an_error_and_a_stopped_server_frees_it() -> None:
