@@ -12,7 +12,7 @@ from functools import partial
 
 from actors import ray_port
 from actors.ray_port import ActorSilent
-from cluster.driver import LaunchRefused
+from cluster.driver import LaunchFailed, LaunchRefused
 from cluster.log_files import LEVELS, Found, Query, merged, read_logs
 from cluster.paths import home_of
 from cluster.ray_head import CURRENT_CLUSTER
@@ -38,7 +38,8 @@ def read(
     """Actor and line of what the actors of a cluster have logged, all together in the order of time.
 
     `follow`: go on with what comes, for ever. Where no Ray runs, this machine's last logs are read.
-    Raises LaunchRefused where there is nothing to follow, and for an actor that has no log.
+    Raises LaunchFailed where there are none, LaunchRefused where there is nothing to follow, and for an actor
+    that has no log.
     """
     report = report or Report()
     home = home_of(topology.cluster)
@@ -46,7 +47,14 @@ def read(
     if way.mode is Mode.STARTED and not is_connected():
         if follow:
             raise LaunchRefused(f"nothing of cluster {topology.cluster} runs: there is nothing to follow")
-        yield from Gathering([partial(read_logs, LAST_SESSION)], query).lines(follow=False)
+        gathering = Gathering([partial(read_logs, LAST_SESSION)], query)
+        if not gathering.known:
+            raise LaunchFailed(
+                f"nothing of cluster {topology.cluster} runs, and the last Ray on this machine has left no "
+                f"logs of one ({LAST_SESSION}); `raymq up` starts it"
+            )
+        report.line(f"nothing of cluster {topology.cluster} runs: its last logs on this machine", "yellow")
+        yield from gathering.lines(follow=False)
         return
     with session(topology, home, way):
         yield from Gathering(_nodes(report), query).lines(follow=follow)
@@ -79,8 +87,13 @@ class Gathering:
         found = {each.log: each for source in self.sources for each in source(query)}
         return list(found.values())
 
+    @property
+    def known(self) -> set[str]:
+        """The actors that have a log."""
+        return {each.actor for each in self._ask(Query(self.query.namespace, last=0))}
+
     def _check_names(self) -> None:
-        known = {each.actor for each in self._ask(Query(self.query.namespace, last=0))}
+        known = self.known
         for name in self.query.actors:
             if not {name, f"{name}-0"} & known:
                 shown = ", ".join(sorted(known)) or "none"

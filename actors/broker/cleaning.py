@@ -69,7 +69,11 @@ class Cleaning:
         for topic in unused:
             if topics.find(topic) is not None:
                 continue  # it has been made while the others went
-            await self.remove_queues(topic)
+            topics.begin_removal(topic)
+            try:
+                await self.remove_queues(topic)
+            finally:
+                topics.end_removal(topic)
             _log.info("unused_topic_cleaned", topic=topic)
         return sorted(unused)
 

@@ -12,6 +12,7 @@ from store.settings import StoreSettings
 
 STORE_KEY = "store"
 _FLUSH_KEY = "flushDiskType"
+_ADDRESS_KEY = "brokerIP1"
 _FLUSH = {"sync": "SYNC_FLUSH", "async": "ASYNC_FLUSH"}
 # What RocketMQ's exportConfigs and exportMetrics look for and no setting of ours decides.
 _ALWAYS_SO = {
@@ -48,4 +49,5 @@ def as_properties(settings: BrokerSettings) -> dict[str, str]:
     """All settings as texts, sorted by their keys, with what is always so."""
     values = _ALWAYS_SO | settings_as_texts(settings) | settings_as_texts(settings.store)
     values[_FLUSH_KEY] = _FLUSH[settings.store.flush]
+    values[_ADDRESS_KEY] = settings.host  # RocketMQ's has one there also where none was given
     return dict(sorted(values.items()))

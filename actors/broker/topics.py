@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import string
+from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
@@ -102,6 +103,7 @@ class Topics:
         self.table = table
         self._on_change = on_change
         self.is_closed_to_senders = False
+        self._going: Counter[str] = Counter()
         self._hidden_permission = PERM_READ_WRITE & ~settings.permission
         self._system = {topic.topic_name for topic in system_topics(settings)}
         for topic in system_topics(settings):
@@ -211,6 +213,16 @@ class Topics:
             _log.info("topic_deleted", topic=name)
             self._on_change(name)
 
+    def begin_removal(self, name: str) -> None:
+        """Until `end_removal` the topic cannot be made anew: what were sent to it would go with its queues,
+        acknowledged.
+        """
+        self._going[name] += 1
+
+    def end_removal(self, name: str) -> None:
+        """Its queues are gone, or stay."""
+        self._going -= Counter([name])
+
     def ensure(self, name: str, queues: int) -> TopicConfig:
         """The topic, created readable and writable with `queues` queues when it does not exist (retry topics
         and the like).
@@ -246,6 +258,11 @@ class Topics:
             raise Refused(ResponseCode.INVALID_PARAMETER, f"The topic[{name}] is conflict with system topic.")
 
     def _put(self, topic: TopicConfig) -> None:
+        if topic.topic_name in self._going:
+            raise Refused(
+                ResponseCode.SERVICE_NOT_AVAILABLE,
+                f"topic {topic.topic_name!r} is being deleted: it can be made again when its queues are gone",
+            )
         self.table.put(topic)
         _log.info(
             "topic_changed", topic=topic.topic_name, queues=topic.write_queue_nums, permission=topic.perm

@@ -11,9 +11,11 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, NoReturn, TextIO
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, TextIO
 
 import typer
+
+from cluster.cli.entry import interruptible
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -21,6 +23,9 @@ if TYPE_CHECKING:
     from cluster.client import Admin
 
 EXIT_FAILED, EXIT_REFUSED, EXIT_INTERRUPTED = 1, 2, 130
+
+_EARLIEST = ("earliest", "first", "beginning", "consume_from_first_offset")
+_LATEST = ("latest", "last", "end", "consume_from_last_offset")
 
 Row = Mapping[str, Any]
 
@@ -124,7 +129,8 @@ def finish(work: Callable[[], int | None]) -> None:
 
     code: int | None
     try:
-        code = work()
+        with interruptible():
+            code = work()
     except (Refusal, ConfigInvalid) as error:
         tell(str(error))
         code = EXIT_REFUSED
@@ -145,7 +151,11 @@ def finish_reported(work: Callable[[], int]) -> NoReturn:
 
     from cluster.launch import reported
 
-    raise typer.Exit(reported(work, Console(stderr=True)))
+    def work_interruptibly() -> int:
+        with interruptible():
+            return work()
+
+    raise typer.Exit(reported(work_interruptibly, Console(stderr=True)))
 
 
 def tell(text: str) -> None:
@@ -160,7 +170,11 @@ def confirmed(question: str, *, yes: bool) -> None:
     """Ask before what destroys, where somebody is there to answer. Raises Failed on a no."""
     if yes or not is_somebody_there():
         return
-    if not typer.confirm(question, err=True):
+    try:
+        is_confirmed = typer.confirm(question, err=True)
+    except typer.Abort:  # Ctrl-C, or the end of the input
+        is_confirmed = False
+    if not is_confirmed:
         raise Failed("nothing was changed")
 
 
@@ -190,6 +204,16 @@ def moment_ms(text: str) -> int:
         raise Refusal(
             f"{text!r} is no time: write milliseconds since the epoch, 2026-11-21T09:30:00, or -15m"
         ) from None
+
+
+def place_named(text: str) -> Literal["earliest", "latest"] | int:
+    """Where in a topic: earliest, latest, or a point in time in ms; RocketMQ's and Kafka's other words for
+    the ends too. Raises Refusal.
+    """
+    word = text.strip().lower()
+    if word in _EARLIEST:
+        return "earliest"
+    return "latest" if word in _LATEST else moment_ms(text)
 
 
 def queue_named(text: str, topic: str) -> Any:

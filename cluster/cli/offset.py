@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cluster.cli.console import Output, Refusal, confirmed, moment_ms, queue_named, with_admin
+from cluster.cli.console import Output, Refusal, confirmed, place_named, queue_named, with_admin
 from cluster.cli.help import examples
 from cluster.cli.options import NAMESERVER, AsJson, DryRun, Group, Nameserver, Topic, Yes
 
@@ -130,12 +130,13 @@ def _targets(
         if queue is None:
             raise Refusal("--offset is one queue's: name it by --queue BROKER:QUEUE")
         return {queue_named(queue, topic): offset}
-    if to == "earliest":
+    place = place_named(to or "")
+    if place == "earliest":
         targets = admin.beginning_offsets(topic)
-    elif to == "latest":
+    elif place == "latest":
         targets = admin.end_offsets(topic)
     else:
-        targets = admin.offsets_at(topic, moment_ms(to or ""))
+        targets = admin.offsets_at(topic, place)
     if queue is None:
         return targets
     wanted = queue_named(queue, topic)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 import typer
 
 from cluster.cli.console import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_REFUSED, Output, tell
+from cluster.cli.entry import interruptible
 from cluster.cli.help import examples
 from cluster.cli.options import AsJson, DryRun, Store
 
@@ -184,7 +185,7 @@ def _run(work: Callable[[Progress], Result], what: str, again: str = "nothing wa
     from store.errors import StoreError
 
     try:
-        with _bar(what) as progress:
+        with interruptible(), _bar(what) as progress:
             return work(progress)
     except (StoreError, ValueError) as error:
         tell(f"raymq store: {error}")

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cluster.cli.console import EXIT_INTERRUPTED, Output, Refusal, finish, moment_ms
+from cluster.cli.console import EXIT_INTERRUPTED, Output, Refusal, finish, place_named
 from cluster.cli.help import examples
 from cluster.cli.message_view import as_line, as_object
 from cluster.cli.options import NAMESERVER, AsJson, Nameserver
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 EPILOG = examples(
     "raymq tail orders",
-    "raymq tail orders --from first --tags 'fruit || vegetables' --max 100",
+    "raymq tail orders --from earliest --tags 'fruit || vegetables' --max 100",
     "raymq tail orders --from -15m --json | jq .body",
     "raymq tail orders --last 5 --no-follow",
 )
@@ -26,8 +26,8 @@ POLL_MS = 200
 def command(
     topic: Annotated[str, typer.Argument(help="The topic.", show_default=False)],
     begin: Annotated[
-        str, typer.Option("--from", help="last (what comes from now on), first, a time, or -15m.")
-    ] = "last",
+        str, typer.Option("--from", help="latest (what comes from now on), earliest, a time, or -15m.")
+    ] = "latest",
     last: Annotated[int, typer.Option(min=0, help="So many messages of each queue before its end.")] = 0,
     tags: Annotated[str, typer.Option(help="Only with these tags: `a || b`.")] = "*",
     limit: Annotated[int | None, typer.Option("--max", min=1, help="End after so many messages.")] = None,
@@ -40,17 +40,20 @@ def command(
     def work() -> int:
         from cluster.client import ConsumerConfig, PullConsumer
 
+        place = place_named(begin)
+        if last and place != "latest":
+            raise Refusal("--last counts from the end: give it without --from")
         config = ConsumerConfig(
             nameservers=nameserver,
             group="TOOLS_CONSUMER",
             auto_commit=False,
-            consume_from="earliest" if begin == "first" else "latest",
+            consume_from="earliest" if place == "earliest" else "latest",
         )
         out = Output(as_json=as_json)
         consumer = PullConsumer(config=config)
         try:
             with consumer:
-                ends = _begin(consumer, topic, begin, last, tags)
+                ends = _begin(consumer, topic, place, last, tags)
                 _print(consumer, out, limit, None if follow else ends)
         except KeyboardInterrupt:
             return EXIT_INTERRUPTED if limit is not None or not follow else 0  # how a tail is meant to end
@@ -59,18 +62,17 @@ def command(
     finish(work)
 
 
-def _begin(consumer: PullConsumer, topic: str, begin: str, last: int, tags: str) -> dict[MessageQueue, int]:
+def _begin(
+    consumer: PullConsumer, topic: str, place: str | int, last: int, tags: str
+) -> dict[MessageQueue, int]:
     """Take the topic's queues from where it is asked for; gives their ends at this time."""
-    from_ms = None if begin in ("first", "last") else moment_ms(begin)
-    if last and begin != "last":
-        raise Refusal("--last counts from the end: give it without --from")
     queues = consumer.queues(topic)
     ends = {queue: consumer.end_offset(queue) for queue in queues}
     begins = {queue: consumer.beginning_offset(queue) for queue in queues}
     consumer.assign(queues, tags)
-    if from_ms is not None:
-        consumer.seek_to_time(from_ms)
-    elif begin == "first":
+    if isinstance(place, int):
+        consumer.seek_to_time(place)
+    elif place == "earliest":
         consumer.seek_to_beginning()
     else:
         for queue in queues:

@@ -86,8 +86,9 @@ class PullConsumer:
     def poll(self, max_messages: int = 500, timeout_ms: int = 1_000) -> list[MessageExt]:
         """The next messages, in order within each queue; empty when none comes within `timeout_ms`.
 
-        Raises DataDamaged, SubscriptionDiffers.
+        Raises ConfigInvalid, DataDamaged, SubscriptionDiffers.
         """
+        aio.check_poll("max_messages", max_messages, timeout_ms)
         deliveries = self._acknowledged()
         deadline_s = time.monotonic() + timeout_ms / 1000
         while not (messages := deliveries.take_messages(max_messages)):
@@ -105,6 +106,7 @@ class PullConsumer:
 
         Empty when none comes within `timeout_ms`. Raises as `poll`.
         """
+        aio.check_poll("max_rows", max_rows, timeout_ms)
         deliveries = self._acknowledged()
         names = None if columns is None else list(columns)
         deadline_s = time.monotonic() + timeout_ms / 1000

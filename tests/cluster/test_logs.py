@@ -11,9 +11,12 @@ import pytest
 
 from cluster import logs
 from cluster.cli.logs import clock_time, told
-from cluster.driver import LaunchRefused
+from cluster.driver import LaunchFailed, LaunchRefused
 from cluster.log_files import Query, event_of, read_logs
 from cluster.logs import Gathering, checked_level, parse_since
+from cluster.ray_session import Mode, Way
+from cluster.report import Report
+from cluster.topology_file import load_topology
 
 NOW = datetime(2026, 1, 31, 12, 0, tzinfo=UTC)
 
@@ -56,6 +59,35 @@ def test_actor_level_time_and_count_choose(folder: Path) -> None:
     assert [event for _, event in gather(folder, level="warning")] == ["two", "four"]
     assert [event for _, event in gather(folder, since="2026-01-31T12:00:03")] == ["three", "four"]
     assert [event for _, event in gather(folder, last=2)] == ["three", "four"]
+
+
+def test_without_a_cluster_and_its_logs_there_is_an_error_and_with_logs_they_are_told_to_be_the_last(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logs, "choose_way", lambda *_: Way(Mode.STARTED))
+    monkeypatch.setattr(logs, "is_connected", lambda: False)
+    monkeypatch.setattr(logs, "LAST_SESSION", tmp_path / "none")
+    topology = load_topology()
+    with pytest.raises(
+        LaunchFailed, match="nothing of cluster DefaultCluster runs, and the last Ray on this"
+    ):
+        list(logs.read(topology, Query("raymq")))
+
+    monkeypatch.setattr(logs, "LAST_SESSION", folder)
+    write(folder, "broker-a-0.log", line(1, "one"))
+    story = Story()
+    assert len(list(logs.read(topology, Query("raymq"), report=story))) == 1
+    assert story.lines == ["nothing of cluster DefaultCluster runs: its last logs on this machine"]
+
+
+class Story(Report):
+    """What a command told."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def line(self, text: str, style: str = "") -> None:
+        self.lines.append(text)
 
 
 def test_an_actor_without_a_log_is_refused_with_those_that_have_one(folder: Path) -> None:

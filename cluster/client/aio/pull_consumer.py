@@ -11,7 +11,7 @@ from cluster.client.config import ConsumerConfig, Nameservers
 from cluster.client.core.deliveries import Deliveries
 from cluster.client.core.loop_thread import LoopThread
 from cluster.client.core.pull_core import PullCore, consumer_config
-from cluster.client.errors import ClientClosed
+from cluster.client.errors import ClientClosed, ConfigInvalid
 from store.clock import Clock
 from store.message.message import MessageExt
 from store.message.message_queue import MessageQueue
@@ -87,8 +87,9 @@ class PullConsumer:
     async def poll(self, max_messages: int = 500, timeout_ms: int = 1_000) -> list[MessageExt]:
         """The next messages, in order within each queue; empty when none comes within `timeout_ms`.
 
-        Raises DataDamaged, SubscriptionDiffers.
+        Raises ConfigInvalid, DataDamaged, SubscriptionDiffers.
         """
+        check_poll("max_messages", max_messages, timeout_ms)
         core = self._acknowledged()
         deadline_s = time.monotonic() + timeout_ms / 1000
         while not (messages := core.deliveries.take_messages(max_messages)):
@@ -106,6 +107,7 @@ class PullConsumer:
 
         Empty when none comes within `timeout_ms`. Raises as `poll`.
         """
+        check_poll("max_rows", max_rows, timeout_ms)
         core = self._acknowledged()
         names = None if columns is None else list(columns)
         deadline_s = time.monotonic() + timeout_ms / 1000
@@ -229,6 +231,17 @@ class PullConsumer:
             self._core.open()
             self._is_open = True
         return self._core
+
+
+def check_poll(name: str, count: int, timeout_ms: int) -> None:
+    """Refuse a poll for nothing: RocketMQ's and Kafka's have the time where ours has the count.
+
+    Raises ConfigInvalid.
+    """
+    if count < 1:
+        raise ConfigInvalid(f"{name} is {count}: it must be over 0 (the time is timeout_ms)")
+    if timeout_ms < 0:
+        raise ConfigInvalid(f"timeout_ms is {timeout_ms}: it must be 0 or more")
 
 
 def empty_rows(columns: list[str] | None) -> pa.RecordBatch:

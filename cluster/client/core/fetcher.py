@@ -178,6 +178,7 @@ class Fetcher:
         if answer.code == ResponseCode.PULL_OFFSET_MOVED:
             log.warning(
                 "offset_moved",
+                group=self._group,
                 queue=str(self.queue),
                 asked=asked,
                 min_offset=response.min_offset,

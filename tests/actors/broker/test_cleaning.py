@@ -132,12 +132,35 @@ def test_a_topic_goes_without_the_loop_waiting_for_the_disk(
             await until(lambda: not (queues / "Doomed").exists(), clock)
             assert await peer.offset(RequestCode.GET_MAX_OFFSET, "Doomed") == 0
             assert not deletion.done()  # it is not durable yet
+            refused = await peer.send("Doomed", b"2")
+            assert refused.code == ResponseCode.SERVICE_NOT_AVAILABLE
+            assert "topic 'Doomed' is being deleted" in refused.remark
             goes_on.set()
             assert (await deletion).code == 0
             await until(lambda: not list(queues.parent.glob("removed-*")), clock)
         assert on_loop == []
 
     with_broker(story, settings_of(tmp_path, {"flush": flush}), clock)
+
+
+@pytest.mark.parametrize("flush", ["async", "sync"])
+def test_what_is_acknowledged_while_a_topic_goes_is_there_afterwards(flush: str, tmp_path: Path) -> None:
+    async def story(peer: Peer) -> None:
+        header = DeleteTopicHeader("Doomed").to_ext()
+        for round_number in range(5):
+            await peer.send("Doomed", b"goes")
+            deletion = asyncio.create_task(peer.ask(RequestCode.DELETE_TOPIC_IN_BROKER, header))
+            await asyncio.sleep(0)  # it is on its way before what is sent now
+            acknowledged = set()
+            while not deletion.done():
+                body = f"{round_number}-{len(acknowledged)}".encode()
+                if (await peer.send("Doomed", body)).code == 0:
+                    acknowledged.add(body)
+            assert (await peer.send("Doomed", b"after")).code == 0
+            kept = {message.body for message in await peer.messages("Doomed")}
+            assert kept == acknowledged | {b"after"}
+
+    with_broker(story, settings_of(tmp_path, {"flush": flush}))
 
 
 def test_a_topic_whose_queues_cannot_be_removed_is_told(
@@ -156,5 +179,6 @@ def test_a_topic_whose_queues_cannot_be_removed_is_told(
         assert told.code == ResponseCode.SYSTEM_ERROR
         assert "the queues of Doomed could not be removed: Read-only file system" in told.remark
         assert await peer.offset(RequestCode.GET_MAX_OFFSET, "Doomed") == 1
+        assert (await peer.send("Doomed", b"2")).code == 0
 
     with_broker(story, settings_of(tmp_path))

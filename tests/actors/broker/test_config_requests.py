@@ -26,6 +26,7 @@ def test_settings_have_rocketmqs_keys_and_texts(tmp_path: Path) -> None:
             "brokerClusterName": "DefaultCluster",
             "brokerName": "broker-a",
             "brokerId": "0",
+            "brokerIP1": "127.0.0.1",  # not given: the address listened on, as RocketMQ says
             "fileReservedTime": "72",
             "flushDiskType": "SYNC_FLUSH",
             "autoCreateTopicEnable": "true",

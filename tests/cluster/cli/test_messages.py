@@ -109,6 +109,16 @@ def test_a_tail_begins_where_it_is_asked_to(raymq: Raymq) -> None:
         row["body"] for row in raymq.ok("tail", topic, "--from", "-1h", "--tags", "b", "--no-follow")
     ] == list("1357")
     fifth = raymq.ok("message", "get", topic, "--queue", "a:0", "--offset", "5")
+    for word in ("earliest", "Beginning", "CONSUME_FROM_FIRST_OFFSET"):
+        assert len(raymq.ok("tail", topic, "--from", word, "--no-follow")) == len(
+            raymq.ok("tail", topic, "--from", "first", "--no-follow")
+        )
+    assert raymq.run("tail", topic, "--from", "latest", "--no-follow") == (0, "", "")
+    ends = raymq.ok("offset", "reset", "g", topic, "--to", "latest", "--dry-run")
+    for word in ("last", "end", "consume_from_last_offset"):
+        assert raymq.ok("offset", "reset", "g", topic, "--to", word, "--dry-run") == ends
+    begins = raymq.ok("offset", "reset", "g", topic, "--to", "first", "--dry-run")
+    assert begins == raymq.ok("offset", "reset", "g", topic, "--to", "earliest", "--dry-run") != ends
     late = raymq.ok("tail", topic, "--from", str(fifth["store_ms"]), "--no-follow")
     assert [row["body"] for row in late][-3:] == list("567")
     assert "a:0@7" in raymq.shown("tail", topic, "--from", "first", "--no-follow")

@@ -182,6 +182,17 @@ def test_a_new_group_may_begin_at_the_end(cluster: Cluster, group: str) -> None:
         assert poll_numbers(consumer, 1) == [1000]
 
 
+def test_a_poll_for_nothing_is_refused(cluster: Cluster, group: str) -> None:
+    with PullConsumer(cluster.address, group) as consumer:
+        for count in (0, -1):
+            with pytest.raises(ConfigInvalid, match=f"max_messages is {count}: it must be over 0"):
+                consumer.poll(count)
+        with pytest.raises(ConfigInvalid, match="max_rows is -1"):
+            consumer.poll_arrow(-1)
+        with pytest.raises(ConfigInvalid, match="timeout_ms is -1: it must be 0 or more"):
+            consumer.poll(timeout_ms=-1)
+
+
 def test_a_waiting_poll_is_woken_by_an_arrival(cluster: Cluster, group: str) -> None:
     topic = cluster.topic()
     with PullConsumer(cluster.address, group) as consumer, Producer(cluster.address, "fills") as producer:

@@ -1,0 +1,56 @@
+"""Ctrl-C at any instant: the command ends at once, with a shell's code for it and without a traceback."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+
+import pytest
+
+# The interrupt comes when this module is about to be imported.
+INTERRUPTED_AT = """
+import os, signal, sys
+
+class Interrupting:
+    def find_spec(self, name, path=None, target=None):
+        if name == {module!r}:
+            os.kill(os.getpid(), signal.SIGINT)
+
+sys.meta_path.insert(0, Interrupting())
+sys.argv[0] = "raymq"
+from cluster.cli.entry import main
+main()
+"""
+ENDED = (-signal.SIGINT, 130)
+
+
+def interrupted_at(module: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    script = INTERRUPTED_AT.format(module=module)
+    return subprocess.run(
+        [sys.executable, "-c", script, *arguments], capture_output=True, text=True, timeout=60, check=False
+    )
+
+
+@pytest.mark.parametrize(
+    "module", ["cluster.cli.main", "typer", "cluster.cli.topic", "cluster.client", "actors.remoting.client"]
+)
+def test_an_interrupt_while_modules_are_imported_ends_it_without_a_word(module: str) -> None:
+    done = interrupted_at(module, "topic", "list", "-n", "127.0.0.1:1")
+    assert (done.returncode in ENDED, done.stdout, done.stderr) == (True, "", "")
+
+
+def test_an_interrupt_of_what_is_done_to_the_cluster_says_how_to_go_on() -> None:
+    done = interrupted_at("cluster.topology_file", "up", "--dry-run")
+    assert done.returncode in ENDED
+    assert "Traceback" not in done.stderr
+
+
+def test_interrupts_stay_ignored_where_a_shell_ignored_them() -> None:
+    script = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)\n" + INTERRUPTED_AT.format(
+        module="cluster.cli.version"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script, "version", "--json"], capture_output=True, timeout=60, check=False
+    )
+    assert done.returncode == 0
