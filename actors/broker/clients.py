@@ -84,6 +84,11 @@ class Clients(Generic[ConnectionT]):
         self._producers: dict[str, dict[str, Member[ConnectionT]]] = {}
         # Who speaks over a connection: thousands may close at once, and each then looks at its own only.
         self._spoken_for: dict[ConnectionT, set[_Place]] = {}
+        self._on_subscription: list[Callable[[str], None]] = []
+
+    def on_subscription(self, tell: Callable[[str], None]) -> None:
+        """Call this with a group's name whenever a heartbeat has told a new subscription of it."""
+        self._on_subscription.append(tell)
 
     def group(self, name: str) -> ConsumerGroup[ConnectionT] | None:
         """The consumer group, if any of its members is connected."""
@@ -126,7 +131,12 @@ class Clients(Generic[ConnectionT]):
         group.consume_type = heartbeat.consume_type
         group.message_model = heartbeat.message_model
         group.consume_from_where = heartbeat.consume_from_where
-        return self._subscribe(group, heartbeat.subscriptions, client_id) or is_new
+        before = group.subscriptions
+        has_changed = self._subscribe(group, heartbeat.subscriptions, client_id) or is_new
+        if group.subscriptions is not before:
+            for tell in self._on_subscription:
+                tell(heartbeat.group)
+        return has_changed
 
     def unregister_producer(self, group: str, client_id: str) -> None:
         """Forget a producer."""

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from actors.broker.hold import HeldPull, deadline_of
+from actors.broker.late_subscriptions import LateSubscriptions, NotTold
 from actors.broker.parts import BrokerParts
 from actors.broker.queue_ends import QueueEnds, offsets_of
 from actors.broker.subscriptions import require_tag_type, tags_codes_of
@@ -117,7 +118,7 @@ class Puller:
         self._topics = parts.topics
         self._groups = parts.groups
         self._offsets = parts.offsets
-        self._clients = parts.clients
+        self._late = LateSubscriptions(parts.clients, self.pull)
         self._held = parts.held
         self._clock = parts.clock
         self._ends = QueueEnds(parts.store)
@@ -128,7 +129,15 @@ class Puller:
         header: PullMessageHeader = context.header
         self._groups.for_consuming(header.consumer_group)
         self._check_queue(header.topic, header.queue_id)
-        tags_codes = self._tags_codes(header)
+        try:
+            if header.sys_flag & SUBSCRIPTION:
+                require_tag_type(header.expression_type)
+                tags_codes = tags_codes_of(header.subscription or "")
+            else:
+                tags_codes = self._late.tags_codes(header, context.connection)
+        except NotTold as refusal:
+            self._late.wait(context, refusal)
+            return
         settings = self._settings
         may_wait = settings.long_polling and header.sys_flag & SUSPEND
         request = PullRequest(
@@ -267,28 +276,3 @@ class Puller:
                 f"queue {queue_id} of topic {topic_name!r} cannot be read: "
                 f"it has queues 0 to {topic.read_queue_nums - 1}",
             )
-
-    def _tags_codes(self, header: PullMessageHeader) -> frozenset[int] | None:
-        if header.sys_flag & SUBSCRIPTION:
-            require_tag_type(header.expression_type)
-            return tags_codes_of(header.subscription or "")
-        group = self._clients.group(header.consumer_group)
-        if group is None:
-            raise Refused(
-                ResponseCode.SUBSCRIPTION_NOT_EXIST,
-                f"group {header.consumer_group!r} has no member connected here: send a heartbeat first",
-            )
-        subscription = group.subscriptions.get(header.topic)
-        if subscription is None:
-            raise Refused(
-                ResponseCode.SUBSCRIPTION_NOT_EXIST,
-                f"group {header.consumer_group!r} does not subscribe to topic {header.topic!r}",
-            )
-        if subscription.version < header.sub_version:
-            raise Refused(
-                ResponseCode.SUBSCRIPTION_NOT_LATEST,
-                f"the subscription to {header.topic!r} known here is of version {subscription.version}, "
-                f"older than {header.sub_version}: send a heartbeat first",
-            )
-        require_tag_type(subscription.expression_type)
-        return tags_codes_of(subscription.expression)

@@ -11,6 +11,7 @@ from cluster.client import Admin, ClientError
 from tests.compat.agent import Agent, Facts
 from tests.compat.conftest import Agents, Names
 from tests.compat.peers import Peer
+from tests.compat.raymq import RayMQ
 
 pytestmark = pytest.mark.java
 
@@ -61,6 +62,19 @@ def test_a_push_consumer_gets_what_was_there_and_what_comes(
     each_client.send(numbered(topic, 5, first=50))
     assert bodies(each_client.received(topic, 55, timeout_s=5)) == texts(55)
     each_client.call("push_stop", name=topic)
+
+
+def test_a_heartbeat_under_way_keeps_no_consumer_waiting(
+    each_client: Agent, peer: Peer, topic: str, names: Names
+) -> None:
+    if not isinstance(peer, RayMQ):
+        pytest.skip("RocketMQ refuses a consumer's pulls for 20 s then")
+    each_client.send(numbered(topic, 20))
+    # The second one, a second after the start, is under way when the queues are shared out.
+    each_client.call("push_start", name=topic, group=names.group(), topic=topic, heartbeatTakesMs=200)
+    received = each_client.received(topic, 20, timeout_s=8)
+    each_client.call("push_stop", name=topic)
+    assert bodies(received) == texts(20)
 
 
 def test_tags_choose_what_a_group_gets(each_client: Agent, topic: str, names: Names) -> None:

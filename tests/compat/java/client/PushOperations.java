@@ -5,6 +5,7 @@ import java.util.ArrayList;
 import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
+import org.apache.rocketmq.client.ClientConfig;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
 import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
 import org.apache.rocketmq.client.consumer.listener.ConsumeOrderlyStatus;
@@ -16,6 +17,8 @@ import org.apache.rocketmq.common.UtilAll;
 import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
 import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.common.message.MessageExt;
+import org.apache.rocketmq.remoting.RPCHook;
+import org.apache.rocketmq.remoting.protocol.RemotingCommand;
 import org.apache.rocketmq.remoting.protocol.RemotingSerializable;
 
 /** What a push consumer does; each has a name, and keeps what it received. */
@@ -60,6 +63,31 @@ final class PushOperations {
         }
     }
 
+    /** As if each heartbeat were under way for so long. */
+    private static final class SlowHeartbeats implements RPCHook {
+        private static final int HEART_BEAT = 34;
+        private final long millis;
+
+        SlowHeartbeats(long millis) {
+            this.millis = millis;
+        }
+
+        @Override
+        public void doBeforeRequest(String address, RemotingCommand request) {
+            if (request.getCode() == HEART_BEAT) {
+                try {
+                    Thread.sleep(millis);
+                } catch (InterruptedException interrupted) {
+                    Thread.currentThread().interrupt();
+                }
+            }
+        }
+
+        @Override
+        public void doAfterResponse(String address, RemotingCommand request, RemotingCommand response) {
+        }
+    }
+
     void addTo(Map<String, Agent.Operation> operations) {
         operations.put("push_start", this::start);
         operations.put("push_received", request ->
@@ -77,8 +105,15 @@ final class PushOperations {
     }
 
     private Object start(Request request) throws Exception {
-        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(request.text("group"));
+        String group = request.text("group");
+        long heartbeatTakesMs = request.number("heartbeatTakesMs", 0);
+        DefaultMQPushConsumer consumer = heartbeatTakesMs > 0
+            ? new DefaultMQPushConsumer(group, new SlowHeartbeats(heartbeatTakesMs))
+            : new DefaultMQPushConsumer(group);
         clients.configure(consumer);
+        if (heartbeatTakesMs > 0) {
+            consumer.setHeartbeatBrokerInterval(new ClientConfig().getHeartbeatBrokerInterval());
+        }
         consumer.setConsumeFromWhere(ConsumeFromWhere.valueOf(request.text("from", "CONSUME_FROM_FIRST_OFFSET")));
         if (request.has("fromTimestampMs")) {
             consumer.setConsumeTimestamp(UtilAll.timeMillisToHumanString3(request.number("fromTimestampMs")));
