@@ -72,7 +72,7 @@ def test_a_heartbeat_under_way_keeps_no_consumer_waiting(
     each_client.send(numbered(topic, 20))
     # The second one, a second after the start, is under way when the queues are shared out.
     each_client.call("push_start", name=topic, group=names.group(), topic=topic, heartbeatTakesMs=200)
-    received = each_client.received(topic, 20, timeout_s=8)
+    received = each_client.received(topic, 20, timeout_s=15)
     each_client.call("push_stop", name=topic)
     assert bodies(received) == texts(20)
 

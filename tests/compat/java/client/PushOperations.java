@@ -11,6 +11,7 @@ import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
 import org.apache.rocketmq.client.consumer.listener.ConsumeOrderlyStatus;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerOrderly;
+import org.apache.rocketmq.client.consumer.rebalance.AllocateMessageQueueAveragely;
 import org.apache.rocketmq.client.consumer.rebalance.AllocateMessageQueueAveragelyByCircle;
 import org.apache.rocketmq.client.utils.MessageUtil;
 import org.apache.rocketmq.common.UtilAll;
@@ -108,7 +109,7 @@ final class PushOperations {
         String group = request.text("group");
         long heartbeatTakesMs = request.number("heartbeatTakesMs", 0);
         DefaultMQPushConsumer consumer = heartbeatTakesMs > 0
-            ? new DefaultMQPushConsumer(group, new SlowHeartbeats(heartbeatTakesMs))
+            ? new DefaultMQPushConsumer(group, new SlowHeartbeats(heartbeatTakesMs), new AllocateMessageQueueAveragely())
             : new DefaultMQPushConsumer(group);
         clients.configure(consumer);
         if (heartbeatTakesMs > 0) {
