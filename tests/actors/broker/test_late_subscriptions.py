@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from actors.broker import late_subscriptions
+from actors.remoting.bodies.groups import ConsumerData, HeartbeatData, SubscriptionData
 from actors.remoting.codes import RequestCode, ResponseCode
 from actors.remoting.command import RemotingCommand
-from actors.remoting.bodies.groups import ConsumerData, HeartbeatData, SubscriptionData
 from actors.remoting.headers import DeleteTopicHeader
 from actors.remoting.hot_headers import PullMessageHeader
 from store.message.record import decode_records
