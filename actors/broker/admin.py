@@ -30,7 +30,7 @@ class AdminRequests:
         self._on_topic_deleted = parts.wake
         self._remove_queues = remove_queues
 
-    def update_topic(self, context: RequestContext) -> RemotingCommand:
+    def update_topic(self, context: RequestContext) -> None:
         """UPDATE_AND_CREATE_TOPIC."""
         header: CreateTopicHeader = context.header
         self._topics.update(
@@ -45,13 +45,15 @@ class AdminRequests:
                 attributes=parse_attributes(header.attributes or ""),
             )
         )
-        return RemotingCommand.response()
+        self._answer_when_announced(context)
 
-    def update_topics(self, context: RequestContext) -> RemotingCommand:
-        """UPDATE_AND_CREATE_TOPIC_LIST: all of them, or none where one cannot be read."""
-        for topic in [_topic_config(each) for each in _objects(context, "topicConfigList")]:
-            self._topics.update(topic)
-        return RemotingCommand.response()
+    def update_topics(self, context: RequestContext) -> None:
+        """UPDATE_AND_CREATE_TOPIC_LIST: all of them, or none where one cannot be read or is not allowed."""
+        self._topics.update_all([_topic_config(each) for each in _objects(context, "topicConfigList")])
+        self._answer_when_announced(context)
+
+    def _answer_when_announced(self, context: RequestContext) -> None:
+        self._topics.when_announced(lambda: context.reply(RemotingCommand.response()))
 
     def delete_topic(self, context: RequestContext) -> None:
         """DELETE_TOPIC_IN_BROKER: the topic, its queues and what groups have consumed of it."""
@@ -85,9 +87,10 @@ class AdminRequests:
         return RemotingCommand.response()
 
     def update_groups(self, context: RequestContext) -> RemotingCommand:
-        """UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: all of them, or none where one cannot be read."""
-        for group in [_group_config(each) for each in _objects(context, "groupConfigList")]:
-            self._groups.update(group)
+        """UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: all of them, or none where one cannot be read or is not
+        allowed.
+        """
+        self._groups.update_all([_group_config(each) for each in _objects(context, "groupConfigList")])
         return RemotingCommand.response()
 
     def delete_group(self, context: RequestContext) -> RemotingCommand:

@@ -25,7 +25,7 @@ from actors.remoting.connection import Connection
 from actors.remoting.errors import Refused, RemotingError
 from actors.remoting.headers import ConsumerGroupHeader, UnregisterClientHeader
 from actors.remoting.json_fields import get_object, load_object
-from store.message.validate import RETRY_TOPIC_PREFIX
+from store.message.validate import MAX_RETRY_TOPIC_CHARS, RETRY_TOPIC_PREFIX
 
 _WATCHED = "clients_watch_close"
 
@@ -51,7 +51,7 @@ class ClientRequests:
         self._offsets = offsets
         self._rebalancers = rebalancers
 
-    def heartbeat(self, context: RequestContext) -> RemotingCommand:
+    def heartbeat(self, context: RequestContext) -> None:
         """HEART_BEAT: registers the client; makes its groups and their retry topics where allowed."""
         heartbeat = HeartbeatData.decode(context.command.body)
         connection = context.connection
@@ -68,7 +68,8 @@ class ClientRequests:
             self._heard_consumer(consumer, heartbeat.client_id, connection)
         if heartbeat.consumers and self._rebalancers.is_used:
             self._rebalancers.forward_heartbeat(heartbeat, connection)
-        return RemotingCommand.response()
+        # The next that the client asks for is the route of its group's retry topic.
+        self._topics.when_announced(lambda: context.reply(RemotingCommand.response()))
 
     def check(self, context: RequestContext) -> RemotingCommand:
         """CHECK_CLIENT_CONFIG: a consumer asks, before it starts, whether its filter can be had."""
@@ -154,7 +155,9 @@ class ClientRequests:
 
     def _heard_consumer(self, consumer: ConsumerData, client_id: str, connection: Connection) -> None:
         group = self._groups.get(consumer.group_name)
-        self._topics.ensure(f"{RETRY_TOPIC_PREFIX}{group.group_name}", max(group.retry_queue_nums, 1))
+        retry_topic = f"{RETRY_TOPIC_PREFIX}{group.group_name}"
+        if len(retry_topic) <= MAX_RETRY_TOPIC_CHARS:  # else the group consumes, and cannot send back
+            self._topics.ensure(retry_topic, max(group.retry_queue_nums, 1))
         subscriptions = {
             each.topic: Subscription(each.topic, each.sub_string, each.sub_version, each.expression_type)
             for each in consumer.subscriptions

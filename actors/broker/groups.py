@@ -4,7 +4,7 @@ allowed.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from actors.broker.settings import BrokerSettings
 from actors.remoting.codes import ResponseCode
@@ -71,18 +71,28 @@ class Groups:
 
     def update(self, group: SubscriptionGroupConfig) -> None:
         """Create the group or change its settings. Raises `Refused` when its name is not allowed."""
-        try:
-            check_group(group.group_name)
-        except MessageIllegal as error:
-            raise Refused(ResponseCode.INVALID_PARAMETER, error.remark) from error
-        for name in group.attributes:  # RocketMQ 5.3.3 has none for groups
-            raise Refused(ResponseCode.SYSTEM_ERROR, f"unsupported key: {name.lstrip('+-')}")
-        self.table.put(group)
-        _log.info("group_changed", group=group.group_name)
-        self._on_change(group.group_name)
+        self.update_all([group])
+
+    def update_all(self, groups: Sequence[SubscriptionGroupConfig]) -> None:
+        """The same for several: all of them, or none where one is not allowed."""
+        for group in groups:
+            _check(group)
+        for group in groups:
+            self.table.put(group)
+            _log.info("group_changed", group=group.group_name)
+            self._on_change(group.group_name)
 
     def delete(self, name: str) -> None:
         """Forget the group."""
         if self.table.remove(name):
             _log.info("group_deleted", group=name)
             self._on_change(name)
+
+
+def _check(group: SubscriptionGroupConfig) -> None:
+    try:
+        check_group(group.group_name)
+    except MessageIllegal as error:
+        raise Refused(ResponseCode.INVALID_PARAMETER, error.remark) from error
+    for name in group.attributes:  # RocketMQ 5.3.3 has none for groups
+        raise Refused(ResponseCode.SYSTEM_ERROR, f"unsupported key: {name.lstrip('+-')}")

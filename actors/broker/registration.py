@@ -2,12 +2,14 @@
 
 Nameservers do not talk to each other, so each gets the whole of it. One that does not answer, or whose
 connection ends, is tried again every second; the others are not held up by it. Changes that come together go
-out together.
+out together. Who has made a topic is answered when the nameservers know it, as by RocketMQ: what its clients
+ask for next is the route.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 
 from actors.remoting.bodies.routes import decode_kv_table
@@ -23,7 +25,24 @@ _log = get_logger(__name__)
 REGISTER_TIMEOUT_MS = 6000
 UNREGISTER_TIMEOUT_MS = 1000
 RETRY_MS = 1000
-GATHER_MS = 10
+GATHER_MS = 2
+# Nobody is kept waiting longer for a nameserver that has not answered yet.
+SETTLE_MS = 1000
+
+
+class _Waiting:
+    """Somebody who is to hear when all changes up to `changes` have been told, or after SETTLE_MS."""
+
+    def __init__(self, changes: int, call: Callable[[], None]) -> None:
+        self.changes = changes
+        self._call: Callable[[], None] | None = call
+        self._timer = asyncio.get_running_loop().call_later(SETTLE_MS / 1000, self.release)
+
+    def release(self) -> None:
+        self._timer.cancel()
+        call, self._call = self._call, None
+        if call is not None:
+            call()
 
 
 class Registration:
@@ -49,6 +68,9 @@ class Registration:
         self._changed = {address: asyncio.Event() for address in nameservers}
         self._tasks: list[asyncio.Task[None]] = []
         self._failing: set[str] = set()
+        self._changes = 0
+        self._told = dict.fromkeys(nameservers, 0)
+        self._waiting: deque[_Waiting] = deque()
         self._watched: dict[str, Connection] = {}
 
     async def start(self) -> None:
@@ -61,8 +83,29 @@ class Registration:
 
     def changed(self) -> None:
         """Have the change registered soon."""
+        self._changes += 1
         for changed in self._changed.values():
             changed.set()
+
+    def when_settled(self, call: Callable[[], None]) -> None:
+        """Call as soon as all changes so far have been told to every nameserver that answers: now, where they
+        have, and after SETTLE_MS at the latest.
+        """
+        if self._settled() >= self._changes:
+            call()
+            return
+        self._waiting.append(_Waiting(self._changes, call))
+
+    def _settled(self) -> int:
+        return min(
+            (told for address, told in self._told.items() if address not in self._failing),
+            default=self._changes,
+        )
+
+    def _release(self) -> None:
+        settled = self._settled()
+        while self._waiting and self._waiting[0].changes <= settled:
+            self._waiting.popleft().release()
 
     async def stop(self, *, leave_routes: bool = True) -> None:
         """Stop, and take the broker out of the routes, unless another serves there in its place."""
@@ -86,8 +129,11 @@ class Registration:
 
     async def _register(self, address: str) -> None:
         self._changed[address].clear()
+        changes = self._changes
         command = RemotingCommand(RequestCode.REGISTER_BROKER, self._identity(), self._body())
         await self._tell(address, command, REGISTER_TIMEOUT_MS)
+        self._told[address] = changes
+        self._release()
         connection = self._client.connection(address)
         if connection is not None and connection is not self._watched.get(address):
             # A nameserver that went away has forgotten everything: it is told as soon as it is back.

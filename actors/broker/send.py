@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import random
 import struct
+from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 from actors.broker.acks import PendingAck
@@ -73,6 +75,8 @@ class Sender:
         if len(body) > self._settings.store.max_message_bytes:
             raise self._too_large(body)
         queue_id = self._queue(topic, header.queue_id)
+        if not body:  # RocketMQ's broker fails on it; Go's client loses the body of what is marked compressed
+            raise Refused(ResponseCode.MESSAGE_ILLEGAL, "the body is empty: send at least one byte")
         if header.sys_flag & TRANSACTION_MASK:
             raise Refused(ResponseCode.NO_PERMISSION, "this broker takes no transactional messages")
         is_dead = header.topic.startswith(RETRY_TOPIC_PREFIX) and topic.topic_name.startswith(
@@ -245,7 +249,10 @@ class Sender:
     ) -> None:
         ext.update(self._properties.answer_fields)
         context.command.body = b""  # it is in the log now, and the answer may have to wait for the disk
-        self._acks.when_confirmed(result.physical_offset + result.size_bytes, SendAck(context, ext, body))
+        ack = SendAck(context, ext, body)
+        if self._topics.unannounced and context.header.topic in self._topics.unannounced:
+            ack = NewTopicAck(context, ext, body, self._topics.when_announced)
+        self._acks.when_confirmed(result.physical_offset + result.size_bytes, ack)
 
 
 class SendAck(PendingAck):
@@ -265,6 +272,26 @@ class SendAck(PendingAck):
         ext, self._ext = self._ext, None
         assert context is not None
         context.reply(RemotingCommand.response(code, remark, ext, self._body))
+
+
+class NewTopicAck(SendAck):
+    """The answer to a send that has made its topic: who reads it may ask for the route at once."""
+
+    __slots__ = ("_when_announced",)
+
+    def __init__(
+        self,
+        context: RequestContext,
+        ext: dict[str, str],
+        body: bytes,
+        when_announced: Callable[[Callable[[], None]], None],
+    ) -> None:
+        super().__init__(context, ext, body)
+        self._when_announced = when_announced
+
+    def answer(self, code: ResponseCode, remark: str | None) -> None:
+        """Reply as soon as the nameservers know the topic."""
+        self._when_announced(partial(super().answer, code, remark))
 
 
 def _unavailable(error: StoreError) -> Refused:

@@ -319,6 +319,7 @@ class BrokerService:
             tables.register_body,
             tables.topics.order,
         )
+        tables.topics.when_announced = self._registration.when_settled
         tables.adopt_queues(self._store)
         self.live.listeners.append(lambda changes: self._registration.changed())
 

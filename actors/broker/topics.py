@@ -6,6 +6,7 @@ import string
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from actors.broker.settings import BrokerSettings
@@ -94,7 +95,11 @@ def _topic(name: str, queues: int, perm: int = PERM_READ | PERM_WRITE) -> TopicC
 
 
 class Topics:
-    """The topics of one broker; `on_change` is told the names of those that are new, changed or gone."""
+    """The topics of one broker; `on_change` is told the names of those that are new, changed or gone.
+
+    `when_announced` calls back when the nameservers know of all that has changed so far; `unannounced` are
+    the topics that senders have made and that nameservers may not know yet.
+    """
 
     def __init__(
         self, settings: BrokerSettings, table: TopicConfigTable, on_change: Callable[[str], None]
@@ -102,6 +107,8 @@ class Topics:
         self._settings = settings
         self.table = table
         self._on_change = on_change
+        self.when_announced: Callable[[Callable[[], None]], None] = _at_once
+        self.unannounced: set[str] = set()
         self.is_closed_to_senders = False
         self._going: Counter[str] = Counter()
         self._hidden_permission = PERM_READ_WRITE & ~settings.permission
@@ -181,6 +188,14 @@ class Topics:
 
         Raises `Refused` where that is not allowed.
         """
+        self.update_all([topic])
+
+    def update_all(self, topics: Iterable[TopicConfig]) -> None:
+        """The same for several: all of them, or none where one is not allowed."""
+        for topic in [self._altered(topic) for topic in topics]:
+            self._put(topic)
+
+    def _altered(self, topic: TopicConfig) -> TopicConfig:
         try:
             check_topic(topic.topic_name)
         except MessageIllegal as error:
@@ -197,7 +212,7 @@ class Topics:
             )
         old = self.table.topics.get(topic.topic_name)
         attributes = altered(None if old is None else old.attributes, topic.attributes)
-        self._put(replace(topic, attributes=attributes))
+        return replace(topic, attributes=attributes)
 
     def order(self, names: Iterable[str]) -> None:
         """Note, as RocketMQ does, which topics a nameserver's order configuration names."""
@@ -207,7 +222,9 @@ class Topics:
                 self._put(replace(topic, order=True))
 
     def delete(self, name: str) -> None:
-        """Forget the topic. Raises `Refused` for the broker's own."""
+        """Forget the topic. Raises `Refused` for the broker's own, and without a name."""
+        if not name.strip():
+            raise Refused(ResponseCode.INVALID_PARAMETER, _name_remark(""))
         self._check_not_system(name)
         if self.table.remove(name):
             _log.info("topic_deleted", topic=name)
@@ -251,6 +268,8 @@ class Topics:
         queues = max(min(default_queues, default.write_queue_nums), 0)
         topic = _topic(name, queues, default.perm & ~PERM_INHERIT)
         self._put(topic)
+        self.unannounced.add(name)
+        self.when_announced(partial(self.unannounced.discard, name))
         return topic
 
     def _check_not_system(self, name: str) -> None:
@@ -275,6 +294,10 @@ class Topics:
             check_topic(name)
         except MessageIllegal as error:
             raise Refused(ResponseCode.INVALID_PARAMETER, error.remark) from error
+
+
+def _at_once(call: Callable[[], None]) -> None:
+    call()
 
 
 def _name_remark(name: str) -> str:

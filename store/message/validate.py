@@ -9,7 +9,7 @@ from store.message.record import MAX_PROPERTIES_BYTES
 MAX_MESSAGE_BYTES = 4 << 20
 MAX_TOPIC_CHARS = 127
 MAX_RETRY_TOPIC_CHARS = 255
-MAX_GROUP_CHARS = 120
+MAX_GROUP_CHARS = 255  # as in RocketMQ's clients
 
 RETRY_TOPIC_PREFIX = "%RETRY%"
 DLQ_TOPIC_PREFIX = "%DLQ%"
@@ -24,7 +24,7 @@ def check_topic(topic: str) -> None:
 
 
 def check_group(group: str) -> None:
-    """A producer or consumer group: letters, digits and %|_-, at most 120 of them."""
+    """A producer or consumer group: letters, digits and %|_-, at most 255 of them."""
     _check_name("group", group, MAX_GROUP_CHARS)
 
 

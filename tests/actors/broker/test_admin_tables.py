@@ -63,9 +63,14 @@ def test_groups_are_made_singly_or_as_a_list(tmp_path: Path) -> None:
     ("code", "body"),
     [
         (RequestCode.UPDATE_AND_CREATE_TOPIC_LIST, {"topicConfigList": [topic("Good", 1), {"perm": 6}]}),
+        (RequestCode.UPDATE_AND_CREATE_TOPIC_LIST, {"topicConfigList": [topic("Good", 1), topic("a b", 1)]}),
         (RequestCode.UPDATE_AND_CREATE_TOPIC_LIST, {"topicConfigList": []}),
         (RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {"retryMaxTimes": 3}),
         (RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST, {"groupConfigList": [{"groupName": ""}]}),
+        (
+            RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST,
+            {"groupConfigList": [{"groupName": "Good"}, {"groupName": "a b"}]},
+        ),
     ],
 )
 def test_a_list_with_a_bad_entry_changes_nothing(tmp_path: Path, code: int, body: dict[str, object]) -> None:
@@ -75,6 +80,8 @@ def test_a_list_with_a_bad_entry_changes_nothing(tmp_path: Path, code: int, body
         assert answer.remark
         topics = (await table(peer, RequestCode.GET_ALL_TOPIC_CONFIG))["topicConfigTable"]
         assert "Good" not in topics
+        groups = (await table(peer, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG))["subscriptionGroupTable"]
+        assert "Good" not in groups
 
     with_broker(story, settings_of(tmp_path))
 

@@ -196,6 +196,28 @@ def test_a_message_sent_back_comes_again_later_and_dies_in_the_end(tmp_path: Pat
     with_broker(story, settings_of(tmp_path), clock)
 
 
+def test_groups_are_as_long_as_rocketmqs_clients_allow(tmp_path: Path, clock) -> None:
+    async def story(peer: Peer) -> None:
+        await peer.send("T", b"bad")
+        (message,) = await peer.messages("T")
+        group = "g" * 248  # its retry topic has 255 characters, as many as a file's name
+        assert (await peer.heartbeat("client", group, T="*")).code == 0
+        assert await members(peer, group) == ("client",)
+        back = ConsumerSendMsgBackHeader(message.commit_log_offset, group, 0).to_ext()
+        assert (await peer.ask(RequestCode.CONSUMER_SEND_MSG_BACK, back)).code == 0
+        clock.advance(10_000)
+        assert decode_record((await peer.pull(f"%RETRY%{group}", wait_ms=10_000)).body).body == b"bad"
+        longest = "g" * 255
+        assert (await peer.heartbeat("client", longest, T="*")).code == 0
+        assert await members(peer, longest) == ("client",)
+        back = ConsumerSendMsgBackHeader(message.commit_log_offset, longest, 0).to_ext()
+        refused = await peer.ask(RequestCode.CONSUMER_SEND_MSG_BACK, back)
+        assert refused.code == ResponseCode.INVALID_PARAMETER
+        assert "262 characters, the limit is 255" in (refused.remark or "")
+
+    with_broker(story, settings_of(tmp_path), clock)
+
+
 def test_a_message_sent_back_waits_longer_each_time_or_as_long_as_the_consumer_says(
     tmp_path: Path, clock
 ) -> None:

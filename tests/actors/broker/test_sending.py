@@ -256,6 +256,7 @@ def test_runs_wake_the_pulls_that_wait_for_any_of_their_queues(tmp_path: Path) -
 
 
 REFUSED: list[tuple[dict[str, Any], ResponseCode, str]] = [
+    ({"topic": "T", "body": b""}, ResponseCode.MESSAGE_ILLEGAL, "the body is empty"),
     ({"topic": "a b"}, ResponseCode.INVALID_PARAMETER, "a b"),
     ({"topic": "x" * 128}, ResponseCode.INVALID_PARAMETER, "127"),
     ({"topic": "T", "queue_id": 4}, ResponseCode.INVALID_PARAMETER, "queues 0 to 3"),

@@ -133,3 +133,4 @@ def test_an_update_keeps_attributes_and_a_delete_forgets(clock) -> None:
     topics.delete("T")
     assert changed == ["T", "T", "T"]
     assert refusal_of(lambda: topics.get("T")).code == ResponseCode.TOPIC_NOT_EXIST
+    assert refusal_of(lambda: topics.delete(" ")).remark == "The specified topic is blank."
