@@ -145,7 +145,9 @@ class BrokerSettings(BaseModel):
     max_pending_requests: Annotated[int, LIVE] = Field(default=32_768, ge=1)
     """How many requests of one connection may be without an answer, held pulls among them."""
     max_unread_bytes: Annotated[int, LIVE] = Field(default=512 * 1024 * 1024, ge=1)
-    """How much of our answers all peers together may leave unread before pulls are refused."""
+    """How much of our answers all peers together may leave unread before pulls are refused. At twice as much
+    nothing more is read of those who are behind; at three times, those who leave most are closed.
+    """
     unread_timeout_ms: int = Field(default=60_000, ge=1)
     """How long a peer may leave answers unread without taking a byte before its connection is closed."""
     idle_timeout_ms: int = Field(default=120_000, ge=1)

@@ -25,6 +25,10 @@ _JOIN_BYTES: Final = 64 * 1024
 _LARGE_PART_BYTES: Final = 8 * 1024
 # A peer that leaves this much unread is behind: how much it leaves is watched from here on.
 _BEHIND_BYTES: Final = 64 * 1024
+# A peer whose bytes come when the turn is over can wait: what it sends is left with the kernel, nearly all.
+_LATE_READ_BYTES: Final = 16 * 1024
+# So many requests of one peer between two looks at the clock.
+_REQUESTS_A_LOOK: Final = 4
 _PORT: Final = struct.Struct(">i")
 
 
@@ -54,6 +58,8 @@ class Connection(asyncio.BufferedProtocol):
         self.attributes = ClientAttributes()
         self.is_closed = False
         self.close_reason = "the peer closed the connection"
+        self.is_queued = False  # with the hub, for its next turn
+        self.unread_bytes = 0  # what a peer that is behind has not taken, when that was noted last
         self.pending = 0  # requests of the peer that have no answer yet
         self._transport: asyncio.Transport | None = None
         self._reader = FrameReader(hub.memory)
@@ -62,7 +68,6 @@ class Connection(asyncio.BufferedProtocol):
         self._out_bytes = 0
         self._turn_bytes = 0
         self._is_behind = False
-        self._unread_bytes = 0
         self._unread_since_ns = 0
         self._drain_callbacks: list[CloseCallback] = []
         self._is_held = False
@@ -85,7 +90,9 @@ class Connection(asyncio.BufferedProtocol):
         out = self._out
         if not out:
             self.hub.mark_dirty(self)
-        self._out_bytes += append_command(out, command)
+        size_bytes = append_command(out, command)
+        self._out_bytes += size_bytes
+        self.hub.collected_bytes += size_bytes
 
     def oneway(self, command: RemotingCommand) -> None:
         """Send a request that wants no answer."""
@@ -111,12 +118,16 @@ class Connection(asyncio.BufferedProtocol):
 
     def close(self, reason: str) -> None:
         """Write what is waiting, then close; later sends are dropped."""
-        if not self.is_closed:
-            self.close_reason = reason
-            self.flush()
-            if self._transport is not None:
-                self._transport.close()
-            self._end()
+        if self.is_closed:
+            return
+        self.close_reason = reason
+        self.flush()
+        if self._transport is not None:
+            self._transport.close()
+            if self._transport.get_write_buffer_size():
+                self._unread_since_ns = self.hub.clock.monotonic_ns()
+                self.hub.leaving.add(self)
+        self._end()
 
     def hush(self) -> None:
         """Take nothing more from the peer. What it still sends is dropped, not left unread: closing a socket
@@ -139,16 +150,29 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def over_high_water(self) -> bool:
-        """Whether so much is waiting to be written that no further answers should be produced."""
+        """Whether so much is waiting to be written, here or of all, that no further answers should be
+        produced.
+        """
+        return self._is_over_mark or self.hub.collected_bytes > self.hub.limits.turn_output_bytes
+
+    @property
+    def _is_over_mark(self) -> bool:
         waiting_bytes = self._out_bytes
         if self._is_behind and self._transport is not None:
             waiting_bytes += self._transport.get_write_buffer_size()
         return waiting_bytes > self.hub.limits.high_water_bytes
 
     @property
+    def _has_answered_enough(self) -> bool:
+        """Whether what has collected is to be written before more is read: it may be left unread."""
+        limits = self.hub.limits
+        waiting_bytes = self.hub.unread_bytes + self.hub.collected_bytes
+        return self._out_bytes > limits.high_water_bytes or waiting_bytes > limits.max_unread_bytes
+
+    @property
     def _is_far_behind(self) -> bool:
         """Whether nothing more is read of a peer that is behind: by its own measure, or by that of all."""
-        return self.over_high_water or self.hub.unread_bytes > self.hub.limits.max_unread_bytes
+        return self._is_over_mark or self.hub.unread_bytes > self.hub.limits.max_unread_bytes
 
     @property
     def calls_in_flight(self) -> int:
@@ -169,18 +193,19 @@ class Connection(asyncio.BufferedProtocol):
             self.peer_bytes = socket.inet_pton(family, host.partition("%")[0]) + _PORT.pack(port)
         hub = self.hub
         hub.connections.add(self)
-        if len(hub.connections) > hub.limits.max_connections:
+        if len(hub.connections) + len(hub.leaving) > hub.limits.max_connections:
             self.abort(f"over the limit of {hub.limits.max_connections:,} connections")
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The socket is gone."""
         if exc is not None and not self.is_closed:
             self.close_reason = f"the connection broke: {exc}"
-        self._end()
+        self._leave()
 
     def get_buffer(self, sizehint: int) -> memoryview:
         """Where the transport is to put what it receives."""
-        return self._reader.get_buffer()
+        room = self._reader.get_buffer()
+        return room[:_LATE_READ_BYTES] if self.hub.turn_is_over else room
 
     def buffer_updated(self, nbytes: int) -> None:
         """So many bytes have come."""
@@ -189,20 +214,27 @@ class Connection(asyncio.BufferedProtocol):
         self._was_active = True
         self._turn_bytes += nbytes
         self._reader.received(nbytes)
+        hub = self.hub
+        if not hub.tick_requested:
+            hub.request_tick()
+        elif hub.is_spent():
+            self._reader.set_aside()
+            self._hold()
+            return
         self._read_commands()
-        if self._turn_bytes > self.hub.limits.input_budget_bytes and not self._is_held:
+        if self._turn_bytes > hub.limits.input_budget_bytes and not self._is_held:
             self._hold()
 
     def pause_writing(self) -> None:
         """The peer does not read as fast as we answer."""
         self._is_behind = True
         self._unread_since_ns = self.hub.clock.monotonic_ns()
-        self._note_unread()
+        self.note_unread()
 
     def resume_writing(self) -> None:
         """The peer has caught up."""
         self._is_behind = False
-        self._note_unread()
+        self.note_unread()
         if self._is_held or self._drain_callbacks:
             self.hub.hold(self)
 
@@ -221,7 +253,7 @@ class Connection(asyncio.BufferedProtocol):
             else:
                 transport.writelines(_coalesced(out))
             if self._is_behind:
-                self._note_unread()
+                self.note_unread()
         self._out = []
         self._out_bytes = 0
 
@@ -230,10 +262,8 @@ class Connection(asyncio.BufferedProtocol):
         self._turn_bytes = 0
         if self.is_closed or (self._is_behind and self._is_far_behind):
             return
-        if self._drain_callbacks:
-            callbacks, self._drain_callbacks = self._drain_callbacks, []
-            for on_drained in callbacks:
-                on_drained(self)
+        if self._drain_callbacks and not self._call_drained():
+            return
         if not self._is_held or self._is_hushed:
             return
         self._is_held = False
@@ -260,16 +290,26 @@ class Connection(asyncio.BufferedProtocol):
             )
         return self._earliest_ns or None
 
+    def note_unread(self) -> None:
+        """Note how much a peer that is behind has not taken, here and in the sum of all."""
+        unread_bytes = 0
+        if self._is_behind and self._transport is not None:
+            unread_bytes = self._transport.get_write_buffer_size()
+        self.hub.unread_bytes += unread_bytes - self.unread_bytes
+        self.unread_bytes = unread_bytes
+
     def check_unread(self, now_ns: int, unread_ns: int) -> None:
-        """Close when the peer has been behind for so long and has not taken a byte."""
-        if not self._is_behind:
+        """Close when the peer has been behind, or we have been waiting to close, for so long, and it has not
+        taken a byte.
+        """
+        if not self._is_behind and not self.is_closed:
             return
-        before_bytes = self._unread_bytes
-        self._note_unread()
-        if self._unread_bytes < before_bytes:
+        before_bytes = self.unread_bytes
+        self.note_unread()
+        if self.unread_bytes < before_bytes:
             self._unread_since_ns = now_ns
         elif now_ns - self._unread_since_ns >= unread_ns:
-            self.abort(f"{self._unread_bytes:,} bytes of answers unread for {unread_ns / 1e9:.0f} s")
+            self.abort(f"{self.unread_bytes:,} bytes of answers unread for {unread_ns / 1e9:.0f} s")
 
     def check_idle(self, now_ns: int, idle_ns: int) -> None:
         """Close when nothing has moved, or one frame has been arriving, for so long."""
@@ -290,12 +330,14 @@ class Connection(asyncio.BufferedProtocol):
 
     def abort(self, reason: str) -> None:
         """End the connection at once; what is waiting to be written is dropped."""
+        if self.is_closed and self not in self.hub.leaving:
+            return
         if not self.is_closed:
             self.close_reason = reason
-            _log.info("connection_ended", peer=self.peer, reason=reason)
-            if self._transport is not None:
-                self._transport.abort()
-            self._end()
+        _log.info("connection_ended", peer=self.peer, reason=reason)
+        if self._transport is not None:
+            self._transport.abort()
+        self._leave()
 
     # ---- its own --------------------
 
@@ -312,7 +354,8 @@ class Connection(asyncio.BufferedProtocol):
                 left -= 1
                 if (
                     not left
-                    or self._out_bytes > hub.limits.high_water_bytes
+                    or (not left % _REQUESTS_A_LOOK and hub.is_spent())
+                    or (self._out_bytes > _BEHIND_BYTES and self._has_answered_enough)
                     or (self._is_behind and self._is_far_behind)
                     or self.is_closed
                 ):
@@ -324,8 +367,21 @@ class Connection(asyncio.BufferedProtocol):
                 "connection_refused", peer=self.peer, reason=error.reason, looks_like=error.looks_like
             )
             self.close(str(error))
-        if not hub.tick_requested:
-            hub.request_tick()
+
+    def _call_drained(self) -> bool:
+        """Call those who waited; False where the turn is over, or the connection, before there is time to
+        read.
+        """
+        callbacks, self._drain_callbacks = self._drain_callbacks, []
+        for called, on_drained in enumerate(callbacks, 1):
+            on_drained(self)
+            if self.is_closed:
+                return False
+            if self.hub.is_spent():
+                self._drain_callbacks = callbacks[called:] + self._drain_callbacks
+                self.hub.hold(self)
+                return False
+        return True
 
     def _take_answer(self, command: RemotingCommand) -> None:
         waiting = self._calls.pop(command.opaque, None)
@@ -338,16 +394,16 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.pause_reading()
             self.hub.hold(self)
 
-    def _note_unread(self) -> None:
-        unread_bytes = 0
-        if self._is_behind and self._transport is not None and not self.is_closed:
-            unread_bytes = self._transport.get_write_buffer_size()
-        self.hub.unread_bytes += unread_bytes - self._unread_bytes
-        self._unread_bytes = unread_bytes
-
     def _next_opaque(self) -> int:
         self._last_opaque = (self._last_opaque + 1) & _MAX_OPAQUE
         return self._last_opaque
+
+    def _leave(self) -> None:
+        """The socket is gone, and what it held."""
+        self._end()
+        self._is_behind = False
+        self.note_unread()
+        self.hub.leaving.discard(self)
 
     def _end(self) -> None:
         if self.is_closed:
@@ -356,7 +412,6 @@ class Connection(asyncio.BufferedProtocol):
         self._out = []
         self._out_bytes = 0
         self._drain_callbacks = []
-        self._note_unread()
         self._reader.close()
         self.hub.connections.discard(self)
         calls, self._calls = self._calls, {}

@@ -3,9 +3,14 @@
 A turn of the loop reads every socket that has bytes; answers collect meanwhile. One callback at the turn's
 end then runs the service's own tick, writes each connection that has something once, and lets those go on
 that had used up their share of the turn.
+
+The requests of all connections together have a budget of time, and one of bytes to answer with. What comes
+when it is used up waits for the next turn, where those who have waited go first and the others behind them:
+so timers, new connections and writes have their moment however many peers there are.
 """
 
 import asyncio
+from collections import deque
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -18,9 +23,12 @@ from store.clock import Clock
 if TYPE_CHECKING:
     from actors.remoting.connection import Connection
 
+_NS_PER_US = 1_000
 _NS_PER_MS = 1_000_000
 # A timer that fires a little early would find nothing expired and spin.
 _TIMER_SLACK_S = 0.001
+# Each peer gets one turn's answers before it is known to be behind, so many peers can pass a bound.
+SHED_RATIO = 1.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,10 +38,16 @@ class RemotingLimits:
     input_budget_bytes: int = 256 * 1024
     input_budget_requests: int = 128
     """Small requests cost by their number: 128 pulls take some 4 ms."""
+    turn_budget_us: int = 5_000
+    """Of all connections' requests in one turn."""
+    turn_output_bytes: int = 16 * 1024 * 1024
+    """Of all connections' answers in one turn: so much, and one answer more, before they are written."""
     high_water_bytes: int = 4 * 1024 * 1024
     """Of one connection's answers that its peer has not read: from here on no further ones are produced."""
     max_unread_bytes: int = 1024 * 1024 * 1024
-    """Of all connections' answers: from here on nothing more is read of peers that are behind."""
+    """Of all connections' answers: from here on nothing more is read of peers that are behind. At
+    `SHED_RATIO` times as much those who leave most are closed.
+    """
     unread_ms: int = 60_000
     """How long a peer may leave answers unread without taking a single byte."""
     idle_ms: int = 120_000
@@ -54,12 +68,16 @@ class Hub:
         self.limits = limits
         self.memory = ReceiveMemory(limits.max_assembly_bytes)
         self.connections: set[Connection] = set()
+        self.leaving: set[Connection] = set()  # closed by us; their peers have not taken all yet
         self.tick_requested = False
+        self.turn_is_over = False  # its budget is used up, as far as is known
+        self.collected_bytes = 0  # answers of this turn that are not written yet
         self.unread_bytes = 0  # by peers that are behind, as far as is known
         self._tick = tick
         self._busy_poll = BusyPoll(clock, limits.busy_poll_us)
         self._dirty: list[Connection] = []
-        self._held: list[Connection] = []
+        self._held: deque[Connection] = deque()
+        self._turn_ends_ns = 0
         self._loop: asyncio.AbstractEventLoop | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._timer: asyncio.TimerHandle | None = None
@@ -78,7 +96,17 @@ class Hub:
         """
         if not self.tick_requested:
             self.tick_requested = True
+            self._begin_turn()
             self.loop.call_soon(self._end_turn)
+
+    def is_spent(self) -> bool:
+        """Whether what is left to do for peers waits for the next turn."""
+        if not self.turn_is_over:
+            self.turn_is_over = (
+                self.collected_bytes > self.limits.turn_output_bytes
+                or self.clock.monotonic_ns() >= self._turn_ends_ns
+            )
+        return self.turn_is_over
 
     def mark_dirty(self, connection: "Connection") -> None:
         """This connection has something to write."""
@@ -88,7 +116,9 @@ class Hub:
 
     def hold(self, connection: "Connection") -> None:
         """This connection has had its share of the turn; it goes on after the turn's end."""
-        self._held.append(connection)
+        if not connection.is_queued:
+            connection.is_queued = True
+            self._held.append(connection)
         if not self.tick_requested:
             self.request_tick()
 
@@ -125,8 +155,9 @@ class Hub:
         """
         now_ns = self.clock.monotonic_ns()
         limits = self.limits
-        for connection in tuple(self.connections):
+        for connection in (*self.connections, *self.leaving):
             connection.check_unread(now_ns, limits.unread_ms * _NS_PER_MS)
+        for connection in tuple(self.connections):
             connection.check_idle(now_ns, limits.idle_ms * _NS_PER_MS)
 
     async def stop(self) -> None:
@@ -147,18 +178,49 @@ class Hub:
         self.expire_calls()
 
     def _end_turn(self) -> None:
-        self.tick_requested = False
+        self.tick_requested = self.turn_is_over = False
         try:
             if self._tick is not None:
                 self._tick()
         finally:
             self._flush()
-            held, self._held = self._held, []
-            for connection in held:
-                connection.go_on()
+            if self._held:
+                self._serve_held()
             self._busy_poll.after_turn(self.loop)
 
     def _flush(self) -> None:
         dirty, self._dirty = self._dirty, []
         for connection in dirty:
             connection.flush()
+        self.collected_bytes = 0
+        if self.unread_bytes > SHED_RATIO * self.limits.max_unread_bytes:
+            self._shed()
+
+    def _shed(self) -> None:
+        """Close those who leave most unread, until all together are within the bound again."""
+        peers = [*self.connections, *self.leaving]
+        for connection in peers:
+            connection.note_unread()
+        limit_bytes = self.limits.max_unread_bytes
+        for connection in sorted(peers, key=lambda each: each.unread_bytes, reverse=True):
+            if self.unread_bytes <= limit_bytes:
+                return
+            connection.abort(
+                f"{connection.unread_bytes:,} bytes of answers unread, more than by any other peer, while "
+                f"all together leave {self.unread_bytes:,} (max_unread_bytes {limit_bytes:,})"
+            )
+
+    def _begin_turn(self) -> None:
+        self.turn_is_over = False
+        self._turn_ends_ns = self.clock.monotonic_ns() + self.limits.turn_budget_us * _NS_PER_US
+
+    def _serve_held(self) -> None:
+        """Those that wait, in the order in which they came; who has more to do then stands at the end."""
+        self.request_tick()
+        self._begin_turn()  # what the tick and the writes have taken is not theirs
+        for _ in range(len(self._held)):
+            connection = self._held.popleft()
+            connection.is_queued = False
+            connection.go_on()
+            if self.is_spent():
+                break

@@ -1,0 +1,284 @@
+"""What many peers together may take of a server: the time of a turn, the bytes of its answers, and what is
+left unread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import AsyncExitStack
+
+import structlog
+from remoting_peers import ECHO, RawPeer, echo, raw_peer, run, serving, until
+
+from actors.remoting.chain import RequestContext
+from actors.remoting.command import RemotingCommand
+from actors.remoting.hub import SHED_RATIO, RemotingLimits
+from actors.remoting.server import RemotingServer
+
+KIB = 1024
+COSTLY, BIG, SMALL = 1, 2, 3
+
+
+def request(code: int, opaque: int = 0, body: bytes = b"") -> RemotingCommand:
+    return RemotingCommand(code, {}, body, opaque=opaque, language="JAVA")
+
+
+async def peers_of(server: RemotingServer, stack: AsyncExitStack, count: int) -> list[RawPeer]:
+    """Peers that the server knows."""
+    peers = [await stack.enter_async_context(raw_peer(server)) for _ in range(count)]
+    await until(lambda: len(server.connections) >= count)
+    return peers
+
+
+def deafen(peer: RawPeer) -> None:
+    """Let the peer read nothing more."""
+    peer.writer.transport.pause_reading()  # type: ignore[attr-defined]
+
+
+def test_the_requests_of_all_peers_share_one_turn_and_go_round(clock) -> None:
+    """Each request takes a fifth of a turn. A turn ends with one that is over its budget, whoever sent it."""
+    turns: list[list[tuple[int, int]]] = [[]]
+
+    def costly(context: RequestContext) -> RemotingCommand:
+        clock.advance(1)
+        turns[-1].append((context.command.body[0], context.command.opaque))
+        return RemotingCommand.response()
+
+    async def story() -> None:
+        limits = RemotingLimits(turn_budget_us=5_000)
+        async with (
+            serving({COSTLY: costly}, clock=clock, limits=limits, tick=lambda: turns.append([])) as server,
+            AsyncExitStack() as stack,
+        ):
+            peers = await peers_of(server, stack, 6)
+            for number, peer in enumerate(peers):
+                peer.send(*(request(COSTLY, opaque, bytes([number])) for opaque in range(40)))
+            for peer in peers:
+                assert [(await peer.read()).opaque for _ in range(40)] == list(range(40))
+
+    run(story())
+    served = [turn for turn in turns if turn]
+    order = [entry for turn in served for entry in turn]
+    for number in range(6):
+        assert [opaque for peer, opaque in order if peer == number] == list(range(40))
+    # Four of one peer between two looks at the clock: eight, where a turn begins with what is left of one.
+    assert max(len(turn) for turn in served) <= 8
+    firsts = [turn[0][0] for turn in served]
+    waits = [firsts[at + 1 : at + 7] for at in range(12)]
+    assert all(set(wait) == set(range(6)) for wait in waits), firsts
+
+
+def test_timers_and_new_peers_have_their_moment_between_the_turns(clock) -> None:
+    done: list[int] = []
+    at: dict[str, int] = {}
+
+    def costly(context: RequestContext) -> RemotingCommand:
+        clock.advance(5)
+        done.append(context.command.opaque)
+        if len(done) == 1:
+            asyncio.get_running_loop().call_later(0, lambda: at.setdefault("timer", len(done)))
+        return RemotingCommand.response()
+
+    def small(context: RequestContext) -> RemotingCommand:
+        at.setdefault("newcomer", len(done))
+        return RemotingCommand.response()
+
+    async def story() -> None:
+        async with (
+            serving({COSTLY: costly, SMALL: small}, clock=clock) as server,
+            AsyncExitStack() as stack,
+        ):
+            peers = await peers_of(server, stack, 20)
+            for peer in peers:
+                peer.send(*(request(COSTLY, number) for number in range(100)))
+            await until(lambda: done)
+            (newcomer,) = await peers_of(server, stack, 1)
+            newcomer.send(request(SMALL, 7))
+            assert (await newcomer.read()).opaque == 7
+            for peer in peers:
+                for _ in range(100):
+                    await peer.read()
+
+    run(story())
+    assert len(done) == 2_000
+    assert at["timer"] <= 30  # of 2,000; without a budget of all it comes after the first 2,000
+    assert at["newcomer"] <= 400
+
+
+def test_many_answers_to_many_peers_are_written_before_more_are_produced() -> None:
+    collected: list[int] = []
+
+    def big(context: RequestContext) -> RemotingCommand:
+        collected.append(context.connection.hub.collected_bytes)
+        return RemotingCommand.response(parts=[memoryview(bytes(128 * KIB))])
+
+    async def story() -> None:
+        limits = RemotingLimits(turn_output_bytes=256 * KIB)
+        async with serving({BIG: big}, limits=limits) as server, AsyncExitStack() as stack:
+            peers = await peers_of(server, stack, 10)
+            for peer in peers:
+                peer.send(*(request(BIG, number) for number in range(20)))
+            for peer in peers:
+                assert [(await peer.read()).opaque for _ in range(20)] == list(range(20))
+            assert server.hub.collected_bytes == 0
+
+    run(story())
+    assert len(collected) == 200
+    assert max(collected) < (256 + 4 * 130) * KIB
+
+
+def test_a_long_end_of_a_turn_is_not_taken_from_those_who_wait(clock) -> None:
+    """The tick costs more than a turn may; still each turn serves as much as it would without."""
+    turns: list[int] = [0]
+
+    def costly(context: RequestContext) -> RemotingCommand:
+        clock.advance(1)
+        turns[-1] += 1
+        return RemotingCommand.response()
+
+    async def story() -> None:
+        def tick() -> None:
+            server.request_tick()  # as a broker with more to dispatch does
+            clock.advance(50)
+            turns.append(0)
+
+        limits = RemotingLimits(turn_budget_us=20_000)
+        async with (
+            serving({COSTLY: costly}, clock=clock, limits=limits) as server,
+            AsyncExitStack() as stack,
+        ):
+            server.hub._tick = tick
+            peers = await peers_of(server, stack, 3)
+            for peer in peers:
+                peer.send(*(request(COSTLY, number) for number in range(100)))
+            for peer in peers:
+                for _ in range(100):
+                    await peer.read()
+
+    run(story())
+    assert max(turns) == 20
+    assert turns.count(20) >= 10
+
+
+def test_answers_that_come_by_themselves_wait_for_the_next_turn_too() -> None:
+    """Held requests that one event wakes, as pulls are."""
+    held: list[RequestContext] = []
+    collected: list[int] = []
+
+    def answer(context: RequestContext) -> None:
+        connection = context.connection
+        if connection.over_high_water:
+            connection.when_drained(lambda _: answer(context))
+            return
+        collected.append(connection.hub.collected_bytes)
+        context.reply(RemotingCommand.response(parts=[memoryview(bytes(128 * KIB))]))
+
+    async def story() -> None:
+        limits = RemotingLimits(turn_output_bytes=256 * KIB)
+        async with serving({1: held.append}, limits=limits) as server, AsyncExitStack() as stack:
+            peers = await peers_of(server, stack, 30)
+            for peer in peers:
+                peer.send(request(1, 1), request(1, 2))
+            await until(lambda: len(held) == 60)
+            for context in held:
+                answer(context)
+            for peer in peers:
+                assert [(await peer.read()).opaque for _ in range(2)] == [1, 2]
+
+    run(story())
+    assert len(collected) == 60
+    assert max(collected) <= 256 * KIB
+
+
+def test_what_waits_for_room_goes_on_in_turns_when_many_wait(clock) -> None:
+    order: list[str] = []
+
+    def later(context: RequestContext) -> None:
+        name = context.command.body.decode()
+
+        def drained(_: object) -> None:
+            clock.advance(5)
+            order.append(name)
+            context.reply(RemotingCommand.response())
+
+        context.connection.when_drained(drained)
+
+    async def story() -> None:
+        async with serving({1: later}, clock=clock) as server, AsyncExitStack() as stack:
+            peers = await peers_of(server, stack, 3)
+            for name, peer in zip("abc", peers, strict=True):
+                peer.send(*(request(1, number, name.encode()) for number in range(4)))
+                await until(lambda: sum(each.pending for each in server.connections) + len(order) >= 4)
+            for peer in peers:
+                assert [(await peer.read()).opaque for _ in range(4)] == list(range(4))
+
+    run(story())
+    assert sorted(order) == sorted("aaaabbbbcccc")
+    assert order != sorted(order)  # the first has not had all of its own before the others had one
+
+
+def test_peers_that_read_nothing_are_closed_where_all_together_leave_too_much() -> None:
+    size, limit = 256 * KIB, 8 << 20
+    most: list[int] = []
+
+    def big(context: RequestContext) -> RemotingCommand:
+        return RemotingCommand.response(parts=[memoryview(bytes(size))])
+
+    async def story() -> None:
+        limits = RemotingLimits(high_water_bytes=1 << 20, max_unread_bytes=limit, turn_output_bytes=2 << 20)
+        async with serving({BIG: big, ECHO: echo}, limits=limits) as server, AsyncExitStack() as stack:
+            hub = server.hub
+            good = (await peers_of(server, stack, 1))[0]
+            deaf = await peers_of(server, stack, 40)
+            for peer in deaf:
+                deafen(peer)
+                # More than the kernel keeps for both sides, and all at once.
+                peer.send(*(request(BIG, number) for number in range(60)))
+            for number in range(300):
+                good.send(request(ECHO, number))
+                assert (await good.read()).opaque == number
+                most.append(sum(each.unread_bytes for each in server.connections))
+                assert hub.unread_bytes == most[-1]
+            assert len(server.connections) < 41
+            assert len(server.connections) > 10  # no more are closed than need be
+            good.send(request(ECHO, 1))
+            assert (await good.read()).opaque == 1
+
+    with structlog.testing.capture_logs() as logs:
+        run(story())
+    assert limit < max(most) <= SHED_RATIO * limit + (2 << 20) + 5 * size
+    reasons = [line["reason"] for line in logs if line["event"] == "connection_ended"]
+    assert reasons
+    assert all("(max_unread_bytes 8,388,608)" in reason for reason in reasons)
+
+
+def test_a_peer_that_is_closed_and_reads_nothing_is_let_go_of_after_a_minute(clock) -> None:
+    def big(context: RequestContext) -> RemotingCommand:
+        return RemotingCommand.response(parts=[memoryview(bytes(128 * KIB))])
+
+    async def story() -> None:
+        limits = RemotingLimits(unread_ms=60_000, max_connections=1)
+        async with serving({BIG: big}, clock=clock, limits=limits) as server, raw_peer(server) as peer:
+            hub = server.hub
+            await until(lambda: server.connections)
+            deafen(peer)
+            number = 0
+            while not hub.unread_bytes:
+                peer.send(request(BIG, number))
+                number += 1
+                await asyncio.sleep(0.001)
+            peer.write(b"GET / HTTP/1.1\r\n\r\n")
+            await until(lambda: not server.connections)
+            assert hub.unread_bytes > 0
+            async with raw_peer(server) as second:
+                assert await second.is_closed()  # the first still counts
+            clock.advance(59_000)
+            hub.sweep()
+            assert hub.unread_bytes > 0
+            clock.advance(1_000)
+            hub.sweep()
+            assert (hub.unread_bytes, len(hub.leaving)) == (0, 0)
+
+    with structlog.testing.capture_logs() as logs:
+        run(story())
+    assert any("unread for 60 s" in line.get("reason", "") for line in logs)
