@@ -61,7 +61,6 @@ class IndexService:
         self._end: int | None = None  # of the last record, once it is known
         self.next_file: IndexFile | None = None
         """One that was made ahead, empty and not yet named."""
-        self.directory_is_dirty = False
         self.lacks_from: int | None = (
             None  # after `load`: from this offset on, records are to be put in again
         )
@@ -155,7 +154,6 @@ class IndexService:
         for path in paths:
             if path.is_file():
                 path.unlink()
-                self.directory_is_dirty = True
             self._dirty.discard(path)
 
     def remove_all(self) -> None:
@@ -230,7 +228,6 @@ class IndexService:
             self.next_file = None
             file.follow(previous)
         self._files.append(file)
-        self.directory_is_dirty = True
         return file
 
     # ---- query ---------------------------------------------------------------------------------------------

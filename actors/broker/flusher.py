@@ -66,7 +66,6 @@ class Flusher:
         self._idle = asyncio.Event()
         self._idle.set()
         self.flushes = 0
-        self.last_flush_ns = 0
         self.longest_flush_ns = 0
 
     @property
@@ -129,7 +128,6 @@ class Flusher:
     def _done(self, job: FlushJob, error: OSError | None, took_ns: int) -> None:
         self._idle.set()
         self.flushes += 1
-        self.last_flush_ns = took_ns
         self.longest_flush_ns = max(self.longest_flush_ns, took_ns)
         if error is None:
             self._store.flush_done(job)

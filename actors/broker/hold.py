@@ -36,7 +36,7 @@ class HeldPull:
     deadline.
     """
 
-    __slots__ = ("deadline_ns", "is_held", "offset", "owner", "queue_id", "resume", "tags_codes", "topic")
+    __slots__ = ("deadline_ns", "offset", "owner", "queue_id", "resume", "tags_codes", "topic")
 
     def __init__(
         self,
@@ -55,7 +55,6 @@ class HeldPull:
         self.deadline_ns = deadline_ns
         self.owner = owner
         self.resume = resume
-        self.is_held = False
 
     def wants(self, tags_codes: Collection[int] | None) -> bool:
         """Say whether messages of these tag hashes may concern the pull (None: of any tags)."""
@@ -104,7 +103,6 @@ class HeldPulls:
                 ResponseCode.SYSTEM_BUSY,
                 f"{self._held} pulls are held, max_held_pulls is {self._pulls_max}: raise it, or poll less",
             )
-        pull.is_held = True
         self._held += 1
         self._by_queue.setdefault((pull.topic, pull.queue_id), {})[pull] = None
         self._by_owner.setdefault(pull.owner, {})[pull] = None
@@ -144,7 +142,6 @@ class HeldPulls:
     def _release_all(self, pulls: list[HeldPull]) -> list[HeldPull]:
         self._held -= len(pulls)
         for pull in pulls:
-            pull.is_held = False
             _remove(self._by_queue, (pull.topic, pull.queue_id), pull)
             _remove(self._by_owner, pull.owner, pull)
             _remove(self._by_span, pull.deadline_ns // DEADLINE_SPAN_NS, pull)

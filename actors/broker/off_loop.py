@@ -39,7 +39,6 @@ class OffLoop:
         self._waiting: deque[_Waiting] = deque()
         self._running = 0
         self._is_stopped = False
-        self.finished = 0
         self.longest_ns = 0
         """Of all work: its wait and its run."""
 
@@ -119,7 +118,6 @@ class OffLoop:
 
     def _ended(self, ended: Future[object], done: Done, since_ns: int) -> None:
         self._running -= 1
-        self.finished += 1
         self.longest_ns = max(self.longest_ns, self._clock.monotonic_ns() - since_ns)
         self._start_next()
         error = ended.exception()

@@ -101,7 +101,6 @@ class _WaitingPull(HeldPull):
         self.deadline_ns = deadline_ns
         self.owner = context.connection
         self.resume = resume
-        self.is_held = False
         self.context = context
         self.request = request
 

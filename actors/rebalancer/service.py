@@ -35,7 +35,6 @@ class RebalancerService:
     def __init__(self, settings: RebalancerSettings, clock: Clock) -> None:
         self.settings = settings
         self.groups: dict[str, Group] = {}
-        self.subscription_changes = 0
         self.server = RemotingServer(self._table(), clock, tick=self._tell_changes)
         self._clock = clock
         self._client = RemotingClient(clock)
@@ -192,7 +191,6 @@ class RebalancerService:
             subscriptions = {item.topic: item.sub_string for item in consumer.subscriptions}
             now_ns = self._clock.monotonic_ns()
             if not group.heartbeat(heartbeat.client_id, header.broker_name, subscriptions, now_ns):
-                self.subscription_changes += 1
                 _log.warning(
                     "subscription_changed",
                     group=group.name,

@@ -248,21 +248,6 @@ class ResponseCode(IntEnum):
     SUBSCRIPTION_DIFFERS = 7002
 
 
-# Answers after which RocketMQ's producers try another queue or broker; ours do the same.
-RETRIABLE_RESPONSE_CODES = frozenset(
-    {
-        ResponseCode.TOPIC_NOT_EXIST,
-        ResponseCode.SERVICE_NOT_AVAILABLE,
-        ResponseCode.SYSTEM_ERROR,
-        ResponseCode.SYSTEM_BUSY,
-        ResponseCode.NO_PERMISSION,
-        ResponseCode.NO_BUYER_ID,
-        ResponseCode.NOT_IN_CURRENT_UNIT,
-        ResponseCode.GO_AWAY,
-    }
-)
-
-
 class LanguageCode(IntEnum):
     """What a peer is written in: a number in ROCKETMQ headers, the name in JSON ones."""
 

@@ -2,8 +2,6 @@
 at all.
 """
 
-from actors.remoting.codes import RETRIABLE_RESPONSE_CODES
-
 
 class Refused(Exception):
     """The request cannot be granted now; carries RocketMQ's response code and a remark that says what to
@@ -14,11 +12,6 @@ class Refused(Exception):
         super().__init__(code, remark)
         self.code = int(code)
         self.remark = remark
-
-    @property
-    def is_retriable(self) -> bool:
-        """Whether RocketMQ's producers would try again elsewhere."""
-        return self.code in RETRIABLE_RESPONSE_CODES
 
     def __str__(self) -> str:
         return f"{self.remark} (response code {self.code})"

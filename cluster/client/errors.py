@@ -20,6 +20,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from actors.remoting.codes import ResponseCode
+
 if TYPE_CHECKING:
     from store.message.message_queue import MessageQueue
 
@@ -162,23 +164,35 @@ class DataDamaged(ClientError):
     """A broker's answer holds bytes that are no records; the message names the queue and offset."""
 
 
-# RocketMQ DefaultMQProducer.retryResponseCodes: worth another try, on another queue.
-RETRIABLE_CODES = frozenset({1, 2, 14, 16, 17, 204, 205, 215, 1500})
+# RocketMQ DefaultMQProducer.retryResponseCodes, and FLOW_CONTROL: worth another try, on another queue.
+RETRIABLE_CODES = frozenset(
+    {
+        ResponseCode.SYSTEM_ERROR,
+        ResponseCode.SYSTEM_BUSY,
+        ResponseCode.SERVICE_NOT_AVAILABLE,
+        ResponseCode.NO_PERMISSION,
+        ResponseCode.TOPIC_NOT_EXIST,
+        ResponseCode.NO_BUYER_ID,
+        ResponseCode.NOT_IN_CURRENT_UNIT,
+        ResponseCode.FLOW_CONTROL,
+        ResponseCode.GO_AWAY,
+    }
+)
 
 _CLASS_OF_CODE: dict[int, type[BrokerRefused]] = {
-    2: BrokerBusy,
-    3: NotSupported,
-    13: MessageRejected,
-    14: BrokerBusy,
-    16: PermissionDenied,
-    17: TopicNotFound,
-    22: OffsetNotFound,
-    26: GroupNotFound,
-    29: InvalidRequest,
-    206: GroupNotFound,
-    215: BrokerBusy,
-    7001: CommitFenced,
-    7002: SubscriptionDiffers,
+    ResponseCode.SYSTEM_BUSY: BrokerBusy,
+    ResponseCode.REQUEST_CODE_NOT_SUPPORTED: NotSupported,
+    ResponseCode.MESSAGE_ILLEGAL: MessageRejected,
+    ResponseCode.SERVICE_NOT_AVAILABLE: BrokerBusy,
+    ResponseCode.NO_PERMISSION: PermissionDenied,
+    ResponseCode.TOPIC_NOT_EXIST: TopicNotFound,
+    ResponseCode.QUERY_NOT_FOUND: OffsetNotFound,
+    ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST: GroupNotFound,
+    ResponseCode.INVALID_PARAMETER: InvalidRequest,
+    ResponseCode.CONSUMER_NOT_ONLINE: GroupNotFound,
+    ResponseCode.FLOW_CONTROL: BrokerBusy,
+    ResponseCode.GENERATION_FENCED: CommitFenced,
+    ResponseCode.SUBSCRIPTION_DIFFERS: SubscriptionDiffers,
 }
 
 

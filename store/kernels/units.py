@@ -31,6 +31,7 @@ from store.kernels.walk import (
     store_timestamp_at,
 )
 from store.message.record import decode_record
+from store.message.sys_flag import TRANSACTION_MASK, TRANSACTION_ROLLBACK, TRANSACTION_UNQUEUED
 from store.message.tags import tags_code
 
 Bytes = NDArray[np.uint8]
@@ -68,8 +69,6 @@ AT_END = 1  # everything is done, or the output is full: call again
 AT_BLANK = BLANK
 # below zero: a reason of the walk
 
-_UNQUEUED = 0x4  # prepared and rolled-back transactions
-_ROLLBACK = 0xC
 _HASH_SIGN = 0x23
 _KEYS_PER_RECORD_MAX = 16_384  # more do not fit into 32,767 bytes of properties
 _SCHEDULE_TOPIC = np.frombuffer(b"SCHEDULE_TOPIC_XXXX", dtype=np.uint8)
@@ -263,15 +262,15 @@ def dispatch_records(
             last_group = group
         timestamp = store_timestamp_at(buffer, position)
         find_properties(buffer, properties, properties + properties_length, found)
-        transaction = load_i32(buffer, position + 36) & _ROLLBACK
+        transaction = load_i32(buffer, position + 36) & TRANSACTION_MASK
         rows[count, ROW_POSITION] = position
         rows[count, ROW_SIZE] = size
-        rows[count, ROW_GROUP] = -1 if transaction & _UNQUEUED else group
+        rows[count, ROW_GROUP] = -1 if transaction & TRANSACTION_UNQUEUED else group
         is_schedule = groups[group, GROUP_IS_SCHEDULE]
         rows[count, ROW_TAGS_CODE] = tags_code_of(buffer, found, timestamp, delays_ms, is_schedule)
-        if not transaction & _UNQUEUED:
+        if not transaction & TRANSACTION_UNQUEUED:
             _enter(groups, group, load_i64(buffer, position + 20), base + position, size)
-        if transaction != _ROLLBACK:
+        if transaction != TRANSACTION_ROLLBACK:
             seed = groups[group, GROUP_KEY_SEED]
             key_count = add_keys(buffer, found, seed, base + position, timestamp, keys, key_count)
         position += size
@@ -309,15 +308,15 @@ def plain_dispatch(buffer: Any, start: int, end: int, base: int, delays_ms: list
             (plain_key_hash(f"{message.topic}#{name}".encode()), physical, message.store_timestamp)
             for name in names
         ]
-        transaction = message.sys_flag & _ROLLBACK
-        unit = None if transaction & _UNQUEUED else (physical, message.store_size, code)
+        transaction = message.sys_flag & TRANSACTION_MASK
+        unit = None if transaction & TRANSACTION_UNQUEUED else (physical, message.store_size, code)
         made.append(
             PlainUnit(
                 message.topic,
                 message.queue_id,
                 message.queue_offset,
                 unit,
-                [] if transaction == _ROLLBACK else keys,
+                [] if transaction == TRANSACTION_ROLLBACK else keys,
             )
         )
         position += message.store_size

@@ -30,16 +30,6 @@ COMPRESSION_ZSTD = 0x200
 COMPRESSION_ZLIB = 0x300
 
 
-def transaction_type(sys_flag: int) -> int:
-    """One of the TRANSACTION_ values."""
-    return sys_flag & TRANSACTION_MASK
-
-
-def with_transaction_type(sys_flag: int, transaction: int) -> int:
-    """`sys_flag` with its transaction bits replaced."""
-    return (sys_flag & ~TRANSACTION_MASK) | transaction
-
-
 def is_compressed(sys_flag: int) -> bool:
     """Whether the body is stored compressed."""
     return bool(sys_flag & COMPRESSED)

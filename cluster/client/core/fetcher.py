@@ -78,7 +78,6 @@ class Fetcher:
         self.queue = queue
         self.offset = offset
         self.is_paused = False
-        self.is_stopped = False
         self.asked_ms = 0
         """When the last pull began, in monotonic ms; 0 before the first."""
         self._instance = instance
@@ -100,7 +99,6 @@ class Fetcher:
 
     def stop(self) -> None:
         """Fetch no more; a pull under way is given up."""
-        self.is_stopped = True
         if self._task is not None:
             self._task.cancel()
 
