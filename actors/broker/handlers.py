@@ -4,26 +4,26 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from actors.broker.admin import AdminRequests
 from actors.broker.assignments import Assignments
-from actors.broker.broker_info import BrokerInfo
-from actors.broker.cleaning import Cleaning
-from actors.broker.client_admin import ClientAdmin
 from actors.broker.client_requests import ClientRequests
-from actors.broker.offset_admin import OffsetAdmin
 from actors.broker.offset_requests import OffsetRequests
 from actors.broker.parts import BrokerParts
-from actors.broker.progress_requests import ProgressRequests
 from actors.broker.pull import Puller
 from actors.broker.queue_locks import QueueLocks
 from actors.broker.queues import QueueQueries
-from actors.broker.replica_requests import ReplicaRequests
 from actors.broker.replies import Replies
 from actors.broker.request_modes import RequestModes
 from actors.broker.send import Sender
 from actors.broker.send_back import SendBack
 from actors.broker.settings import BrokerSettings
 from actors.broker.settings_text import as_properties, by_field
+from actors.broker.tools.admin import AdminRequests
+from actors.broker.tools.broker_info import BrokerInfo
+from actors.broker.tools.cleaning import Cleaning
+from actors.broker.tools.client_admin import ClientAdmin
+from actors.broker.tools.offset_admin import OffsetAdmin
+from actors.broker.tools.progress_requests import ProgressRequests
+from actors.broker.tools.replica_requests import ReplicaRequests
 from actors.live_settings import LiveSettings
 from actors.settings_requests import SettingsRequests
 

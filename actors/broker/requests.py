@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from actors.broker.admin import AdminRequests
-from actors.broker.broker_info import BrokerInfo
-from actors.broker.cleaning import Cleaning
-from actors.broker.client_admin import ClientAdmin
 from actors.broker.client_requests import ClientRequests
 from actors.broker.handlers import Handlers
-from actors.broker.replica_requests import ReplicaRequests
 from actors.broker.request_modes import RequestModes
 from actors.broker.settings import BrokerSettings
+from actors.broker.tools.admin import AdminRequests
+from actors.broker.tools.broker_info import BrokerInfo
+from actors.broker.tools.cleaning import Cleaning
+from actors.broker.tools.client_admin import ClientAdmin
+from actors.broker.tools.replica_requests import ReplicaRequests
 from actors.remoting import admin_headers, headers, hot_headers
 from actors.remoting.codes import RayMQRequestCode, RequestCode
 from actors.remoting.table import Action, Cost, Handler, HeaderType, RequestTable, Resource

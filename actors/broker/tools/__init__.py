@@ -1,0 +1,1 @@
+"""What administrators and their tools ask of a broker: definitions, progress, clients, cleaning, figures."""
