@@ -109,12 +109,7 @@ def connect(topology: Topology, home: Path, way: Way) -> None:
         ray._raylet.Config.initialize("")  # noqa: SLF001
     try:
         if way.mode is Mode.EMBEDDED:
-            ray.init(
-                address="local", namespace=topology.namespace, num_cpus=topology.ray.num_cpus,
-                object_store_memory=topology.ray.object_store_memory_bytes, include_dashboard=False,
-                resources={"java": 1} if java_home(os.environ) else None,
-                log_to_driver=False, logging_level="ERROR",
-            )  # fmt: skip
+            _start_embedded(topology)
         else:
             ray.init(
                 address=address or None,
@@ -126,6 +121,32 @@ def connect(topology: Topology, home: Path, way: Way) -> None:
         raise SessionFailed(_why_not(address, error)) from error
     # Ray would print the cluster's troubles, such as a lost node, among what a command prints.
     ray._private.worker._worker_logs_enabled = False  # noqa: SLF001 - as its own debugger silences it
+
+
+def _start_embedded(topology: Topology) -> None:
+    """Start Ray in this process. Raises SessionFailed, and what `ray.init` raises for what it is given."""
+    import ray
+
+    for is_last in (False, True):
+        try:
+            ray.init(
+                address="local", namespace=topology.namespace, num_cpus=topology.ray.num_cpus,
+                object_store_memory=topology.ray.object_store_memory_bytes, include_dashboard=False,
+                resources={"java": 1} if java_home(os.environ) else None,
+                log_to_driver=False, logging_level="ERROR",
+            )  # fmt: skip
+        except Exception as error:
+            # Ray gives its own processes 30 s to come up, which a machine with other work may miss once; it
+            # then raises a bare Exception.
+            if type(error) is not Exception:
+                raise
+            if is_last:
+                raise SessionFailed(
+                    f"Ray could not be started here: {' '.join(str(error).split())}\n"
+                    "It has been tried twice; try again when this machine has less other work"
+                ) from error
+        else:
+            return
 
 
 def disconnect() -> None:

@@ -30,7 +30,7 @@ from cluster.ray_head import (
     worker_ports,
     write_record,
 )
-from cluster.ray_session import Mode, Way, choose_way
+from cluster.ray_session import Mode, SessionFailed, Way, choose_way
 from cluster.topology import Topology
 
 REPO = Path(__file__).parent.parent.parent
@@ -171,3 +171,32 @@ def test_the_runtime_environment_has_versions_that_the_project_takes() -> None:
     wanted = tomllib.loads((REPO / "pyproject.toml").read_text())["project"]["dependencies"]
     given = yaml.safe_load((REPO / "configs" / "runtime_env.yaml").read_text())["uv"]
     assert set(given) <= set(wanted)
+
+
+@pytest.mark.parametrize("late", [1, 2], ids=["once", "twice"])
+def test_an_embedded_ray_that_comes_up_too_late_is_tried_once_more_and_then_told(
+    late: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import ray
+
+    tries: list[object] = []
+
+    def init(**options: object) -> None:
+        tries.append(options["namespace"])
+        if len(tries) <= late:
+            raise Exception("The current node timed out during startup.")  # noqa: TRY002 - as Ray does
+
+    monkeypatch.setattr(ray, "init", init)
+    monkeypatch.setattr(ray_session, "prepare_to_import_ray", lambda environment, *, starts: None)
+    monkeypatch.setattr(ray_session, "ray_environment", lambda environment: {})
+    monkeypatch.setattr(ray._private.worker, "_worker_logs_enabled", True)
+
+    def connect() -> None:
+        ray_session.connect(topology(), tmp_path, Way(Mode.EMBEDDED))
+
+    if late == 1:
+        connect()
+    else:
+        with pytest.raises(SessionFailed, match=r"timed out during startup.*\n.*less other work"):
+            connect()
+    assert len(tries) == 2
