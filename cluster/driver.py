@@ -35,6 +35,10 @@ HEALTH_TIMEOUT_S = 30.0
 PLACEMENT_TIMEOUT_S = 30.0
 CHECK_TIMEOUT_S = 30.0
 PAUSE_S = 0.5
+ROUTE_REFRESH_S = 31.0
+"""After which every client has looked for routes again: RocketMQ's do every 30 s (pollNameServerInterval),
+and not when a send fails.
+"""
 
 
 class LaunchRefused(Exception):
@@ -76,6 +80,7 @@ class Driver:
     timeout_s: float = SERVE_TIMEOUT_S
     home: Path = field(init=False)
     _serving: Sequence[ActorSpec] = field(init=False, default=())
+    _broker_back_s: float | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
         """Find the cluster's home."""
@@ -235,16 +240,37 @@ class Driver:
             fleet.create(self.topology.namespace, spec)
         self._wait(created)
         for action in plan.having(Verb.ROLL):
-            self._stop(action)
-            if action.spec is not None:
-                fleet.create(self.topology.namespace, action.spec)
-                self._wait([action.spec])
-                # The next one goes only when clients can find this one again.
-                self._see_that_all_serve([action.spec, *self._introduced_to(action.spec)])
+            self._roll(action)
         if any(action.spec is not None and action.spec.kind is Kind.NAMESERVER for action in plan.changes):
             for action in plan.having(Verb.ADOPT):
                 if action.spec is not None and action.spec.kind is Kind.BROKER:
                     fleet.announce(self.topology.namespace, action.name)
+
+    def _roll(self, action: Action) -> None:
+        is_broker = action.spec is not None and action.spec.kind is Kind.BROKER
+        if is_broker:
+            self._let_clients_look_again()
+        self._stop(action)
+        if action.spec is not None:
+            fleet.create(self.topology.namespace, action.spec)
+            self._wait([action.spec])
+            # The next one goes only when clients can find this one again.
+            self._see_that_all_serve([action.spec, *self._introduced_to(action.spec)])
+        if is_broker:
+            self._broker_back_s = time.monotonic()
+
+    def _let_clients_look_again(self) -> None:
+        """Who looked for routes while a broker was away knows only the others: none of them goes before all
+        have looked again.
+        """
+        if self._broker_back_s is None:
+            return
+        left_s = self._broker_back_s + ROUTE_REFRESH_S - time.monotonic()
+        if left_s > 0:
+            text = f"waiting {left_s:.0f} s, until all clients have seen that the last broker is back"
+            self.report.line(text)
+            with self.report.working(text):
+                time.sleep(left_s)
 
     def _introduced_to(self, spec: ActorSpec) -> list[ActorSpec]:
         """Who must know of an actor that was restarted, or be known by it, before the next one goes."""

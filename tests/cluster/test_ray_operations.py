@@ -6,6 +6,8 @@ import threading
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from itertools import count
+from pathlib import Path
 
 import pytest
 
@@ -18,6 +20,8 @@ from tests.checkers import Recorder, assert_sound
 from tests.cluster.conftest import RayMQ
 from tests.cluster.ray_helpers import kill_process, status_of, wait_for_successor
 from tests.cluster.test_ray_faults import wait_until
+from tests.compat.agent import Agent
+from tests.compat.build import CLIENT, JavaMissing, java_kit
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -200,12 +204,84 @@ def test_a_drain_under_load_loses_nothing_and_what_is_not_drained_in_time_is_wri
         under.go_on()
 
 
-def test_a_rolling_restart_under_load_loses_nothing(running: RayMQ) -> None:
+def test_a_rolling_restart_under_load_loses_nothing(running: RayMQ, tmp_path: Path) -> None:
     before = {actor: status_of(actor)["pid"] for actor in ACTORS}
-    with load(running, "rolled") as under:
+    with (
+        load(running, "rolled") as under,
+        java_clients(running, "rolled", tmp_path, under.history) as java,
+    ):
         launch.restart(overrides=running.overrides, rolling=True)
         assert all(status_of(actor)["pid"] != pid for actor, pid in before.items())
         under.go_on()
+        if java is not None:
+            java.stop()
+            everything = under.acknowledged() | java.acknowledged
+            wait_until(lambda: java.received() >= everything, "every message at the Java consumer")
+            assert java.failures == []
+            assert len(java.acknowledged) > 100
+            wait_until(lambda: under.received.keys() >= everything, "every Java message")
+
+
+class JavaClients:
+    """A Java consumer from the start; a Java producer whose first look at the routes is while broker-a is
+    away, so that it knows broker-b alone until it looks again, 30 s later.
+    """
+
+    def __init__(self, raymq: RayMQ, topic: str, agent: Agent, history: Recorder) -> None:
+        self.acknowledged: set[bytes] = set()
+        self.failures: list[str] = []
+        self._raymq, self._topic, self._agent, self._history = raymq, topic, agent, history
+        self._consumer = f"{topic}-java"
+        self._is_over = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+
+    def start(self) -> None:
+        self._agent.call("push_start", name=self._consumer, group=self._consumer, topic=self._topic)
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._is_over.set()
+        self._thread.join()
+
+    def received(self) -> set[bytes]:
+        return {
+            str(message["body"]).encode() for message in self._agent.received(self._consumer, 1 << 30, 0.01)
+        }
+
+    def _run(self) -> None:
+        with Admin(";".join(self._raymq.nameservers)) as admin:
+            while not self._is_over.wait(0.05) and "broker-a" in admin.cluster_info().brokers:
+                pass
+        for number in count():
+            if self._is_over.wait(0.05):
+                return
+            body = f"java-{number}"
+            operation = self._history.send("java", self._topic, body)
+            [result] = self._agent.send([{"topic": self._topic, "body": body}])
+            if result.get("status") == "SEND_OK":
+                queue = MessageQueue(self._topic, result["broker"], result["queueId"])
+                operation.ok(number_of(queue), result["queueOffset"])
+                self.acknowledged.add(body.encode())
+            else:
+                operation.info()
+                self.failures.append(str(result))
+
+
+@contextmanager
+def java_clients(raymq: RayMQ, topic: str, home: Path, history: Recorder) -> Iterator[JavaClients | None]:
+    """None where there is no JDK."""
+    try:
+        kit = java_kit()
+    except JavaMissing:
+        yield None
+        return
+    with Agent(kit, CLIENT, ";".join(raymq.nameservers), home) as agent:
+        clients = JavaClients(raymq, topic, agent, history)
+        clients.start()
+        try:
+            yield clients
+        finally:
+            clients.stop()
 
 
 def test_one_actor_is_restarted_alone(running: RayMQ) -> None:
