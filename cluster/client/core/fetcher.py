@@ -15,6 +15,7 @@ from actors.remoting.headers import PullRecordsHeader, PullRecordsResponse
 from cluster.client.config import ConsumerConfig
 from cluster.client.core.backoff import Backoff
 from cluster.client.core.instance import ClientInstance
+from cluster.client.core.plain_requests import count_records, plain_pull
 from cluster.client.errors import ClientError, refused
 from store.logs import get_logger
 from store.message.message_queue import MessageQueue
@@ -88,6 +89,7 @@ class Fetcher:
         self._share_bytes = share_bytes
         self._sink = sink
         self._max_messages = max_messages
+        self._is_plain = False
         self._buffered_bytes = 0
         self._room = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -153,11 +155,9 @@ class Fetcher:
             wait_ms=self._wait_ms,
             subscription=self._expression,
         )
-        command = RemotingCommand(RayMQRequestCode.PULL_RECORDS, header.to_ext())
         address = self._instance.master_of(self.queue.topic, self.queue.broker_name)
-        timeout_ms = self._wait_ms + self._instance.config.request_timeout_ms
         self.asked_ms = self._instance.now_ms()
-        answer = await self._instance.ask(address, command, timeout_ms)
+        answer = await self._ask(address, header)
         if answer.code == ResponseCode.PULL_NOT_FOUND:
             return False
         if answer.code not in (
@@ -168,6 +168,18 @@ class Fetcher:
             raise refused(answer.code, answer.remark, address)
         self._take(answer)
         return True
+
+    async def _ask(self, address: str, header: PullRecordsHeader) -> RemotingCommand:
+        timeout_ms = self._wait_ms + self._instance.config.request_timeout_ms
+        if not self._is_plain:
+            command = RemotingCommand(RayMQRequestCode.PULL_RECORDS, header.to_ext())
+            answer = await self._instance.ask(address, command, timeout_ms)
+            if answer.code != ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+                return answer
+            self._is_plain = True  # one of RocketMQ's brokers
+        answer = await self._instance.ask(address, plain_pull(header), timeout_ms)
+        answer.ext["count"] = str(count_records(answer.body))
+        return answer
 
     def _take(self, answer: RemotingCommand) -> None:
         response = PullRecordsResponse.from_ext(answer.ext)

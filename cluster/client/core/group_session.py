@@ -28,7 +28,13 @@ from actors.remoting.table import RequestTable
 from cluster.client.config import AutoOffset, ConsumerConfig
 from cluster.client.core.instance import ClientInstance
 from cluster.client.core.membership import Changes, Membership
-from cluster.client.errors import BrokerRefused, BrokerUnreachable, ClientError, SubscriptionDiffers
+from cluster.client.errors import (
+    BrokerRefused,
+    BrokerUnreachable,
+    ClientError,
+    NotSupported,
+    SubscriptionDiffers,
+)
 from store.logs import get_logger
 from store.message.message_queue import MessageQueue
 
@@ -169,6 +175,8 @@ class GroupSession:
         asked_at_ms = self._instance.now_ms()
         try:
             reply = await self._exchange()
+        except NotSupported:
+            await self._average_among_members(asked_at_ms)
         except ClientError as error:
             await self._unanswered(error)
         else:
@@ -261,6 +269,14 @@ class GroupSession:
             members = await self._members()
             if self._instance.client_id in members:
                 self._apply(self._own_share(members, self.membership.generation), now_ms)
+
+    async def _average_among_members(self, asked_at_ms: int) -> None:
+        """RocketMQ's brokers have no rebalancers: share out as its own members do."""
+        members = await self._members()
+        if self._instance.client_id in members:
+            self.is_self_assigning = True
+            share = self._own_share(members, self.membership.generation)
+            self._apply(self._after_handover(share), asked_at_ms)
 
     async def _members(self) -> list[str]:
         """The group's members as the first broker that answers knows them."""

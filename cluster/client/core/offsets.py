@@ -20,7 +20,8 @@ from actors.remoting.headers import (
 from cluster.client.config import AutoOffset
 from cluster.client.core.backoff import Backoff
 from cluster.client.core.instance import ClientInstance
-from cluster.client.errors import ClientError, OffsetNotFound
+from cluster.client.core.plain_requests import plain_commits
+from cluster.client.errors import ClientError, NotSupported, OffsetNotFound
 from store.logs import get_logger
 from store.message.message_queue import MessageQueue
 
@@ -158,7 +159,12 @@ class OffsetClient:
         ]
         body = CommitOffsetsBody(self._group, self._instance.client_id, rows).encode()
         command = RemotingCommand(RayMQRequestCode.COMMIT_OFFSETS, body=body)
-        answer = await self._instance.invoke(address, command)
+        try:
+            answer = await self._instance.invoke(address, command)
+        except NotSupported:  # one of RocketMQ's brokers
+            for plain in plain_commits(self._group, rows):
+                await self._instance.invoke(address, plain)
+            return []
         if not answer.body:
             return []
         return [by_id[each.topic, each.queue_id] for each in CommitOffsetsReply.decode(answer.body).refused]

@@ -1,0 +1,103 @@
+"""Our Python clients against either side's brokers: RocketMQ's know none of our requests."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+
+import pytest
+
+from cluster.client import Admin, MessageExt, Producer, PullConsumer, PushConfig, PushConsumer
+from tests.compat.agent import Agent
+from tests.compat.conftest import Names
+from tests.compat.peers import Peer
+
+pytestmark = pytest.mark.java
+
+COUNT = 200
+PATIENCE_S = 30
+
+
+def wait_for(condition: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < deadline, f"never came: {what}"
+        time.sleep(0.05)
+
+
+def send(nameserver: str, topic: str, begin: int = 0) -> set[bytes]:
+    bodies = [str(number).encode() for number in range(begin, begin + COUNT)]
+    with Producer(nameserver, group="plain") as producer:
+        for number, body in enumerate(bodies):
+            producer.send(topic, body, tags="ab"[number % 2])
+    return set(bodies)
+
+
+def test_a_group_of_ours_shares_a_topic_and_goes_on_where_it_was(
+    peer: Peer, topic: str, names: Names
+) -> None:
+    nameserver = peer.nameserver_address
+    got: Counter[bytes] = Counter()
+    lock = threading.Lock()
+
+    def take(messages: list[MessageExt]) -> None:
+        with lock:
+            got.update(message.body for message in messages)
+
+    def member(name: str) -> PushConsumer:
+        config = PushConfig(nameservers=nameserver, group=names.group(), instance_name=name)
+        consumer = PushConsumer(None, None, take, config=config)
+        consumer.subscribe(topic)
+        return consumer
+
+    first = member("first")
+    sent = send(nameserver, topic)
+    wait_for(lambda: got.keys() == sent, "all at one member")
+    second = member("second")
+    wait_for(lambda: [len(each.assignment()) for each in (first, second)] == [2, 2], "halves")
+    sent |= send(nameserver, topic, COUNT)
+    wait_for(lambda: got.keys() == sent, "all at two members")
+    second.close()
+    first.close()
+
+    with Admin(nameserver) as admin:
+        committed = admin.committed_offsets(names.group(), topic)
+    assert sum(offset or 0 for offset in committed.values()) == len(sent)
+    assert max(got.values()) == 1 or sum(got.values()) < len(sent) * 1.5
+
+
+def test_tags_seeks_and_times_hold_for_a_pull_consumer(peer: Peer, topic: str, names: Names) -> None:
+    nameserver = peer.nameserver_address
+    sent = send(nameserver, topic)
+    with PullConsumer(nameserver, names.group()) as consumer:
+        consumer.subscribe(topic, "a")
+        wanted = {body for body in sent if int(body) % 2 == 0}
+        got: set[bytes] = set()
+        wait_for(lambda: bool(got.update(m.body for m in consumer.poll(50, 500))) or got == wanted, "tag a")
+        wait_for(lambda: len(consumer.assignment()) == 4 and sum(consumer.lag().values()) == 0, "no lag")
+        consumer.commit()
+        consumer.seek_to_time(0)
+        again: list[bytes] = []
+        wait_for(
+            lambda: bool(again.extend(m.body for m in consumer.poll(50, 500))) or len(again) == 100, "x2"
+        )
+        assert set(again) == wanted
+
+
+def test_a_listener_that_fails_gets_its_message_again(
+    peer: Peer, topic: str, names: Names, client: Agent
+) -> None:
+    times: list[int] = []
+
+    def fails_once(messages: list[MessageExt]) -> None:
+        times.append(messages[0].reconsume_times)
+        if len(times) == 1:
+            raise ValueError("not yet")
+
+    config = PushConfig(nameservers=peer.nameserver_address, group=names.group())
+    with PushConsumer(None, None, fails_once, config=config) as consumer:
+        consumer.subscribe(topic)
+        client.send([{"topic": topic, "body": "from Java"}])
+        wait_for(lambda: len(times) == 2, "the second delivery")
