@@ -63,6 +63,8 @@ class Background:
         self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
         self._ended: deque[tuple[Job, OSError | None]] = deque()
         self._thread: threading.Thread | None = None
+        self.on_ended: Callable[[], None] = _nobody
+        """Called on the thread of the jobs whenever one has ended: there is something to collect."""
 
     @property
     def has_ended_jobs(self) -> bool:
@@ -98,3 +100,8 @@ class Background:
             except OSError as failure:
                 error = failure
             self._ended.append((job, error))
+            self.on_ended()
+
+
+def _nobody() -> None:
+    """For an owner that looks by itself."""

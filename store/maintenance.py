@@ -5,6 +5,7 @@ Disk waits run in the background.
 
 import errno
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from itertools import count
@@ -60,6 +61,15 @@ class Maintenance:
         self._checkpoint_due_ns = clock.monotonic_ns() + settings.checkpoint_interval_ms * 1_000_000
         for left in root.glob(f"{_REMOVED}*"):
             self._removals.submit(self._removal(left))
+
+    @property
+    def has_more_to_note(self) -> bool:
+        """Whether the next turns bring somebody nearer to what is waited for."""
+        return self._noting is not None and bool(self._serving or self._wanting)
+
+    def on_work_ended(self, callback: Callable[[], None]) -> None:
+        """From now on call this, on a thread of ours, when there is something to take in a turn."""
+        self._background.on_ended = self._removals.on_ended = callback
 
     def checkpoint_soon(self) -> None:
         """Something derived has changed beside dispatch: the next checkpoint is not left out."""

@@ -1,6 +1,6 @@
 """MessageStore: the whole of one broker's store, behind one face. One thread owns it (design law 4)."""
 
-from collections.abc import Container, Sequence
+from collections.abc import Callable, Container, Sequence
 from pathlib import Path
 
 from store.appender import Appender, AppendResult
@@ -249,6 +249,18 @@ class MessageStore(ReadableStore):
             and not self.is_superseded
             and confirmed != self._nothing_whole_before
         )
+
+    @property
+    def has_more_to_do(self) -> bool:
+        """Whether somebody waits for what the next `tick` does."""
+        return self.has_more_to_dispatch or (not self.is_superseded and self._maintenance.has_more_to_note)
+
+    def on_work_ended(self, callback: Callable[[], None]) -> None:
+        """From now on call this, on a thread of the store's, when work in the background has ended: the next
+        `tick` takes it.
+        """
+        self._maintenance.on_work_ended(callback)
+        self.retention.on_work_ended(callback)
 
     def on_confirmed(self, offset: int, callback: Callback) -> None:
         """Call back in a `tick` when `confirmed` has reached `offset`; at once, with the error, on a failed

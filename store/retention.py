@@ -107,6 +107,10 @@ class Retention:
         # Not yet corrected; after a kill in the midst of a cleaning there may be something left of it.
         self._stale = dict.fromkeys(queue for queue in self._queues if queue.has_dead_files)
 
+    def on_work_ended(self, callback: Callable[[], None]) -> None:
+        """From now on call this, on a thread of ours, when there is something to take in a turn."""
+        self._background.on_ended = callback
+
     # ---- by hand -------------------------------------------------------------------------------------------
 
     def delete_expired(self) -> None:

@@ -103,6 +103,7 @@ class BrokerService:
                 self._flusher.start()
                 self.lag.start()
                 await self._registration.start()
+                self._store.on_work_ended(self._post_tick())
             except BaseException:
                 self._store.close()
                 raise
@@ -329,6 +330,16 @@ class BrokerService:
 
     def _request_tick(self) -> None:
         self._server.request_tick()
+
+    def _post_tick(self) -> Callable[[], None]:
+        """Asks for a turn's end from another thread."""
+        loop = asyncio.get_running_loop()
+
+        def post() -> None:
+            if not loop.is_closed():
+                loop.call_soon_threadsafe(self._request_tick)
+
+        return post
 
     def _topics_changed(self) -> None:
         self._registration.changed()

@@ -52,9 +52,12 @@ class Turns:
         self._dispatched_ns = 0
         self._woken: deque[HeldPull] = deque()
         self._resumed = 0  # of them, in this turn
+        self._is_stopped = False
 
     def tick(self) -> None:
         """End a turn."""
+        if self._is_stopped:
+            return
         self._flusher.poke()  # first: the disk works while this thread dispatches
         times, positions = self._put_times, self._store.positions
         if times.puts:
@@ -66,7 +69,7 @@ class Turns:
             self._store.tick(dispatch=False)
         else:
             self._dispatch()
-            if self._store.has_more_to_dispatch:
+            if self._store.has_more_to_do:
                 self._request_tick()
         if times.turns:
             times.settle(positions.confirmed)
@@ -83,7 +86,8 @@ class Turns:
         self._wake(self._held.of_topic(topic))
 
     def stop(self) -> None:
-        """Cancel the timers."""
+        """Cancel the timers; what is still asked for a turn's end finds nothing done."""
+        self._is_stopped = True
         for timer in (self._hold_timer, self._dispatch_timer):
             if timer is not None:
                 timer.cancel()

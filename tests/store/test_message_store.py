@@ -418,3 +418,24 @@ def test_what_is_appended_to_an_awaited_queue_is_noted(stores, draft):
     awaited.clear()
     store.append(draft(b"no more", queue_id=1))
     assert store.positions.awaited == end
+
+
+def test_a_topic_that_goes_while_queues_are_noted_keeps_the_notes_going(stores, draft, drain, clock):
+    store = stores.open()
+    for queue_id in range(250):
+        store.append(draft(queue_id=queue_id))
+    store.append(draft(topic="Doomed"))
+    drain(store)
+    clock.advance(store.settings.checkpoint_interval_ms)
+    store.tick()  # begins to note 100 queues
+    assert not store.has_more_to_do  # nobody waits for this one
+    told = []
+    store.forget_topic("Doomed", told.append)
+    assert store.has_more_to_do
+    while store.has_more_to_do:
+        store.tick()
+    store._maintenance.finish()
+    while not told:
+        store.tick()
+        store._maintenance.finish()
+    assert told == [None]

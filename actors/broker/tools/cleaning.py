@@ -5,7 +5,7 @@ ask for.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 from actors.broker.parts import BrokerParts
@@ -16,12 +16,12 @@ from actors.remoting.errors import Refused
 from store.errors import StoreError
 from store.files import explain
 from store.logs import get_logger
+from store.positions import Callback
 
 _log = get_logger(__name__)
 
 QUEUES_A_TURN = 32
 REMOVE_TIMEOUT_MS = 60_000
-PAUSE_S = 0.002
 
 
 class Cleaning:
@@ -30,7 +30,6 @@ class Cleaning:
     def __init__(self, parts: BrokerParts) -> None:
         self._store = parts.store
         self._tables = parts.tables
-        self._clock = parts.clock
         self._catch_up = parts.catch_up
         self._request_tick = parts.request_tick
 
@@ -83,26 +82,28 @@ class Cleaning:
         What is on its way to them is let in first: it would make them anew. Raises Refused.
         """
         store = self._store
-        confirmed: list[StoreError | None] = []
-        store.on_confirmed(store.positions.written, confirmed.append)
-        await self._told(confirmed, topic)
+        written = store.positions.written
+        await self._told(topic, lambda told: store.on_confirmed(written, told))
         while store.has_more_to_dispatch:
             self._catch_up()
             await asyncio.sleep(0)
-        durable: list[StoreError | None] = []
         try:
-            store.forget_topic(topic, durable.append)
+            await self._told(topic, lambda told: store.forget_topic(topic, told))
         except OSError as error:
             raise _not_removed(topic, explain(error)) from error
-        await self._told(durable, topic)
 
-    async def _told(self, answer: list[StoreError | None], topic: str) -> None:
-        """Wait for the store's answer. Raises Refused when it is an error, or does not come."""
-        deadline_ns = self._clock.monotonic_ns() + REMOVE_TIMEOUT_MS * 1_000_000
-        while not answer and self._clock.monotonic_ns() < deadline_ns:
-            self._request_tick()
-            await asyncio.sleep(PAUSE_S)
-        error = answer[0] if answer else f"the disk has not done it within {REMOVE_TIMEOUT_MS} ms"
+    async def _told(self, topic: str, ask: Callable[[Callback], object]) -> None:
+        """Ask the store, and wait for its answer. Raises what `ask` does, and Refused when the answer is an
+        error, or does not come.
+        """
+        answer: asyncio.Future[StoreError | None] = asyncio.get_running_loop().create_future()
+        ask(lambda error: None if answer.done() else answer.set_result(error))
+        self._request_tick()
+        try:
+            error = await asyncio.wait_for(answer, REMOVE_TIMEOUT_MS / 1000)
+        except TimeoutError as late:
+            reason = f"the disk has not done it within {REMOVE_TIMEOUT_MS} ms"
+            raise _not_removed(topic, reason) from late
         if error is not None:
             raise _not_removed(topic, error)
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from actors.remoting.codes import RequestCode, ResponseCode
-from actors.remoting.headers import DeleteTopicHeader
+from actors.remoting.headers import CreateTopicHeader, DeleteTopicHeader
 from store.disk_use import DiskUse
 from store.message.record import decode_records
 from tests.actors.broker.brokers import Peer, settings_of, with_broker
@@ -141,6 +141,28 @@ def test_a_topic_goes_without_the_loop_waiting_for_the_disk(
         assert on_loop == []
 
     with_broker(story, settings_of(tmp_path, {"flush": flush}), clock)
+
+
+@pytest.mark.parametrize("flush", ["async", "sync"])
+def test_a_topic_goes_at_once_though_nothing_else_turns_the_loop(
+    flush: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What has ended in the background asks for its turn itself, and so does what is noted in slices."""
+    queues = 350  # a checkpoint notes 100 a turn
+
+    async def story(peer: Peer) -> None:
+        create = CreateTopicHeader("Kept", queues, queues, 6).to_ext()
+        assert (await peer.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, create)).code == 0
+        for queue_id in range(queues):
+            await peer.send("Kept", b"1", queue_id)
+        await peer.send("Doomed", b"1")
+        assert await peer.offset(RequestCode.GET_MAX_OFFSET, "Doomed") == 1
+        header = DeleteTopicHeader("Doomed").to_ext()
+        deletion = peer.ask(RequestCode.DELETE_TOPIC_IN_BROKER, header)
+        assert (await asyncio.wait_for(deletion, 5)).code == 0
+
+    monkeypatch.setattr("actors.broker.service.HOUSEKEEPING_MS", 1_000_000_000)
+    with_broker(story, settings_of(tmp_path, {"flush": flush}))
 
 
 @pytest.mark.parametrize("flush", ["async", "sync"])
