@@ -15,11 +15,6 @@ from typing import Self
 import orjson
 
 from actors.broker.request_modes import PULL
-from actors.rebalancer.strategies import (
-    AllocateMessageQueueAveragely,
-    AllocateMessageQueueAveragelyByCircle,
-    AllocateMessageQueueStrategy,
-)
 from actors.remoting.bodies.flat import queue_json
 from actors.remoting.bodies.groups import GroupMembers
 from actors.remoting.bodies.routes import TopicRouteData
@@ -30,6 +25,11 @@ from actors.remoting.command import Buffer, RemotingCommand
 from actors.remoting.errors import RemotingError
 from actors.remoting.headers import GetRouteInfoHeader
 from actors.remoting.json_fields import get_str, load_object
+from actors.strategies import (
+    AllocateMessageQueueAveragely,
+    AllocateMessageQueueAveragelyByCircle,
+    AllocateMessageQueueStrategy,
+)
 from store.message.message_queue import MessageQueue
 
 ROUTE_TIMEOUT_MS = 3_000

@@ -28,10 +28,10 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from actors.rebalancer.strategies import AllocateMessageQueueStrategy, share_out
 from actors.remoting.bodies.groups import GrantedQueue, GroupMembers, SyncGroupReply, SyncGroupRequest
 from actors.remoting.codes import ResponseCode
 from actors.remoting.errors import Refused
+from actors.strategies import AllocateMessageQueueStrategy, share_out
 from store.message.message_queue import MessageQueue
 from store.message.validate import RETRY_TOPIC_PREFIX
 

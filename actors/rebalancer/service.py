@@ -8,7 +8,6 @@ from actors.rebalancer.generations import Generations
 from actors.rebalancer.group import NS_PER_MS, Group
 from actors.rebalancer.routes import RouteWatch
 from actors.rebalancer.settings import RebalancerSettings
-from actors.rebalancer.strategies import AllocateMessageQueueStrategy, make_strategy
 from actors.remoting.bodies.groups import GroupMembers, HeartbeatData, SyncGroupRequest
 from actors.remoting.chain import RequestContext
 from actors.remoting.client import RemotingClient
@@ -19,6 +18,7 @@ from actors.remoting.errors import Refused
 from actors.remoting.headers import ConsumerGroupHeader, ForwardHeartbeatHeader, ForwardUnregisterHeader
 from actors.remoting.server import RemotingServer
 from actors.remoting.table import Action, Cost, RequestTable, Resource
+from actors.strategies import AllocateMessageQueueStrategy, make_strategy
 from store.clock import Clock
 from store.logs import get_logger
 from store.message.message_queue import MessageQueue

@@ -5,7 +5,7 @@ from typing import Annotated
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator
 
-from actors.rebalancer.strategies import make_strategy
+from actors.strategies import make_strategy
 from store.live_settings import LIVE
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
-from actors.rebalancer.strategies import make_strategy
+from actors.strategies import make_strategy
 from cluster.client.errors import ConfigInvalid
 
 if TYPE_CHECKING:

@@ -10,7 +10,6 @@ import asyncio
 from collections.abc import Iterable, Mapping
 from typing import Protocol
 
-from actors.rebalancer.strategies import make_strategy
 from actors.remoting.bodies.groups import (
     ConsumerData,
     GrantedQueue,
@@ -25,6 +24,7 @@ from actors.remoting.codes import RayMQRequestCode, RequestCode, ResponseCode
 from actors.remoting.command import RemotingCommand
 from actors.remoting.headers import ConsumerGroupHeader, UnregisterClientHeader
 from actors.remoting.table import RequestTable
+from actors.strategies import make_strategy
 from cluster.client.config import AutoOffset, ConsumerConfig
 from cluster.client.core.instance import ClientInstance
 from cluster.client.core.membership import Changes, Membership

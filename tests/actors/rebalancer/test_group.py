@@ -9,9 +9,9 @@ from itertools import count
 import pytest
 
 from actors.rebalancer.group import NS_PER_MS, Group
-from actors.rebalancer.strategies import AllocateMessageQueueAveragely
 from actors.remoting.bodies.groups import GrantedQueue, SyncGroupReply, SyncGroupRequest
 from actors.remoting.errors import Refused
+from actors.strategies import AllocateMessageQueueAveragely
 from store.message.message_queue import MessageQueue
 
 LEASE_MS = 10_000

@@ -17,8 +17,8 @@ from hypothesis import given, note, settings
 from hypothesis import strategies as st
 
 from actors.rebalancer.group import NS_PER_MS, Group
-from actors.rebalancer.strategies import make_strategy
 from actors.remoting.bodies.groups import GrantedQueue, SyncGroupReply, SyncGroupRequest
+from actors.strategies import make_strategy
 from store.message.message_queue import MessageQueue
 
 LEASE_MS = 100

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from actors.rebalancer.strategies import make_strategy
+from actors.strategies import make_strategy
 from cluster.client import (
     Admin,
     ConsumerConfig,
