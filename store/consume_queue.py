@@ -113,13 +113,22 @@ class ConsumeQueue:
         self._crcs, self._times_ns = list(note.crcs), list(note.times_ns)
         self._made_to = made_to
 
-    def note(self) -> QueueNote:
-        """What it holds now; not among the changed any more. The times of files are looked up."""
+    @property
+    def has_changed(self) -> bool:
+        """Whether it is among the changed."""
+        return self._dirty_from >= 0
+
+    def note(self, *, is_last: bool = True) -> QueueNote:
+        """What it holds now; not among the changed any more. The times of files are looked up.
+
+        If it is not the last note, not of files that have changed since the one before: what has, may again.
+        """
+        looks = is_last or self._dirty_from < 0
         if self._dirty_from >= 0:
             first = max(self._dirty_from - self.first_offset, 0) // self.units_per_file
             self._times_ns[first:] = [0] * len(self._times_ns[first:])
             self._dirty_from = -1
-        if 0 in self._times_ns:
+        if looks and 0 in self._times_ns:
             for number in range(self._times_ns.index(0), len(self._times_ns)):
                 path = self.file_path(self.first_offset + number * self.units_per_file)
                 self._times_ns[number] = settled_time_ns(path)
@@ -169,19 +178,35 @@ class ConsumeQueue:
             offset = place // UNIT_BYTES
             descriptor = self._file(offset) if offset < self._made_to else self._make_file(offset)
             write_bytes(descriptor, part, within)
-            if within:
-                self._crcs[-1] = running_crc(part, self._crcs[-1])
-            else:
-                self._crcs.append(running_crc(part))
-                self._times_ns.append(0)
+            self._count_in(part, within)
             place += len(part)
-            self.next_offset = place // UNIT_BYTES
             if len(part) == len(rest):
                 break
             rest = rest[len(part) :]
+        self.end_physical_offset = end_physical_offset
+
+    def has_file_for(self, count: int) -> bool:
+        """Whether the next `count` units all go into a file that is there already."""
+        per_file = self.units_per_file
+        return self.next_offset < self._made_to and self.next_offset % per_file + count <= per_file
+
+    def take_written(self, units: memoryview, end_physical_offset: int) -> None:
+        """Count units in that somebody has written for it, where it `has_file_for` them."""
+        if self._dirty_from < 0:
+            self._changes_from(self.next_offset)
+        self._count_in(units, self.next_offset * UNIT_BYTES % self._files.file_bytes)
+        self.end_physical_offset = end_physical_offset
+
+    def _count_in(self, units: memoryview, within: int) -> None:
+        """Units have been written from `next_offset` on, which is at byte `within` of its file."""
+        if within:
+            self._crcs[-1] = running_crc(units, self._crcs[-1])
+        else:
+            self._crcs.append(running_crc(units))
+            self._times_ns.append(0)
+        self.next_offset += len(units) // UNIT_BYTES
         if self.assigned_offset < self.next_offset:
             self.assigned_offset = self.next_offset
-        self.end_physical_offset = end_physical_offset
 
     def start_at(self, offset: int) -> None:
         """Let an empty queue begin at `offset`: fillers stand before it in its file. Raises OSError."""

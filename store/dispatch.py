@@ -4,6 +4,7 @@ Put, recovery, rebuild and replicas share it. It may be given again what it has 
 there already are skipped.
 """
 
+import os
 from collections.abc import Iterator
 from typing import NamedTuple, Protocol
 
@@ -14,7 +15,7 @@ from store.consume_queue import UNIT, UNIT_BYTES, ConsumeQueue
 from store.consume_queue_table import ConsumeQueueTable
 from store.errors import StoreError
 from store.holes import LogFiles
-from store.kernels import resync, walk
+from store.kernels import resync, unit_files, walk
 from store.kernels import units as kernel
 from store.kernels.index import KEY_FIELDS, KEY_HASH, KEY_PHYSICAL_OFFSET
 from store.logs import get_logger
@@ -24,7 +25,8 @@ from store.message.record import MIN_RECORD_BYTES, decode_record
 _log = get_logger(__name__)
 
 _ROWS = 16_384
-_GROUPS = 128  # queues that one step writes to: 5 µs each, 15 where a file is to be opened
+_GROUPS = 128  # queues that one step writes to: 5 µs each, 10 where a file is to be opened
+_TOGETHER_MIN = 4  # fewer files take no longer one by one
 _KEYS = 65_536
 _REFUSED_MAX = 100_000
 _GAP_MAX = 1_000_000  # units to hold the places of records that are gone: 20 MB
@@ -62,6 +64,10 @@ class Step(NamedTuple):
     position: int
     last_record: int
     timestamp: int
+
+
+_Waiting = tuple[int, ConsumeQueue, memoryview, int]
+"""A group by number, its queue, its units, and where the last one's record ends."""
 
 
 class Dispatcher:
@@ -191,7 +197,10 @@ class Dispatcher:
             self._slice_bytes = slice_bytes
 
     def _put_groups(self, file: MappedFile, count: int, arrivals: list[Arrival] | None) -> None:
-        for group in self._groups[:count].tolist():
+        # A queue has one group, so those that can wait are put together, whatever came between them.
+        may_wait = self._queues.files.descriptors.is_full
+        waiting: list[_Waiting] = []
+        for number, group in enumerate(self._groups[:count].tolist()):
             units = group[kernel.GROUP_COUNT]
             if not units:  # transactions that stand in no queue
                 continue
@@ -200,16 +209,48 @@ class Dispatcher:
             queue = self._queues.get_by_bytes(name, group[kernel.GROUP_QUEUE_ID])
             place = group[kernel.GROUP_FIRST_UNIT] * UNIT_BYTES
             unit_bytes = self._unit_bytes[place : place + units * UNIT_BYTES]
+            end = group[kernel.GROUP_END_PHYSICAL_OFFSET]
             if (
                 group[kernel.GROUP_IN_ORDER]
                 and group[kernel.GROUP_FIRST_QUEUE_OFFSET] == queue.next_offset
                 and group[kernel.GROUP_FIRST_PHYSICAL_OFFSET] >= queue.end_physical_offset
             ):
-                queue.append_units(unit_bytes, group[kernel.GROUP_END_PHYSICAL_OFFSET])
+                if may_wait and queue.has_file_for(units):
+                    waiting.append((number, queue, unit_bytes, end))
+                    continue
+                queue.append_units(unit_bytes, end)
             else:
                 self._put_out_of_line(queue, file, group, unit_bytes)
             if arrivals is not None:
                 arrivals.append(Arrival(queue.topic, queue.queue_id, queue.next_offset, bytes(unit_bytes)))
+        if waiting:
+            self._put_together(file, waiting, arrivals)
+
+    def _put_together(
+        self, file: MappedFile, waiting: list[_Waiting], arrivals: list[Arrival] | None
+    ) -> None:
+        """Append to queues whose files need not stay open."""
+        written = self._write_together(file, waiting) if len(waiting) >= _TOGETHER_MIN else 0
+        for place, (_, queue, unit_bytes, end) in enumerate(waiting):
+            if place < written:
+                queue.take_written(unit_bytes, end)
+            else:  # also what has just failed: this tells why
+                queue.append_units(unit_bytes, end)
+            if arrivals is not None:
+                arrivals.append(Arrival(queue.topic, queue.queue_id, queue.next_offset, bytes(unit_bytes)))
+
+    def _write_together(self, file: MappedFile, waiting: list[_Waiting]) -> int:
+        """How many of these have been written before one could not be. Raises OSError."""
+        numbers = np.array([each[0] for each in waiting])
+        directory = os.open(self._queues.root, os.O_PATH)
+        try:
+            return int(
+                unit_files.write_units(
+                    directory, self._queues.files.file_bytes, file.array, self._groups, numbers, self._units
+                )
+            )
+        finally:
+            os.close(directory)
 
     def _put_out_of_line(
         self, queue: ConsumeQueue, file: MappedFile, group: list[int], units: memoryview

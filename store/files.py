@@ -19,6 +19,7 @@ except ImportError:  # isal has no wheel for every platform
     from zlib import crc32 as running_crc
 
 __all__ = [
+    "SYNC_ONE_BY_ONE_MAX",
     "Descriptors",
     "check_size",
     "data_ranges",
@@ -38,7 +39,8 @@ _PAGE_BYTES = 4096
 _ZEROS = bytes(1 << 20)
 _TIME_STEPS_NS = 20_000_000  # Linux takes a tick of 1 to 10 ms
 _LIBC = ctypes.CDLL(None, use_errno=True)
-_SYNC_ONE_BY_ONE_MAX = 64  # a file costs a disk's round trip, the whole file system a few
+SYNC_ONE_BY_ONE_MAX = 64
+"""More files than that are synced with all of their file system: each costs a disk's round trip, it a few."""
 
 
 _CURES = {
@@ -115,7 +117,7 @@ def data_ranges(descriptor: int, place: int, end: int) -> Iterator[tuple[int, in
 
 def sync_files(paths: Sequence[str], directory: Path) -> None:
     """Make the data of these files durable, all below `directory`; some may be gone. Raises OSError."""
-    if len(paths) > _SYNC_ONE_BY_ONE_MAX:
+    if len(paths) > SYNC_ONE_BY_ONE_MAX:
         sync_file_system(directory)
         return
     for path in paths:
@@ -188,8 +190,13 @@ class Descriptors:
 
     def __init__(self, limit: int, *, read_only: bool = False) -> None:
         self._limit = limit
-        self._mode = os.O_RDONLY if read_only else os.O_RDWR
+        self._is_read_only = read_only
         self._open: OrderedDict[str, int] = OrderedDict()
+
+    @property
+    def is_full(self) -> bool:
+        """Whether a file that is opened to be written to costs another its descriptor."""
+        return not self._is_read_only and len(self._open) >= self._limit
 
     def get(self, path: str) -> int:
         """The descriptor of an existing file. Raises OSError."""
@@ -197,7 +204,7 @@ class Descriptors:
         if descriptor is not None:
             self._open.move_to_end(path)
             return descriptor
-        return self.put(path, os.open(path, self._mode))
+        return self.put(path, os.open(path, os.O_RDONLY if self._is_read_only else os.O_RDWR))
 
     def put(self, path: str, descriptor: int) -> int:
         """Take over a descriptor that has just been opened."""

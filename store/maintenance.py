@@ -4,7 +4,6 @@ Disk waits run in the background.
 """
 
 import errno
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -93,8 +92,8 @@ class Maintenance:
         now_ns = self._clock.monotonic_ns()
         if now_ns >= self._checkpoint_due_ns or self._wanting:
             self._checkpoint_due_ns = now_ns + self._settings.checkpoint_interval_ms * 1_000_000
-            is_due = self._positions.dispatched != self._noted_position or self._wanting
-            if is_due and not self._is_checkpointing and not self._has_lost:
+            has_news = self._positions.dispatched != self._noted_position or self._notes.has_unsettled
+            if (has_news or self._wanting) and not self._is_checkpointing and not self._has_lost:
                 self._is_checkpointing = True
                 self._begin_noting()
                 self._go_on_noting(_QUEUES_A_TURN)
@@ -219,7 +218,7 @@ class Maintenance:
         if self._last_record >= self._positions.dispatched:
             self._last_record = -1
         self._begin_noting()
-        self._notes.go_on(sys.maxsize)
+        self._notes.finish()
         job = self._checkpoint_job()
         self._is_checkpointing = False
         job.run()

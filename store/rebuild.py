@@ -12,7 +12,6 @@ The log is mapped copy-on-write: no byte of it can change.
 """
 
 import shutil
-import sys
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -346,7 +345,7 @@ class _Derived:
         """Make what there is durable, then say so. Raises OSError."""
         assert self._notes is not None
         self._notes.begin()
-        self._notes.go_on(sys.maxsize)
+        self._notes.finish()
         paths, self._notes.dirty_paths = self._notes.dirty_paths, []
         index_notes = None
         if self.index is not None:

@@ -14,7 +14,7 @@ import orjson
 
 from store.consume_queue import ConsumeQueue, QueueNote
 from store.consume_queue_table import ConsumeQueueTable
-from store.files import running_crc
+from store.files import SYNC_ONE_BY_ONE_MAX, running_crc
 from store.holes import Hole
 from store.index_file import IndexNote
 from store.logs import get_logger
@@ -51,7 +51,13 @@ class QueueNotes:
         self._unsettled: list[ConsumeQueue] = []
         self._left: list[ConsumeQueue] = list(queues)
         self.dirty_paths: list[str] = []
-        """Files that the notes speak of and that are not durable yet."""
+        """Files that the notes speak of and that are not durable yet; of so many that all files are to be
+        synced (SYNC_ONE_BY_ONE_MAX), only some."""
+
+    @property
+    def has_unsettled(self) -> bool:
+        """Whether some notes lack times: of files that had just changed when they were noted."""
+        return bool(self._unsettled)
 
     def begin(self) -> None:
         """Start to note what has changed since the last time; `go_on` does it."""
@@ -63,22 +69,29 @@ class QueueNotes:
         self._queues.gone.clear()
         changed = self._queues.files.changed
         self._left += changed
-        self._left += self._unsettled
+        self._left += [queue for queue in self._unsettled if not queue.has_changed]
         self._unsettled = []
         changed.clear()
 
     def go_on(self, count: int) -> bool:
         """Note up to `count` queues; returns whether all are done."""
         for queue in self._left[:count]:
-            self._take(queue)
+            self._take(queue, is_last=False)
         del self._left[:count]
         return not self._left
 
-    def _take(self, queue: ConsumeQueue) -> None:
+    def finish(self) -> None:
+        """Note all that are left, for the last time as far as is known."""
+        for queue in self._left:
+            self._take(queue, is_last=True)
+        self._left = []
+
+    def _take(self, queue: ConsumeQueue, *, is_last: bool) -> None:
         if self._queues.find(queue.topic, queue.queue_id) is not queue:
             return  # deleted since
-        self.dirty_paths += queue.dirty_paths()
-        note = queue.note()
+        if len(self.dirty_paths) <= SYNC_ONE_BY_ONE_MAX:  # with more than that, all files are synced
+            self.dirty_paths += queue.dirty_paths()
+        note = queue.note(is_last=is_last)
         notes = self._by_topic.setdefault(queue.topic, {})
         if note.next_offset:
             notes[str(queue.queue_id)] = orjson.Fragment(orjson.dumps(tuple(note)))

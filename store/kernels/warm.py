@@ -18,6 +18,7 @@ FAMILIES = (
     "resync",
     "stamp",
     "unit_check",
+    "unit_files",
     "units",
     "walk",
 )

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from store import background, consume_queue_check, maintenance
+from store import background, consume_queue, consume_queue_check, maintenance
 from store.consume_queue import ConsumeQueue
 from store.errors import StoreError
 from store.index_file import IndexFile, IndexNote
@@ -227,6 +227,40 @@ def test_a_checkpoint_of_many_queues_is_made_in_slices(stores, draft, drain, clo
     assert len(list(again.queues())) == 100
     assert again._parts.dispatched_from > 0
     assert [again.max_offset("Topic", queue_id) for queue_id in range(5)] == [2, 2, 2, 2, 1]
+
+
+def test_a_file_that_keeps_changing_is_looked_at_once_it_has_rested(
+    stores, draft, drain, clock, monkeypatch, units_read
+):
+    looked: list[str] = []
+    settled = consume_queue.settled_time_ns
+
+    def settled_time_ns(path: str) -> int:
+        looked.append(path)
+        return settled(path)
+
+    monkeypatch.setattr(consume_queue, "settled_time_ns", settled_time_ns)
+    store = stores.open(commit_log_file_bytes=1 << 16)
+
+    def checkpoint() -> None:
+        clock.advance(ms=5001)
+        store.tick()
+        store._maintenance.finish()
+
+    for number in range(3):
+        fill(store, draft, 6, queues=2, start=6 * number)
+        drain(store)
+        checkpoint()
+    assert looked == []
+    let_rest(store.root)
+    checkpoint()  # nothing is new but that they have rested
+    files = (store.root / "consumequeue").glob("*/*/0*")
+    assert sorted(looked) == sorted(str(path) for path in files)
+    checkpoint()
+    assert len(looked) == 2
+    units_read.clear()
+    again = stores.open(stores.kill(store, "killed").name, commit_log_file_bytes=1 << 16)
+    assert [again.max_offset("Topic", queue_id) for queue_id in range(2)] == [9, 9]
 
 
 def test_few_files_of_many_queues_are_open_at_once(stores, draft, drain, read_all):

@@ -1,0 +1,124 @@
+"""Queues whose files are not open get their units together: files, errors and recovery are as one by one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from store.errors import StoreError
+from store.kernels import unit_files
+
+QUEUES = 12
+WRITE_UNITS = unit_files.write_units
+
+
+def fill(store, draft, count: int, start: int = 0) -> None:
+    for number in range(start, start + count):
+        for queue_id in range(QUEUES):
+            store.append(draft(b"%d" % number, queue_id=queue_id, tags=f"t{number}"))
+
+
+@pytest.fixture
+def together(monkeypatch) -> list[int]:
+    """Give the list of how many queues each call has written to."""
+    counts: list[int] = []
+
+    def write_units(*arguments):
+        counts.append(WRITE_UNITS(*arguments))
+        return counts[-1]
+
+    monkeypatch.setattr(unit_files, "write_units", write_units)
+    return counts
+
+
+def bodies(read_all, store) -> list[list[bytes]]:
+    return [[message.body for message in read_all(store, "Topic", queue_id)] for queue_id in range(QUEUES)]
+
+
+@pytest.fixture
+def crowded(stores, draft, drain, together):
+    """Give a store whose queues have one message each, and more files than may be open."""
+    store = stores.open(max_open_files=4, commit_log_file_bytes=1 << 16)
+    fill(store, draft, 1)
+    drain(store)
+    assert together == []  # the files had to be made
+    return store
+
+
+def test_units_written_together_are_those_written_one_by_one(
+    stores, draft, drain, read_all, together, crowded, monkeypatch
+):
+    alone = stores.open("alone", commit_log_file_bytes=1 << 16)
+    fill(alone, draft, 1)
+    drain(alone)
+    for number in range(1, 45, 4):  # over the ends of files
+        for store in (crowded, alone):
+            fill(store, draft, 4, start=number)
+            drain(store)
+    assert sum(together) > QUEUES * 5
+    assert bodies(read_all, crowded) == [[b"%d" % number for number in range(45)]] * QUEUES
+    opened = [str(path.readlink()) for path in Path("/proc/self/fd").iterdir() if path.is_symlink()]
+    assert len([path for path in opened if path.startswith(f"{crowded.root}/consumequeue")]) <= 4
+    for store in (crowded, alone):
+        store.close()
+    assert stores.files(crowded.root / "consumequeue") == stores.files(alone.root / "consumequeue")
+    monkeypatch.setattr(unit_files, "write_units", None)
+    again = stores.open(max_open_files=4, commit_log_file_bytes=1 << 16)
+    assert bodies(read_all, again) == [[b"%d" % number for number in range(45)]] * QUEUES
+
+
+def test_every_queue_written_together_tells_those_who_wait(draft, together, crowded):
+    fill(crowded, draft, 2, start=1)
+    crowded.flush_now()
+    arrivals = crowded.tick()
+    assert together == [QUEUES]
+    assert {(each.queue_id, each.max_offset) for each in arrivals} == {
+        (number, 3) for number in range(QUEUES)
+    }
+    assert all(len(each.tags_codes) == 2 for each in arrivals)
+
+
+def test_without_space_for_one_of_many_queues_the_others_have_theirs_and_sends_are_refused(
+    draft, drain, read_all, clock, together, crowded
+):
+    path = crowded.root / "consumequeue" / "Topic" / "5" / f"{0:020d}"
+    kept = path.rename(path.with_name("kept"))
+    path.symlink_to("/dev/full")
+    crowded._parts.descriptors.drop(str(path))
+    fill(crowded, draft, 1, start=1)
+    crowded.flush_now()
+    assert {each.queue_id for each in crowded.tick()} == set(range(5))
+    assert together == [5]
+    assert "cannot be written: No space left on device (make room on its disk)" in crowded.write_refusal
+    assert [crowded.max_offset("Topic", queue_id) for queue_id in range(QUEUES)] == [2] * 5 + [1] * 7
+    with pytest.raises(StoreError, match="No space left"):
+        crowded.append(draft())
+    path.unlink()
+    kept.rename(path)
+    crowded._parts.descriptors.drop(str(path))
+    clock.advance(ms=1000)
+    drain(crowded)
+    assert crowded.write_refusal is None
+    assert bodies(read_all, crowded) == [[b"0", b"1"]] * QUEUES
+
+
+@pytest.mark.parametrize("written", range(QUEUES + 1))
+def test_killed_between_any_two_of_the_files_the_next_start_has_all(
+    stores, draft, read_all, crowded, monkeypatch, written
+):
+    fill(crowded, draft, 1, start=1)
+    crowded.flush_now()
+
+    def killed(directory, file_bytes, log, groups, chosen, units):
+        WRITE_UNITS(directory, file_bytes, log, groups, chosen[:written], units)
+        stores.kill(crowded, "killed")
+        return 0
+
+    monkeypatch.setattr(unit_files, "write_units", killed)
+    crowded.tick()
+    again = stores.open("killed", max_open_files=4, commit_log_file_bytes=1 << 16)
+    assert bodies(read_all, again) == [[b"0", b"1"]] * QUEUES
+    again.close()
+    crowded.close()
+    assert stores.files(again.root / "consumequeue") == stores.files(crowded.root / "consumequeue")
