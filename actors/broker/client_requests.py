@@ -94,15 +94,21 @@ class ClientRequests:
         away.
         """
         header: ConsumerGroupHeader = context.header
+        group, asker = header.consumer_group, context.connection.attributes.client_id
 
         def answer(known: GroupMembers) -> None:
+            if asker is not None and asker not in known.members and self._is_member(group, asker):
+                # A Java member that is not in the list lets go of all its queues, for 20 s at least.
+                self._tell_again(group, asker, context.connection)
+                members = tuple(sorted({*known.members, asker}))
+                known = GroupMembers(members, known.is_self_assigning)
             if known.members:
                 context.reply(RemotingCommand.response(body=known.encode()))
             else:
-                remark = f"group {header.consumer_group!r} has no member"
+                remark = f"group {group!r} has no member"
                 context.reply(RemotingCommand.response(ResponseCode.SYSTEM_ERROR, remark))
 
-        self.tell_members(header.consumer_group, answer)
+        self.tell_members(group, answer)
 
     def tell_members(self, group: str, tell: Callable[[GroupMembers], None]) -> None:
         """Call `tell`, now or when the rebalancer has answered, with the members of the group."""
@@ -193,6 +199,28 @@ class ClientRequests:
         ext = ConsumerGroupHeader(group_name).to_ext()
         for member in group.members.values():
             member.connection.oneway(RemotingCommand(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, ext))
+
+    def _is_member(self, group_name: str, client_id: str) -> bool:
+        group = self._clients.group(group_name)
+        return group is not None and client_id in group.members
+
+    def _tell_again(self, group_name: str, client_id: str, connection: Connection) -> None:
+        """Pass on once more what a member has told: its rebalancer was started anew, or has missed it."""
+        group = self._clients.group(group_name)
+        if group is None or not self._rebalancers.is_used:
+            return
+        subscriptions = [
+            SubscriptionData(each.topic, each.expression, sub_version=each.version)
+            for each in group.subscriptions.values()
+        ]
+        consumer = ConsumerData(
+            group_name,
+            group.consume_type,
+            group.message_model,
+            group.consume_from_where,
+            subscriptions,
+        )
+        self._rebalancers.forward_heartbeat(HeartbeatData(client_id, [consumer]), connection)
 
     def _local_members(self, group_name: str) -> tuple[str, ...]:
         group = self._clients.group(group_name)

@@ -23,6 +23,8 @@ from store.message.tags import java_hash
 _log = get_logger(__name__)
 
 MEMBERS_KEPT_NS = 5_000_000_000
+# A Java client waits 3 s for the list, and without one does not ask again for 20 s.
+MEMBERS_TIMEOUT_MS = 1000
 
 OnMembers = Callable[[GroupMembers | None], None]
 OnAnswer = Callable[[RemotingCommand | RemotingError], None]
@@ -103,7 +105,8 @@ class RebalancerLink:
             on_members(members)
 
         command = RemotingCommand(RayMQRequestCode.GROUP_MEMBERS, ConsumerGroupHeader(group).to_ext())
-        self._client.invoke_callback(address, command, self._timeout_ms, answered)
+        timeout_ms = min(self._timeout_ms, MEMBERS_TIMEOUT_MS)
+        self._client.invoke_callback(address, command, timeout_ms, answered)
 
     def keep_members(self, group: str, members: GroupMembers) -> None:
         """Note a member list that a rebalancer has sent."""
