@@ -5,7 +5,8 @@ the cause and the numbers:
 
     sends that wait for the disk           send_queue_capacity     [OVERLOAD]
     requests of one connection             max_pending_requests    [OVERLOAD]
-    answers that all peers leave unread    max_unread_bytes        [OVERLOAD]   pulls are refused
+    answers that all peers leave unread    max_unread_bytes        [OVERLOAD]   pulls are refused, and
+                                                                                so are those that waited
     sends that waited while the loop hung  os_page_cache_busy_ms   [PCBUSY_CLEAN_QUEUE]
 
 What waits for a thread has its own bounds (`off_loop`), and so have held pulls (`hold`).
@@ -16,6 +17,7 @@ from __future__ import annotations
 from actors.broker.settings import BrokerSettings
 from actors.remoting.chain import RequestContext
 from actors.remoting.codes import ResponseCode
+from actors.remoting.connection import Connection
 from actors.remoting.errors import Refused
 from actors.remoting.table import Cost
 from store.clock import Clock
@@ -63,9 +65,15 @@ class Admission:
             )
         if cost is Cost.SEND:
             self._admit_send()
-        elif cost is Cost.PULL and connection.hub.unread_bytes > self._settings.max_unread_bytes:
+        elif cost is Cost.PULL:
+            self.admit_answer(connection)
+
+    def admit_answer(self, connection: Connection) -> None:
+        """Let messages be read for a pull, a new one or one that has waited. Raises `Refused`."""
+        unread_bytes = connection.hub.unread_bytes
+        if unread_bytes > self._settings.max_unread_bytes:
             raise self._refusal(
-                f"{connection.hub.unread_bytes:,} bytes of answers wait for peers that do not read them "
+                f"{unread_bytes:,} bytes of answers wait for peers that do not read them "
                 f"(max_unread_bytes {self._settings.max_unread_bytes:,})"
             )
 

@@ -263,6 +263,7 @@ class Puller:
                 self._check_queue(request.topic, request.queue_id)
                 context.reply(self._ends.answer(request.topic, request.queue_id, request.offset))
             else:
+                self._reads.admit(context.connection)
                 self._reads.serve(context, lambda: self.read(request), answer_of)
         except Exception as error:  # noqa: BLE001 - one pull's damage is its own answer, and ends no other's
             context.refuse(error)

@@ -13,6 +13,7 @@ from typing import TypeVar
 from actors.broker.off_loop import OffLoop
 from actors.remoting.chain import RequestContext
 from actors.remoting.command import RemotingCommand
+from actors.remoting.connection import Connection
 from actors.remoting.errors import Refused
 from store.message_store import MessageStore
 from store.queries import KeyQuery
@@ -30,7 +31,11 @@ TRIES_OF_A_SEARCH = 200
 class Reads:
     """The reads of one broker that must not hold its loop."""
 
-    def __init__(self, store: MessageStore, off_loop: OffLoop) -> None:
+    def __init__(
+        self, store: MessageStore, off_loop: OffLoop, admit: Callable[[Connection], None]
+    ) -> None:
+        """`admit` raises Refused where no more may be read for a peer that has waited."""
+        self.admit = admit
         self._store = store
         self._off_loop = off_loop
         self.cold = 0
@@ -99,6 +104,7 @@ class Reads:
             connection.when_drained(lambda _: self._serve_again(context, read, answer, tries, None))
         else:
             try:
+                self.admit(connection)
                 self.serve(context, read, answer, tries)
             except Exception as failure:  # noqa: BLE001 - one read's damage is its own answer, and ends no other's
                 context.refuse(failure)

@@ -110,6 +110,26 @@ def runs(data: bytes) -> None:
         assert stamped(stamped_by(stamp_runs), placed.data, wanted) == expected
 
 
+_HEAD = struct.Struct(">BBH")
+
+
+def run_records(data: bytes) -> None:
+    """As `runs`, but with heads that fit each other and the body, so that it is the records that are judged:
+    a count, then for each run how much its queue id rises, its messages, and its bytes.
+    """
+    count = data[0] % 8 + 1 if data else 1
+    heads_end = 1 + count * _HEAD.size
+    if len(data) <= heads_end:
+        return
+    made, queue_id, left = list[Run](), -1, len(data) - heads_end
+    for rises, messages, size_bytes in _HEAD.iter_unpack(data[1:heads_end]):
+        queue_id += rises + 1
+        taken = left if len(made) == count - 1 else min(size_bytes, left)
+        made.append(Run(queue_id, messages, taken))
+        left -= taken
+    runs(encode_runs(made) + data[heads_end:])
+
+
 def recovery(data: bytes) -> None:
     """Recovery's walk stops where the twin does, and finds the way back where the twin finds it."""
     size = len(data)
@@ -317,6 +337,17 @@ def seeds_of_runs() -> list[bytes]:
     heads = [Run(1, 1, len(sound[0])), Run(2, 2, 2 * len(sound[1])), Run(5, 1, len(sound[3]))]
     wrong = [heads[0]._replace(messages=2), *heads[1:]]
     return [encode_runs(heads) + together, encode_runs(heads[:1]) + sound[0], encode_runs(wrong) + together]
+
+
+def seeds_of_run_records() -> list[bytes]:
+    """Three runs of sound records, and one."""
+    sound = [
+        encode_record(RecordDraft("T", queue_id, bytes(queue_id), b"", born_host=V4), 0, 0, 0, V4)
+        for queue_id in (0, 1, 1, 4)
+    ]
+    sizes = [len(each) for each in sound]
+    heads = _HEAD.pack(0, 1, sizes[0]) + _HEAD.pack(0, 2, 2 * sizes[1]) + _HEAD.pack(2, 1, 0)
+    return [b"\x02" + heads + b"".join(sound), b"\x00" + _HEAD.pack(0, 1, 0) + sound[0]]
 
 
 def with_first(seeds: list[bytes], *firsts: bytes) -> list[bytes]:

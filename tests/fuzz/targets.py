@@ -39,6 +39,7 @@ TARGETS: dict[str, Target] = {
     "batch": Target(records.batch, records.seeds_of_batches()),
     "stamp": Target(records.stamp, records.with_first(_LOG, b"\x04", b"\x06")),
     "runs": Target(records.runs, records.seeds_of_runs()),
+    "run_records": Target(records.run_records, records.seeds_of_run_records()),
     "recovery": Target(records.recovery, _LOG),
     "dispatch": Target(records.dispatch, records.with_first(_LOG, b"\x00", b"\x01")),
     "columns": Target(records.columns, _LOG),

@@ -160,6 +160,24 @@ def test_a_message_that_wakes_hundreds_wakes_all_of_them_over_some_turns(tmp_pat
     with_broker(story, settings_of(tmp_path))
 
 
+def test_a_pull_that_has_waited_is_refused_where_peers_leave_too_much_unread(tmp_path: Path) -> None:
+    async def story(peer: Peer) -> None:
+        await peer.send("T")
+        woken, late = (asyncio.create_task(peer.pull("T", 1, wait_ms=wait)) for wait in (15_000, 1))
+        await until_held(peer, 2)
+        (connection,) = peer.broker._server.connections
+        connection.hub.unread_bytes += 1_001
+        assert (await late).code == ResponseCode.PULL_NOT_FOUND  # an answer without messages is small
+        await peer.send("T", b"new")
+        refused = await woken
+        assert refused.code == ResponseCode.SYSTEM_BUSY
+        assert "1,001 bytes of answers wait for peers that do not read them" in refused.remark
+        connection.hub.unread_bytes -= 1_001
+        assert (await peer.pull("T", 1)).code == ResponseCode.SUCCESS
+
+    with_broker(story, settings_of(tmp_path, max_unread_bytes=1_000))
+
+
 def test_held_pulls_go_with_their_connection(tmp_path: Path) -> None:
     async def story(peer: Peer) -> None:
         await peer.send("T")
