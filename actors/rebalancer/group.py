@@ -28,6 +28,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from actors.rebalancer.self_assigning import SelfAssigning
 from actors.remoting.bodies.groups import GrantedQueue, GroupMembers, SyncGroupReply, SyncGroupRequest
 from actors.remoting.codes import ResponseCode
 from actors.remoting.errors import Refused
@@ -81,8 +82,7 @@ class Group:
         self._recovering_until_ns = recovering_until_ns
         self._unreported: set[str] | None = None  # whose reports end the recovery before its time
         self._members: dict[str, _Member] = {}
-        self._self_assigning: dict[str, dict[str, int]] = {}  # client → broker → heard
-        self._self_subscriptions: dict[str, str] = {}
+        self._self_assigning = SelfAssigning()
         self._queues: dict[str, frozenset[MessageQueue]] = {}
         self._owners: dict[MessageQueue, _Ownership] = {}
         self._last: dict[MessageQueue, tuple[str, int]] = {}
@@ -165,15 +165,12 @@ class Group:
     def heartbeat(self, client_id: str, broker: str, subscriptions: Mapping[str, str], now_ns: int) -> bool:
         """A member that assigns itself is alive; False where it changed what the group subscribes to."""
         if client_id not in self._self_assigning:
-            self._self_assigning[client_id] = {}
             self._members.pop(client_id, None)
             self._owners.clear()  # from now on nobody here knows who has what
             self._last.clear()
             self._change()
-        self._self_assigning[client_id][broker] = now_ns
-        is_same = not self._self_subscriptions or self._self_subscriptions == dict(subscriptions)
-        self._self_subscriptions = dict(subscriptions)  # RocketMQ's rule: the last heartbeat wins
-        return is_same
+        self._self_assigning.heard(client_id, broker, now_ns)
+        return self._self_assigning.subscribe(subscriptions)
 
     def unregister(
         self, client_id: str, broker: str, connection_closed: bool, lease_ms: int, now_ns: int
@@ -182,10 +179,8 @@ class Group:
 
         What it owns stays its own until it lets go or its lease is over: a lost connection proves nothing.
         """
-        brokers = self._self_assigning.get(client_id)
-        if brokers is not None:
-            brokers.pop(broker, None)
-            if not brokers or not connection_closed:
+        if client_id in self._self_assigning:
+            if self._self_assigning.lost(client_id, broker) or not connection_closed:
                 self._forget_self_assigning(client_id, lease_ms, now_ns, has_said_so=not connection_closed)
         elif not connection_closed and self._members.pop(client_id, None) is not None:
             self._note_reports({client_id})
@@ -207,11 +202,8 @@ class Group:
 
     def expire_heartbeats(self, heard_before_ns: int, lease_ms: int, now_ns: int) -> None:
         """Forget the members that assign themselves and have not been heard of since that moment."""
-        for client_id, brokers in list(self._self_assigning.items()):
-            for broker in [broker for broker, heard_ns in brokers.items() if heard_ns < heard_before_ns]:
-                del brokers[broker]
-            if not brokers:
-                self._forget_self_assigning(client_id, lease_ms, now_ns, has_said_so=False)
+        for client_id in self._self_assigning.silent_since(heard_before_ns):
+            self._forget_self_assigning(client_id, lease_ms, now_ns, has_said_so=False)
 
     # ---- the steps of a sync -----------------------------------------------------------------------
 
@@ -385,14 +377,13 @@ class Group:
     def _forget_self_assigning(
         self, client_id: str, lease_ms: int, now_ns: int, *, has_said_so: bool
     ) -> None:
-        del self._self_assigning[client_id]
+        self._self_assigning.forget(client_id)
         if not self._self_assigning:
             # Our own members have been assigning themselves too: as after a restart, they report first. But
             # here they are known: unless the one that is gone may still be at it, the last report is the end.
             if has_said_so and not self.is_recovering(now_ns):
                 self._unreported = set(self._members)
             self._recovering_until_ns = max(self._recovering_until_ns, now_ns + lease_ms * NS_PER_MS)
-            self._self_subscriptions = {}
             self._note_reports(())
         self._change()
 
