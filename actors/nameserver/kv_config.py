@@ -39,10 +39,8 @@ class KVConfig:
         self._save()
 
     def delete(self, namespace: str, key: str) -> None:
-        """Remove a value; one that is not there is removed already."""
+        """Remove a value; one that is not there is removed already. Its namespace stays, as in RocketMQ."""
         if self._table.get(namespace, {}).pop(key, None) is not None:
-            if not self._table[namespace]:
-                del self._table[namespace]
             self._save()
 
     def _save(self) -> None:

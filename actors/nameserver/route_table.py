@@ -60,6 +60,8 @@ class RouteTable:
         self._brokers: dict[str, BrokerData] = {}
         self._live: dict[str, LiveBroker] = {}
         self._queues: dict[str, dict[str, QueueData]] = {}
+        # What each broker registered last, by topic: most of a thousand topics are as they were.
+        self._taken: dict[str, dict[str, dict[str, Any]]] = {}
         self._deletes_missing_topics = delete_topic_with_broker_registration
         self._encoded: dict[str, bytes] = {}
 
@@ -121,6 +123,7 @@ class RouteTable:
         _log.info("broker_gone", broker=name, id=broker_id, address=address)
         if not data.broker_addrs:
             del self._brokers[name]
+            self._taken.pop(name, None)
             for topic in [topic for topic, queues in self._queues.items() if name in queues]:
                 self._remove_queues(topic, name)
         self._encoded.clear()
@@ -151,6 +154,7 @@ class RouteTable:
         """Let producers use a broker, or keep them off, until it registers changed topics; returns how many
         topics.
         """
+        self._taken.pop(name, None)
         count = 0
         for queues in self._queues.values():
             held = queues.get(name)
@@ -232,8 +236,12 @@ class RouteTable:
                 del data.broker_addrs[broker_id]
 
     def _take_topics(self, name: str, body: RegisterBrokerBody) -> None:
+        taken = self._taken.get(name, {})
+        self._taken[name] = body.topic_configs
         for topic, config in body.topic_configs.items():
             queues = self._queues.setdefault(topic, {})
+            if name in queues and taken.get(topic) == config:
+                continue
             given = _queue_data(name, config)
             if queues.get(name) != given:
                 if not queues:

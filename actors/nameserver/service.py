@@ -148,7 +148,8 @@ class NameserverService:
 
     def _route(self, context: RequestContext) -> RemotingCommand:
         header: GetRouteInfoHeader = context.header
-        order_conf = self.kv_config.get(ORDER_TOPIC_CONFIG, header.topic)
+        is_ordered = self.settings.order_message_enable
+        order_conf = self.kv_config.get(ORDER_TOPIC_CONFIG, header.topic) if is_ordered else None
         body = self.routes.encoded_route(header.topic, order_conf)
         if body is None:
             raise Refused(

@@ -39,3 +39,7 @@ class NameserverSettings(BaseModel):
         ),
     )
     """Whether a topic goes when no broker registers it any more."""
+    order_message_enable: Annotated[bool, LIVE] = Field(
+        False, validation_alias=AliasChoices("order_message_enable", "orderMessageEnable")
+    )
+    """Whether routes carry the order configuration of their topic (mqadmin's updateOrderConf)."""

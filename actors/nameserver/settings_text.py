@@ -14,7 +14,6 @@ _ALWAYS_SO = {
     "enableAllTopicList": "true",
     "enableControllerInNamesrv": "false",
     "enableTopicList": "true",
-    "orderMessageEnable": "true",
     "productEnvName": "center",
     "returnOrderTopicConfigToBroker": "true",
     "supportActingMaster": "false",

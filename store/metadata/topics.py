@@ -7,7 +7,7 @@ from typing import Any
 from store.clock import Clock
 from store.errors import StoreError
 from store.metadata.data_version import DATA_VERSION, DataVersion
-from store.metadata.fields import Field, read_fields, table_entries, write_fields
+from store.metadata.fields import Field, read_fields, table_entries
 
 _TABLE = "topicConfigTable"
 _FIELDS = (
@@ -46,7 +46,18 @@ class TopicConfig:
 
     def to_json(self) -> dict[str, Any]:
         """RocketMQ's object."""
-        return write_fields(self, _FIELDS, self.unknown)
+        # Not by `write_fields`: a broker writes all its topics whenever one of them is new.
+        return {
+            **self.unknown,
+            "topicName": self.topic_name,
+            "readQueueNums": self.read_queue_nums,
+            "writeQueueNums": self.write_queue_nums,
+            "perm": self.perm,
+            "topicFilterType": self.topic_filter_type,
+            "topicSysFlag": self.topic_sys_flag,
+            "order": self.order,
+            "attributes": self.attributes,
+        }
 
 
 @dataclass(slots=True)

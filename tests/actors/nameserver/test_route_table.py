@@ -160,6 +160,21 @@ def test_write_permission_is_wiped_and_given_back(brokers: Brokers) -> None:
     assert brokers.table.change_write_permission("nobody", is_writable=False) == 0
 
 
+def test_a_registration_brings_back_what_was_wiped_deleted_or_lost(brokers: Brokers) -> None:
+    brokers.register("a", "T", "U")
+    brokers.table.change_write_permission("a", is_writable=False)
+    brokers.register("a", "T", "U", counter=2)
+    assert brokers.route("T") == {"a": (4, 6)}
+    brokers.table.delete_topic("T")
+    brokers.register("a", "T", "U", counter=3)
+    assert brokers.route("T") == {"a": (4, 6)}
+    brokers.table.unregister("a", 0, "a:0")
+    brokers.register("a", "T", "U", counter=3)
+    assert brokers.route("T") == {"a": (4, 6)}
+    brokers.register("a", "T", "U", counter=4, queues=2)
+    assert brokers.route("U") == {"a": (2, 6)}
+
+
 def test_a_topic_is_deleted_in_one_cluster_or_in_all(brokers: Brokers) -> None:
     brokers.register("a", "T", "U")
     brokers.table.delete_topic("T", "other")

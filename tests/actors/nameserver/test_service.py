@@ -180,8 +180,14 @@ def test_kv_config_outlives_the_nameserver(tmp_path: Path) -> None:
             assert error.value.code == 22
         registered = await ask(RequestCode.REGISTER_BROKER, BROKER.to_ext(), BODY.encode())
         assert decode_kv_table(registered.body) == {"T": "broker-a:4"}
-        route = TopicRouteData.decode((await ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "T"})).body)
-        assert route.order_topic_conf == "broker-a:4"
+        for is_ordered, order_conf in (("false", None), ("true", "broker-a:4")):
+            changes = f"orderMessageEnable={is_ordered}".encode()
+            await ask(RequestCode.UPDATE_NAMESRV_CONFIG, body=changes)
+            found = await ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "T"})
+            assert TopicRouteData.decode(found.body).order_topic_conf == order_conf
+        await ask(RequestCode.DELETE_KV_CONFIG, {"namespace": "ORDER_TOPIC_CONFIG", "key": "T"})
+        listed = await ask(RequestCode.GET_KVLIST_BY_NAMESPACE, {"namespace": "ORDER_TOPIC_CONFIG"})
+        assert decode_kv_table(listed.body) == {}
 
     with_nameserver(put, tmp_path)
     with_nameserver(get, tmp_path)
@@ -199,13 +205,13 @@ def test_settings_are_told_and_changed_as_mqadmin_asks() -> None:
 
         told = await settings()
         assert told["scanNotActiveBrokerInterval"] == "5000"
-        assert (told["listenPort"], told["orderMessageEnable"], told["data_dir"]) == ("0", "true", "")
+        assert (told["listenPort"], told["orderMessageEnable"], told["data_dir"]) == ("0", "false", "")
         everything = (await ask(RequestCode.GET_NAMESRV_CONFIG)).body
         await ask(RequestCode.UPDATE_NAMESRV_CONFIG, body=bytes(everything))
         assert service.live.version.counter == 0
 
         await ask(
-            RequestCode.UPDATE_NAMESRV_CONFIG, body=b"scanNotActiveBrokerInterval=70\norderMessageEnable=true"
+            RequestCode.UPDATE_NAMESRV_CONFIG, body=b"scanNotActiveBrokerInterval=70\nenableTopicList=true"
         )
         assert (await settings())["scanNotActiveBrokerInterval"] == "70"
         assert service.settings.scan_interval_ms == 70
