@@ -20,7 +20,7 @@ from cluster.cli.options import Store
 
 app = typer.Typer(no_args_is_help=True, help="Look into a broker's store on the disk.")
 
-AsJson = Annotated[bool, typer.Option("--json", help="One JSON object a line.")]
+AsJson = Annotated[bool, typer.Option("--json", help="One JSON object a line, also where a terminal reads.")]
 
 _BEYOND_BMP = re.compile("[\U00010000-\U0010ffff]")
 _COLUMNS = "{:<40} {:>5} {:>10} {:>16} {:>9} {:>20}  {}"
@@ -37,7 +37,7 @@ def dump(path: Store, log_paths: store_tools.LogPaths = None, as_json: AsJson = 
     from store import dump as dumping  # numba and numpy take half a second
 
     lines = _read(dumping.dump(path, log_paths or ()))
-    if as_json:
+    if as_json or not sys.stdout.isatty():
         _print_json(lines)
         return
     print(_COLUMNS.format("TOPIC", "QUEUE", "OFFSET", "POSITION", "BYTES", "TAGS CODE", "KEYS"))
@@ -67,7 +67,7 @@ def query(
     from store import dump as dumping
 
     for line in _read(dumping.query(path, topic, key, log_paths or ())):
-        if as_json:
+        if as_json or not sys.stdout.isatty():
             _print_json([line])
         else:
             for offset in line["commitLogOffsets"]:

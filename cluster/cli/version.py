@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import platform
+import sys
 from importlib.metadata import PackageNotFoundError, version
 from typing import Annotated
 
@@ -13,7 +14,9 @@ PACKAGES = ("raymq", "ray", "raydp", "pyspark", "pyarrow", "numba", "uvloop", "j
 
 
 def command(
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="One JSON object, also where a terminal reads.")
+    ] = False,
 ) -> None:
     """Show the versions of RayMQ and of what it stands on; `code` is what actors are compared with."""
     from actors.code_version import code_version
@@ -25,7 +28,7 @@ def command(
         "python": platform.python_version(),
         **found,
     }
-    if as_json:
+    if as_json or not sys.stdout.isatty():
         typer.echo(json.dumps(found))
         return
     for name, text in found.items():

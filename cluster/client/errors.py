@@ -18,6 +18,7 @@ ClientError                      .retriable says whether the same call may succe
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import groupby
 from typing import TYPE_CHECKING
 
 from actors.remoting.codes import ResponseCode
@@ -129,8 +130,12 @@ class SendFailed(ClientError):
         self.retriable = retriable
 
     def __str__(self) -> str:
-        told = "; ".join(f"{number}. {error}" for number, error in enumerate(self.attempts, 1))
-        return f"send to topic {self.topic!r} failed after {len(self.attempts)} attempt(s): {told}"
+        runs: list[str] = []
+        number = 0
+        for text, same in groupby(map(str, self.attempts)):
+            first, number = number + 1, number + sum(1 for _ in same)
+            runs.append(f"{first}. {text}" if first == number else f"{first}. to {number}. {text}")
+        return f"send to topic {self.topic!r} failed after {number} attempt(s): {'; '.join(runs)}"
 
 
 class TableSendFailed(ClientError):

@@ -138,7 +138,7 @@ class PullConsumer:
         self._thread.run(self._consumer.commit(offsets))
 
     def seek(self, queue: MessageQueue, offset: int) -> None:
-        """Go on with `queue` at `offset`. Raises QueueNotAssigned."""
+        """Go on with `queue` at `offset`. Raises QueueNotAssigned, ConfigInvalid."""
         self._thread.run(self._consumer.seek(queue, offset))
 
     def seek_to_beginning(self, queues: Iterable[MessageQueue] | None = None) -> None:

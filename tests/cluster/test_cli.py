@@ -49,6 +49,7 @@ def test_version_names_the_code_that_actors_are_compared_with() -> None:
     status, shown = run("version", "--json")
     assert status == 0
     assert f'"code": "{code_version()}"' in shown
+    assert run("version") == (0, shown)  # no terminal reads
 
 
 def test_a_topology_that_cannot_be_ends_with_code_2_and_its_reason() -> None:

@@ -83,6 +83,10 @@ def test_a_store_of_rocketmq_with_several_directories_is_dumped_by_naming_them(s
     [root, *options] = arguments
     found = CliRunner().invoke(app, ["query", root, "Topic", "k", *options])
     assert json.loads(found.stdout)["commitLogOffsets"] == [0]
+    in_pipe = CliRunner().invoke(app, ["dump", *(each for each in arguments if each != "--json")])
+    assert in_pipe.stdout == dumped.stdout
+    in_pipe = CliRunner().invoke(app, ["query", root, "Topic", "k", *options[1:]])
+    assert in_pipe.stdout == found.stdout
     assert "no store: there is no directory commitlog" in CliRunner().invoke(app, ["dump", root]).output
 
 

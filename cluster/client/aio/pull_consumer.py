@@ -140,7 +140,7 @@ class PullConsumer:
         await self._opened().commit(offsets)
 
     async def seek(self, queue: MessageQueue, offset: int) -> None:
-        """Go on with `queue` at `offset`. Raises QueueNotAssigned."""
+        """Go on with `queue` at `offset`. Raises QueueNotAssigned, ConfigInvalid."""
         self._opened().seek(queue, offset)
 
     async def seek_to_beginning(self, queues: Iterable[MessageQueue] | None = None) -> None:

@@ -179,6 +179,10 @@ def chooser(
             raise ConfigInvalid(f"a message of topic {message.topic!r} cannot go to {queue}")
         return lambda _route: queue
     if sharding_key is not None:
+        if not isinstance(sharding_key, str):
+            raise ConfigInvalid(
+                f"sharding_key of a message to {message.topic!r} is {sharding_key!r}: give a text"
+            )
         return lambda route: _keyed(route)[queue_index(sharding_key, len(route.keyed))]
     if selector is not None:
         return _selected(selector, message, argument)

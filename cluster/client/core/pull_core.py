@@ -239,7 +239,9 @@ class PullCore:
         return state
 
     def seek(self, queue: MessageQueue, offset: int) -> None:
-        """Go on at `offset`. Raises QueueNotAssigned."""
+        """Go on at `offset`. Raises QueueNotAssigned, ConfigInvalid."""
+        if offset < 0:
+            raise ConfigInvalid(f"seek of {queue} to {offset}: offsets begin at 0 (see seek_to_beginning)")
         self._fetch_from(self.state_of(queue), offset)
 
     def pause(self, queues: Iterable[MessageQueue], *, paused: bool) -> None:

@@ -21,6 +21,7 @@ from cluster.client import (
     aio,
 )
 from cluster.client.errors import (
+    BrokerUnreachable,
     ClientClosed,
     ConfigInvalid,
     DeadlineExceeded,
@@ -290,3 +291,20 @@ def test_errors_cross_processes() -> None:
         copy = pickle.loads(pickle.dumps(error))
         assert str(copy) == str(error)
         assert copy.retriable == error.retriable
+
+
+def test_attempts_that_failed_alike_are_told_once() -> None:
+    away, late = BrokerUnreachable("a:1: no connection"), DeadlineExceeded("late")
+    told = str(SendFailed("t", [away, away, away, late, away], True))
+    assert told == (
+        "send to topic 't' failed after 5 attempt(s): 1. to 3. a:1: no connection; 4. late; "
+        "5. a:1: no connection"
+    )
+
+
+def test_a_sharding_key_that_is_no_text_is_refused(cluster: Cluster) -> None:
+    with (
+        Producer(cluster.address) as producer,
+        pytest.raises(ConfigInvalid, match="sharding_key of a message to 'orders' is 5: give a text"),
+    ):
+        producer.send("orders", b"x", sharding_key=5)  # type: ignore[arg-type]

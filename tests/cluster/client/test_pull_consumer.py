@@ -193,6 +193,17 @@ def test_a_poll_for_nothing_is_refused(cluster: Cluster, group: str) -> None:
             consumer.poll(timeout_ms=-1)
 
 
+def test_a_seek_before_the_first_offset_there_can_be_is_refused(cluster: Cluster, group: str) -> None:
+    topic = cluster.topic()
+    fill(cluster, topic, 3)
+    with PullConsumer(cluster.address, group) as consumer:
+        consumer.assign(consumer.queues(topic))
+        poll_numbers(consumer, 3)
+        with pytest.raises(ConfigInvalid, match="to -5: offsets begin at 0"):
+            consumer.seek(consumer.queues(topic)[0], -5)
+        assert consumer.poll(timeout_ms=100) == []
+
+
 def test_a_waiting_poll_is_woken_by_an_arrival(cluster: Cluster, group: str) -> None:
     topic = cluster.topic()
     with PullConsumer(cluster.address, group) as consumer, Producer(cluster.address, "fills") as producer:
