@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -41,3 +42,17 @@ def test_every_code_that_is_answered_is_named_by_a_test() -> None:
     names = {code.value: code.name for kind in (RequestCode, RayMQRequestCode) for code in kind}
     untested = sorted(names[code] for code in answered if not protocol_page.tests_by_code()[names[code]])
     assert untested == []
+
+
+FILE = re.compile(
+    r"`((?:actors|benchmarks|cluster|configs|docs|jobs|store|tests)/[\w./-]+)(?:::\w+)?`|\]\(([\w./-]+)\)"
+)
+PAGES = [*sorted(DOCS.glob("*.md")), DOCS.parent / "README.md"]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_file_that_a_page_names_is_there(page: Path) -> None:
+    named = [(by_root, by_page) for by_root, by_page in FILE.findall(page.read_text())]
+    gone = [name for name, _ in named if name and not (DOCS.parent / name).exists()]
+    gone += [name for _, name in named if name and not (page.parent / name).exists()]
+    assert gone == []

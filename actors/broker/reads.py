@@ -31,9 +31,7 @@ TRIES_OF_A_SEARCH = 200
 class Reads:
     """The reads of one broker that must not hold its loop."""
 
-    def __init__(
-        self, store: MessageStore, off_loop: OffLoop, admit: Callable[[Connection], None]
-    ) -> None:
+    def __init__(self, store: MessageStore, off_loop: OffLoop, admit: Callable[[Connection], None]) -> None:
         """`admit` raises Refused where no more may be read for a peer that has waited."""
         self.admit = admit
         self._store = store
