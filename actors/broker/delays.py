@@ -47,7 +47,7 @@ def delay_level(properties: str) -> int:
     """The DELAY level in a property string, 0 where there is none. Raises `Refused` for what is no number,
     and for delays to the millisecond, which this broker does not have.
     """
-    level = 0
+    is_timed = False
     for pair in properties.split("\x02"):
         name, _, value = pair.partition("\x01")
         if name == MessageConst.DELAY:
@@ -55,15 +55,16 @@ def delay_level(properties: str) -> int:
                 raise Refused(
                     ResponseCode.MESSAGE_ILLEGAL, f"property DELAY is {value!r}, not a level from 1 on"
                 )
-            return max(int(value), 0)
+            if int(value) > 0:  # a level counts before a time, as in RocketMQ
+                return int(value)
         if name in _TIMERS:
-            level = -1
-    if level < 0:
+            is_timed = True
+    if is_timed:
         raise Refused(
             ResponseCode.MESSAGE_ILLEGAL,
             "this broker has no timer for properties TIMER_…: use a delay level (DELAY)",
         )
-    return level
+    return 0
 
 
 _TIMERS = frozenset(

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from actors.broker.acks import PendingAck
 from actors.broker.parts import BrokerParts
-from actors.broker.stored_properties import PropertyWriter, of_dead_letter, uniq_key_of
+from actors.broker.stored_properties import PropertyWriter, is_prepared, of_dead_letter, uniq_key_of
 from actors.broker.topics import DEFAULT_TOPIC
 from actors.remoting.chain import RequestContext
 from actors.remoting.codes import ResponseCode
@@ -77,14 +77,15 @@ class Sender:
         queue_id = self._queue(topic, header.queue_id)
         if not body:  # RocketMQ's broker fails on it; Go's client loses the body of what is marked compressed
             raise Refused(ResponseCode.MESSAGE_ILLEGAL, "the body is empty: send at least one byte")
-        if header.sys_flag & TRANSACTION_MASK:
-            raise Refused(ResponseCode.NO_PERMISSION, "this broker takes no transactional messages")
         is_dead = header.topic.startswith(RETRY_TOPIC_PREFIX) and topic.topic_name.startswith(
             DLQ_TOPIC_PREFIX
         )
         properties = self._properties.write(
             of_dead_letter(header.properties) if is_dead else header.properties
         )
+        is_again = header.reconsume_times > 0 and properties.delay_level > 0  # what old consumers send back
+        if header.sys_flag & TRANSACTION_MASK or (is_prepared(header.properties) and not is_again):
+            raise Refused(ResponseCode.NO_PERMISSION, "this broker takes no transactional messages")
         draft = RecordDraft(
             topic.topic_name,
             queue_id,

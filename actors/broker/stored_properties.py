@@ -18,6 +18,7 @@ _UNIQ_KEY = f"{MessageConst.UNIQ_KEY}\x01"
 _POP_CK = f"{MessageConst.POP_CK}\x01"
 _TRANSIENT = MessageConst.TRANSIENT_PREFIX
 _ADDED_NAMES = ("MSG_REGION\x01", "TRACE_ON\x01", "CLUSTER\x01")
+_PREPARED = f"{MessageConst.TRANSACTION_PREPARED}\x01"
 _DELAY = f"{MessageConst.DELAY}\x01"
 _END = 2
 
@@ -83,6 +84,13 @@ def of_dead_letter(text: str) -> str:
 
 def _without(text: str, starts: tuple[str, ...]) -> str:
     return "".join(f"{pair}\x02" for pair in text.split("\x02") if pair and not pair.startswith(starts))
+
+
+def is_prepared(text: str) -> bool:
+    """Whether the properties make it the first half of a transaction: RocketMQ goes by them."""
+    return _PREPARED in text and any(
+        pair.startswith(_PREPARED) and pair[len(_PREPARED) :].lower() == "true" for pair in text.split("\x02")
+    )
 
 
 def uniq_key_of(properties: str) -> str:

@@ -265,8 +265,10 @@ REFUSED: list[tuple[dict[str, Any], ResponseCode, str]] = [
     ({"topic": "READ_ONLY"}, ResponseCode.NO_PERMISSION, "permission is 4"),
     ({"topic": "SCHEDULE_TOPIC_XXXX"}, ResponseCode.NO_PERMISSION, "SCHEDULE_TOPIC_XXXX"),
     ({"topic": "T", "sys_flag": 4}, ResponseCode.NO_PERMISSION, "transaction"),
+    ({"topic": "T", "properties": "a\x01b\x02TRAN_MSG\x01TRUE"}, ResponseCode.NO_PERMISSION, "transaction"),
     ({"topic": "T", "properties": "DELAY\x01x\x02"}, ResponseCode.MESSAGE_ILLEGAL, "DELAY"),
     ({"topic": "T", "properties": "TIMER_DELAY_MS\x019\x02"}, ResponseCode.MESSAGE_ILLEGAL, "DELAY"),
+    ({"topic": "T", "properties": "DELAY\x010\x02TIMER_DELAY_MS\x01"}, ResponseCode.MESSAGE_ILLEGAL, "timer"),
     ({"topic": "UNKNOWN", "default_topic": "NOT_THERE"}, ResponseCode.TOPIC_NOT_EXIST, "UNKNOWN"),
 ]  # fmt: skip
 
@@ -283,6 +285,11 @@ def test_what_cannot_be_stored_is_refused_with_the_value_and_the_limit(tmp_path:
                 answer.remark,
             )
         assert len(await peer.messages("T")) == 1
+        # These only look like a transaction: a property of another name, and what an old consumer sends back.
+        assert (await peer.send("T", properties="MY_TRAN_MSG\x01true\x02TRAN_MSG\x01false\x02")).code == 0
+        again = "TRAN_MSG\x01true\x02DELAY\x013\x02"
+        assert (await peer.send("T", properties=again, reconsume_times=1)).code == 0
+        assert len(await peer.messages("T")) == 2  # the other one waits
 
     with_broker(story, settings_of(tmp_path, {"max_message_bytes": 1000}))
 
