@@ -3,7 +3,8 @@
 A Java client raises its subscription's version whenever its queues change, tells it by a heartbeat, and names
 the version in its pulls. Those may come first: 4.9 sends pulls before that heartbeat, and 5.x leaves it out
 where its other heartbeat, of its first second, is just under way ("lock heartBeat, but failed"); it then
-follows with the next rebalance, 20 s later. RocketMQ refuses all pulls until then. Here such a pull
+follows with the next rebalance, 20 s later. When a broker comes back, 4.9 pulls from it at once and sends its
+next heartbeat after up to 30 s. RocketMQ refuses all pulls until then. Here such a pull
 
 1. waits a moment for the heartbeat,
 2. then is refused as RocketMQ refuses it; clients ask again after a second, and
@@ -29,10 +30,16 @@ WAIT_MS = 300
 WAITING_MAX = 1024
 
 _REFUSED = "refused_subscriptions"
+_REFUSED_MAX = 1024
+"""Subscriptions of one connection."""
 
 
 class NotTold(Refused):
-    """No heartbeat has told yet what a pull refers to."""
+    """No heartbeat has told yet what a pull refers to; it may be on its way."""
+
+    def __init__(self, code: ResponseCode, remark: str, *, is_served_again: bool) -> None:
+        super().__init__(code, remark)
+        self.is_served_again = is_served_again
 
 
 class _Waiting:
@@ -65,8 +72,8 @@ class LateSubscriptions:
         """
         try:
             subscription = self._known(header)
-        except NotTold:
-            if not _was_refused(header, connection):
+        except NotTold as refusal:
+            if not refusal.is_served_again or not _was_refused(header, connection):
                 raise
             require_tag_type(header.expression_type)
             return None
@@ -92,18 +99,21 @@ class LateSubscriptions:
             raise NotTold(
                 ResponseCode.SUBSCRIPTION_NOT_EXIST,
                 f"group {header.consumer_group!r} has no member connected here: send a heartbeat first",
+                is_served_again=header.sub_version > 0,  # of a member, then
             )
         subscription = group.subscriptions.get(header.topic)
         if subscription is None:
             raise NotTold(
                 ResponseCode.SUBSCRIPTION_NOT_EXIST,
                 f"group {header.consumer_group!r} does not subscribe to topic {header.topic!r}",
+                is_served_again=False,
             )
         if subscription.version < header.sub_version:
             raise NotTold(
                 ResponseCode.SUBSCRIPTION_NOT_LATEST,
                 f"the subscription to {header.topic!r} known here is of version {subscription.version}, "
                 f"older than {header.sub_version}: send a heartbeat first",
+                is_served_again=True,
             )
         return subscription
 
@@ -139,11 +149,11 @@ class LateSubscriptions:
 
 
 def _note_refused(context: RequestContext, refusal: NotTold) -> None:
-    """Only for what the group subscribes to, in whatever version: so a connection keeps as few as it told."""
-    if refusal.code == ResponseCode.SUBSCRIPTION_NOT_LATEST:
-        header: PullMessageHeader = context.header
-        refused = context.connection.attributes.extra.setdefault(_REFUSED, {})
-        refused[header.consumer_group, header.topic] = header.sub_version
+    header: PullMessageHeader = context.header
+    refused = context.connection.attributes.extra.setdefault(_REFUSED, {})
+    subscription = header.consumer_group, header.topic
+    if refusal.is_served_again and (subscription in refused or len(refused) < _REFUSED_MAX):
+        refused[subscription] = header.sub_version
 
 
 def _was_refused(header: PullMessageHeader, connection: Connection) -> bool:

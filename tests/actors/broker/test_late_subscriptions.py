@@ -105,9 +105,22 @@ def test_who_asks_again_is_served_though_no_heartbeat_comes(tmp_path: Path) -> N
     with_broker(story, settings_of(tmp_path))
 
 
+def test_a_member_is_served_before_its_first_heartbeat_to_a_broker_that_is_back(tmp_path: Path) -> None:
+    async def story(peer: Peer) -> None:
+        await send_a_and_b(peer)
+        assert (await pull(peer, 1)).code == ResponseCode.SUBSCRIPTION_NOT_EXIST
+        assert bodies(await pull(peer, 1)) == [b"a", b"b"]
+        await tell(peer, 1, "a")
+        assert bodies(await pull(peer, 1)) == [b"a"]
+
+    with_broker(story, settings_of(tmp_path))
+
+
 def test_what_no_member_subscribes_to_stays_refused(tmp_path: Path) -> None:
     async def story(peer: Peer) -> None:
         await send_a_and_b(peer)
+        for _ in range(2):  # of no version: nobody's that has told one
+            assert (await pull(peer, 0)).code == ResponseCode.SUBSCRIPTION_NOT_EXIST
         await tell(peer, 1, topic="Other")
         for _ in range(2):
             assert (await pull(peer, 1)).code == ResponseCode.SUBSCRIPTION_NOT_EXIST
