@@ -48,6 +48,8 @@ class PushConsumer:
             raise ConfigInvalid(
                 f"the listener is {listener!r}: give a function that takes a list of messages"
             )
+        if config is not None and not isinstance(config, PushConfig):
+            raise ConfigInvalid(f"config is a {type(config).__name__}: a push consumer needs a PushConfig")
         self._core = PushCore(consumer_config(nameservers, group, config or PushConfig()), listener, clock)
         self._is_open = False
         self._is_closed = False

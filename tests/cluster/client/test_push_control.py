@@ -258,3 +258,8 @@ async def _lost_answer() -> None:
 
 async def _set(target: Any, name: str, value: Any) -> None:
     setattr(target, name, value)
+
+
+def test_a_config_of_another_consumer_is_refused() -> None:
+    with pytest.raises(ConfigInvalid, match="config is a ConsumerConfig: a push consumer needs a PushConfig"):
+        PushConsumer("127.0.0.1:9876", "g", print, config=ConsumerConfig())  # type: ignore[arg-type]
