@@ -22,13 +22,14 @@ from actors.broker.offsets import ConsumerOffsets
 from actors.broker.request_modes import RequestModes
 from actors.broker.settings import BrokerSettings
 from actors.broker.topics import Topics
-from actors.remoting.bodies.routes import DataVersion, RegisterBrokerBody
+from actors.remoting.bodies.routes import RegisterBrokerBody
 from store.clock import Clock
 from store.logs import get_logger
 from store.message_store import MessageStore
 from store.metadata import (
     ConsumerFilterTable,
     ConsumerOffsetTable,
+    DataVersion,
     DelayOffsetTable,
     MessageRequestModeTable,
     SubscriptionGroupTable,

@@ -16,7 +16,6 @@ from actors.remoting.bodies.routes import (
     PERM_WRITE,
     BrokerData,
     ClusterInfo,
-    DataVersion,
     QueueData,
     RegisterBrokerBody,
     TopicRouteData,
@@ -24,6 +23,7 @@ from actors.remoting.bodies.routes import (
 from actors.remoting.codes import ResponseCode
 from actors.remoting.errors import Refused
 from store.logs import get_logger
+from store.metadata.data_version import DataVersion
 
 _log = get_logger(__name__)
 

@@ -9,7 +9,13 @@ from actors.nameserver.kv_config import ORDER_TOPIC_CONFIG, KVConfig
 from actors.nameserver.route_table import BrokerIdentity, RouteTable
 from actors.nameserver.settings import NameserverSettings
 from actors.nameserver.settings_text import as_properties, by_field
-from actors.remoting.bodies.routes import DataVersion, RegisterBrokerBody, encode_kv_table, encode_topic_list
+from actors.remoting.bodies.routes import (
+    RegisterBrokerBody,
+    encode_data_version,
+    encode_kv_table,
+    encode_topic_list,
+    read_data_version,
+)
 from actors.remoting.chain import RequestContext
 from actors.remoting.codes import RequestCode, ResponseCode
 from actors.remoting.command import RemotingCommand
@@ -212,12 +218,12 @@ class NameserverService:
 
     def _data_version(self, context: RequestContext) -> RemotingCommand:
         header: QueryDataVersionHeader = context.header
-        theirs = DataVersion.from_json(load_object(context.command.body, "DataVersion"))
+        theirs = read_data_version(load_object(context.command.body, "DataVersion"))
         ours = self.routes.data_version(header.broker_addr)
         is_changed = ours != theirs
         if not is_changed:
             self.routes.heard(header.broker_addr, self._clock.monotonic_ns())
-        body = b"" if ours is None else ours.encode()
+        body = b"" if ours is None else encode_data_version(ours)
         return RemotingCommand.response(ext={"changed": "true" if is_changed else "false"}, body=body)
 
     def _heartbeat(self, context: RequestContext) -> RemotingCommand:

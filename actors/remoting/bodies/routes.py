@@ -20,6 +20,7 @@ from actors.remoting.json_fields import (
     get_strings,
     load_object,
 )
+from store.metadata.data_version import DataVersion
 
 PERM_PRIORITY: Final = 8
 PERM_READ: Final = 4
@@ -31,26 +32,16 @@ MAX_INFLATED_BYTES: Final = 64 * 1024 * 1024
 _I32: Final = struct.Struct(">i")
 
 
-@dataclass(frozen=True, slots=True)
-class DataVersion:
-    """Tells one state of a broker's topics from another."""
+def read_data_version(fields: Mapping[str, Any]) -> DataVersion:
+    """A version as it stands in a body. Raises Refused."""
+    return DataVersion(
+        get_int(fields, "counter"), get_int(fields, "timestamp"), get_int(fields, "stateVersion")
+    )
 
-    counter: int = 0
-    timestamp_ms: int = 0
-    state_version: int = 0
 
-    @classmethod
-    def from_json(cls, fields: Mapping[str, Any]) -> Self:
-        """As it stands in a body."""
-        return cls(get_int(fields, "counter"), get_int(fields, "timestamp"), get_int(fields, "stateVersion"))
-
-    def to_json(self) -> dict[str, Any]:
-        """As it goes into a body."""
-        return {"counter": self.counter, "stateVersion": self.state_version, "timestamp": self.timestamp_ms}
-
-    def encode(self) -> bytes:
-        """As a body of its own."""
-        return orjson.dumps(self.to_json())
+def encode_data_version(version: DataVersion) -> bytes:
+    """A version as a body of its own."""
+    return orjson.dumps(version.to_json())
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,7 +222,7 @@ class RegisterBrokerBody:
         wrapper = get_object(fields, "topicConfigSerializeWrapper")
         configs = get_object(wrapper, "topicConfigTable")
         return cls(
-            DataVersion.from_json(get_object(wrapper, "dataVersion")),
+            read_data_version(get_object(wrapper, "dataVersion")),
             {name: get_object(configs, name) for name in configs},
             get_strings(fields, "filterServerList"),
         )
@@ -253,7 +244,7 @@ class RegisterBrokerBody:
                 configs[config["topicName"]] = config
             servers, _ = _part(data, at)
             return cls(
-                DataVersion.from_json(load_object(version, "DataVersion")),
+                read_data_version(load_object(version, "DataVersion")),
                 configs,
                 get_strings({"filterServerList": orjson.loads(servers)}, "filterServerList"),
             )

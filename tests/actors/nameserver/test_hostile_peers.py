@@ -11,12 +11,13 @@ import uvloop
 
 from actors.nameserver.service import NameserverService
 from actors.nameserver.settings import NameserverSettings
-from actors.remoting.bodies.routes import DataVersion, RegisterBrokerBody, TopicRouteData
+from actors.remoting.bodies.routes import RegisterBrokerBody, TopicRouteData
 from actors.remoting.client import RemotingClient
 from actors.remoting.codes import RequestCode, ResponseCode
 from actors.remoting.command import RemotingCommand
 from actors.remoting.headers import RegisterBrokerHeader
 from store.clock import SystemClock
+from store.metadata.data_version import DataVersion
 from tests.actors.header_names import least_fields
 from tests.fuzz.bodies import seeds_of_bodies
 

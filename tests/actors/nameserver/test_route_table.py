@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from actors.nameserver.route_table import BrokerIdentity, RouteTable
-from actors.remoting.bodies.routes import DataVersion, RegisterBrokerBody
+from actors.remoting.bodies.routes import RegisterBrokerBody
 from actors.remoting.errors import Refused
+from store.metadata.data_version import DataVersion
 
 EXPIRY_NS = 120_000_000_000
 

@@ -15,11 +15,11 @@ from actors.nameserver.service import NameserverService
 from actors.nameserver.settings import NameserverSettings
 from actors.remoting.bodies.routes import (
     ClusterInfo,
-    DataVersion,
     RegisterBrokerBody,
     TopicRouteData,
     decode_kv_table,
     decode_topic_list,
+    encode_data_version,
 )
 from actors.remoting.client import RemotingClient
 from actors.remoting.codes import RequestCode
@@ -28,6 +28,7 @@ from actors.remoting.errors import Refused
 from actors.remoting.headers import RegisterBrokerHeader
 from actors.remoting.properties_text import parse_properties
 from store.clock import Clock, SystemClock
+from store.metadata.data_version import DataVersion
 
 Ask = Callable[..., Awaitable[RemotingCommand]]
 BODY = RegisterBrokerBody(
@@ -125,11 +126,13 @@ def test_a_java_brokers_way_of_registering_is_understood() -> None:
         with pytest.raises(Refused, match="CRC"):
             await ask(RequestCode.REGISTER_BROKER, {**header, "bodyCrc32": "5"}, body)
         await ask(RequestCode.REGISTER_BROKER, {**header, "bodyCrc32": right}, body)
-        version = BODY.data_version.encode()
+        version = encode_data_version(BODY.data_version)
         where = {"brokerAddr": BROKER.broker_addr, "brokerName": "broker-a", "clusterName": "DefaultCluster"}
         same = await ask(RequestCode.QUERY_DATA_VERSION, {**where, "brokerId": "0"}, version)
         assert same.ext["changed"] == "false"
-        other = await ask(RequestCode.QUERY_DATA_VERSION, {**where, "brokerId": "0"}, DataVersion(9).encode())
+        other = await ask(
+            RequestCode.QUERY_DATA_VERSION, {**where, "brokerId": "0"}, encode_data_version(DataVersion(9))
+        )
         assert other.ext["changed"] == "true"
         assert orjson.loads(other.body) == orjson.loads(version)
         slave = await ask(

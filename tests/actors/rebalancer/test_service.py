@@ -23,7 +23,7 @@ from actors.remoting.bodies.groups import (
     SyncGroupReply,
     SyncGroupRequest,
 )
-from actors.remoting.bodies.routes import DataVersion, RegisterBrokerBody
+from actors.remoting.bodies.routes import RegisterBrokerBody
 from actors.remoting.chain import RequestContext
 from actors.remoting.client import RemotingClient
 from actors.remoting.codes import RayMQRequestCode, RequestCode
@@ -32,6 +32,7 @@ from actors.remoting.errors import Refused
 from actors.remoting.headers import ForwardHeartbeatHeader, ForwardUnregisterHeader, RegisterBrokerHeader
 from actors.remoting.table import RequestTable
 from store.clock import Clock, SystemClock
+from store.metadata.data_version import DataVersion
 
 
 class Broker:

@@ -23,13 +23,13 @@ from actors.remoting.bodies.groups import (
 from actors.remoting.bodies.routes import (
     BrokerData,
     ClusterInfo,
-    DataVersion,
     QueueData,
     RegisterBrokerBody,
     TopicRouteData,
 )
 from actors.remoting.errors import Refused
 from store.message.message_queue import MessageQueue
+from store.metadata.data_version import DataVersion
 
 
 def test_a_route_has_rocketmqs_shape_with_quoted_ids() -> None:
