@@ -61,6 +61,10 @@ class HeldPull:
         wanted = self.tags_codes
         return wanted is None or tags_codes is None or not wanted.isdisjoint(tags_codes)
 
+    def end(self) -> None:
+        """The broker goes."""
+        self.resume(self)
+
 
 class HeldPulls:
     """All pulls that wait on one broker, bounded by `pulls_max`.
@@ -138,6 +142,11 @@ class HeldPulls:
     def forget(self, owner: Hashable) -> None:
         """Drop the pulls of a connection that is gone; nobody is left to answer."""
         self._release_all(list(self._by_owner.get(owner, ())))
+
+    def end_all(self) -> None:
+        """Release all and tell each that the broker goes."""
+        for pull in self._release_all([pull for pulls in self._by_queue.values() for pull in pulls]):
+            pull.end()
 
     def _release_all(self, pulls: list[HeldPull]) -> list[HeldPull]:
         self._held -= len(pulls)

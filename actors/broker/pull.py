@@ -104,6 +104,11 @@ class _WaitingPull(HeldPull):
         self.context = context
         self.request = request
 
+    def end(self) -> None:
+        # As an error: who is told that there is nothing comes again at once, over a connection that closes.
+        remark = "this broker is shutting down"
+        self.context.refuse(Refused(ResponseCode.SERVICE_NOT_AVAILABLE, remark))
+
 
 class Puller:
     """Answers pulls."""

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from actors.broker.service import BrokerService
 from actors.broker.wire import SplitsBody
 from actors.remoting.codes import RayMQRequestCode, RequestCode, ResponseCode
 from actors.remoting.command import RemotingCommand, encode_command
@@ -22,10 +23,11 @@ from actors.remoting.headers import (
     ViewMessageHeader,
 )
 from actors.remoting.hot_headers import PullMessageHeader
+from store.clock import SystemClock
 from store.message.message_id import decode_message_id
 from store.message.record import decode_record, decode_records
 from store.message_store import GetMessageResult, MessageStore
-from tests.actors.broker.brokers import SUSPEND, Peer, settings_of, with_broker
+from tests.actors.broker.brokers import SUSPEND, Peer, run, settings_of, with_broker
 
 
 def test_a_pull_answers_what_rocketmq_answers_at_each_place(tmp_path: Path) -> None:
@@ -189,6 +191,22 @@ def test_held_pulls_go_with_their_connection(tmp_path: Path) -> None:
         await until_held(peer, 0)
 
     with_broker(story, settings_of(tmp_path))
+
+
+def test_held_pulls_are_answered_by_a_broker_that_goes(tmp_path: Path) -> None:
+    async def story() -> None:
+        broker = BrokerService(settings_of(tmp_path), SystemClock())
+        await broker.start()
+        peer = Peer(broker)
+        await peer.send("T")
+        held = [asyncio.create_task(peer.pull("T", 1, wait_ms=15_000)) for _ in range(200)]
+        await until_held(peer, 200)
+        await broker.stop()
+        answers = [await task for task in held]
+        assert {answer.code for answer in answers} == {ResponseCode.SERVICE_NOT_AVAILABLE}
+        await peer.client.close()
+
+    run(story)
 
 
 def test_a_deleted_topic_answers_those_who_wait_for_it(tmp_path: Path) -> None:
