@@ -99,6 +99,9 @@ class BrokerBusy(BrokerRefused):
 class NotSupported(BrokerRefused):
     """The peer does not know this request."""
 
+    def __str__(self) -> str:
+        return f"{super().__str__()}; it is one of RocketMQ's brokers, or of an older RayMQ"
+
 
 class InvalidRequest(BrokerRefused):
     """A parameter is outside what the broker accepts."""

@@ -30,6 +30,7 @@ from cluster.client.errors import (
     PermissionDenied,
     SendFailed,
     TopicNotFound,
+    refused,
 )
 
 from .conftest import BrokerThatLosesAnswers, Cluster, eventually
@@ -308,3 +309,11 @@ def test_a_sharding_key_that_is_no_text_is_refused(cluster: Cluster) -> None:
         pytest.raises(ConfigInvalid, match="sharding_key of a message to 'orders' is 5: give a text"),
     ):
         producer.send("orders", b"x", sharding_key=5)  # type: ignore[arg-type]
+
+
+def test_a_peer_that_does_not_know_a_request_is_told_to_be_none_of_ours() -> None:
+    told = str(refused(3, "request type 7105 not supported", "a:1"))
+    assert told == (
+        "request type 7105 not supported (response code 3 from a:1); it is one of RocketMQ's brokers, "
+        "or of an older RayMQ"
+    )

@@ -204,6 +204,20 @@ def test_a_seek_before_the_first_offset_there_can_be_is_refused(cluster: Cluster
         assert consumer.poll(timeout_ms=100) == []
 
 
+def test_messages_that_are_not_there_any_more_are_told_with_their_group(cluster: Cluster, group: str) -> None:
+    topic = cluster.topic()
+    fill(cluster, topic, 3)
+    with structlog.testing.capture_logs() as logs, PullConsumer(cluster.address, group) as consumer:
+        consumer.assign(consumer.queues(topic))
+        poll_numbers(consumer, 3)
+        queue = consumer.queues(topic)[0]
+        end = consumer.end_offset(queue)
+        consumer.seek(queue, end + 1000)
+        eventually(lambda: any(each["event"] == "offset_moved" for each in logs))
+    [moved] = [each for each in logs if each["event"] == "offset_moved"]
+    assert (moved["group"], moved["asked"], moved["going_on_at"]) == (group, end + 1000, end)
+
+
 def test_a_waiting_poll_is_woken_by_an_arrival(cluster: Cluster, group: str) -> None:
     topic = cluster.topic()
     with PullConsumer(cluster.address, group) as consumer, Producer(cluster.address, "fills") as producer:
