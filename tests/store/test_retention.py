@@ -114,6 +114,31 @@ def test_hours_are_local_and_several_may_be_given(hours, is_time):
     assert is_time_to_delete(hours, four_oclock_ms) is is_time
 
 
+@pytest.mark.parametrize(
+    ("hour", "minute", "is_time"), [(3, 59, False), (4, 0, True), (4, 59, True), (5, 0, False)]
+)
+def test_the_hour_of_deletion_begins_and_ends_with_the_clocks_hour(hour, minute, is_time):
+    at_ms = int(datetime(2026, 3, 1, hour, minute, 59 if minute else 0).astimezone().timestamp() * 1000)
+    assert is_time_to_delete("04", at_ms) is is_time
+    assert is_time_to_delete("04;", at_ms) is is_time  # RocketMQ takes an end without a number
+
+
+def test_a_file_goes_when_its_hours_are_full_and_ten_go_in_a_round_at_most():
+    now_ms = int(datetime(2026, 3, 1, 4, 30).astimezone().timestamp() * 1000)
+    settings = StoreSettings(commit_log_file_bytes=8192)
+
+    def chosen(ages_ms, pressure=Pressure.NONE, excess_bytes=0):
+        changed_ms = {number * 8192: now_ms - age_ms for number, age_ms in enumerate(ages_ms)}
+        return len(files_to_delete(settings, Round(now_ms, pressure, excess_bytes, changed_ms, False)))
+
+    full_ms = 72 * HOUR_MS
+    assert chosen([full_ms + 1, full_ms, full_ms - 1, full_ms]) == 2
+    assert chosen([full_ms] * 11) == 10
+    for excess_bytes, forced in ((0, 1), (8192, 1), (8193, 2), (3 * 8192, 3), (100 * 8192, 10)):
+        assert chosen([0] * 20, Pressure.FORCE, excess_bytes) == forced
+    assert chosen([full_ms, full_ms, 0, 0], Pressure.FORCE, 8192) == 2  # what has expired counts
+
+
 @given(
     ages_h=st.lists(st.integers(0, 200), max_size=20),
     pressure=st.sampled_from(Pressure),

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from pathlib import Path
 
+import pytest
+
 from actors.broker.delays import Waiting
-from store.message.record import decode_record
+from store.message.message import MessageExt
+from store.message.record import RecordDraft, decode_record
 from tests.actors.broker.brokers import Peer, settings_of, with_broker
 
 LEVEL_2_MS = 5_000
@@ -39,6 +43,82 @@ def test_levels_too_high_are_the_highest_and_none_is_none(tmp_path: Path, clock)
         assert waiting.properties["DELAY"] == "18"
         await peer.send("T", b"now", properties="DELAY\x010\x02")
         assert [message.body for message in await peer.messages("T")] == [b"now"]
+
+    with_broker(story, settings_of(tmp_path), clock)
+
+
+def test_the_highest_level_is_delivered_and_one_more_is_the_highest(tmp_path: Path, clock) -> None:
+    async def story(peer: Peer) -> None:
+        for level in (1, 2, 3, 4):
+            await peer.send("T", b"%d" % level, properties=f"DELAY\x01{level}\x02")
+        levels = [message.properties["DELAY"] for message in await peer.messages("SCHEDULE_TOPIC_XXXX", 0, 2)]
+        assert levels == ["3", "3"]
+        for level, due in ((1, [b"1"]), (2, [b"1", b"2"]), (3, [b"1", b"2", b"3", b"4"])):
+            clock.advance(999)
+            peer.broker._tables.delays.deliver()
+            assert len(await peer.messages("T")) == level - 1
+            clock.advance(1)
+            peer.broker._tables.delays.deliver()
+            assert [message.body for message in await peer.messages("T")] == due
+
+    with_broker(story, settings_of(tmp_path, {"message_delay_level": "1s 2s 3s", "flush": "async"}), clock)
+
+
+def test_a_level_is_delivered_in_slices_and_goes_on_behind_a_message_that_leads_nowhere(
+    tmp_path: Path, clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("actors.broker.service.HOUSEKEEPING_MS", 1_000_000_000)  # we deliver ourselves
+
+    async def story(peer: Peer) -> None:
+        broker = peer.broker
+        for number in range(70):  # 64 go in one slice
+            await peer.send("T", b"%d" % number, properties="DELAY\x011\x02")
+        lost = RecordDraft("SCHEDULE_TOPIC_XXXX", 0, b"lost", b"REAL_TOPIC\x01T\x02REAL_QID\x01x\x02")
+        broker._store.append(lost)
+        clock.advance(500)
+        await peer.send("T", b"last", properties="DELAY\x011\x02")
+        delays = broker._tables.delays
+        clock.advance(500)
+        delays.deliver()
+        assert (delays.delivered, delays.table.offsets[1]) == (64, 64)
+        delays.deliver()
+        assert (delays.delivered, delays.table.offsets[1]) == (70, 71)
+        clock.advance(499)
+        delays.deliver()
+        assert delays.delivered == 70
+        clock.advance(1)
+        delays.deliver()
+        assert (delays.delivered, delays.table.offsets[1]) == (71, 72)
+        bodies = [message.body async for message in all_of(peer)]
+        assert bodies == [*(b"%d" % number for number in range(70)), b"last"]
+
+    async def all_of(peer: Peer) -> AsyncIterator[MessageExt]:
+        offset = 0
+        while found := await peer.messages("T", offset):
+            for message in found:
+                yield message
+            offset += len(found)
+
+    with_broker(story, settings_of(tmp_path, {"flush": "async"}), clock)
+
+
+def test_a_wall_that_leaps_forward_brings_no_message_before_its_delay(tmp_path: Path, clock) -> None:
+    async def story(peer: Peer) -> None:
+        delays = peer.broker._tables.delays
+        await peer.send("T", b"before", properties="DELAY\x012\x02")
+        assert len(await peer.messages("SCHEDULE_TOPIC_XXXX", queue_id=1)) == 1
+        delays.deliver()
+        clock.set_wall_ms(clock.wall_ms() + 3_600_000)
+        delays.deliver()
+        await peer.send("T", b"after", properties="DELAY\x012\x02")
+        assert len(await peer.messages("SCHEDULE_TOPIC_XXXX", queue_id=1)) == 2
+        delays.deliver()
+        clock.advance(LEVEL_2_MS - 1)
+        delays.deliver()
+        assert delays.delivered == 0
+        clock.advance(1)
+        delays.deliver()
+        assert delays.delivered == 2
 
     with_broker(story, settings_of(tmp_path), clock)
 
