@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from actors.broker.delays import Waiting
 from store.message.message import MessageExt
 from store.message.record import RecordDraft, decode_record
+from store.residency import Cold
 from tests.actors.broker.brokers import Peer, settings_of, with_broker
 
 LEVEL_2_MS = 5_000
@@ -18,7 +20,9 @@ MS = 1_000_000
 
 def test_a_delayed_message_comes_when_its_level_says(tmp_path: Path, clock) -> None:
     async def story(peer: Peer) -> None:
-        sent = await peer.send("T", b"late", 1, "DELAY\x012\x02TAGS\x01t\x02", reconsume_times=3, flag=9)
+        sent = await peer.send(
+            "T", b"late", 1, "DELAY\x012\x02TAGS\x01t\x02", born_timestamp=77, reconsume_times=3, flag=9
+        )
         assert (sent.code, sent.ext["queueId"]) == (0, "1")
         (waiting,) = await peer.messages("SCHEDULE_TOPIC_XXXX", queue_id=1)
         assert (waiting.properties["REAL_TOPIC"], waiting.properties["REAL_QID"]) == ("T", "1")
@@ -31,7 +35,7 @@ def test_a_delayed_message_comes_when_its_level_says(tmp_path: Path, clock) -> N
         message = decode_record(answer.body)
         assert (message.body, message.flag, message.reconsume_times) == (b"late", 9, 3)
         assert message.properties == waiting.properties
-        assert message.born_timestamp == waiting.born_timestamp
+        assert message.born_timestamp == waiting.born_timestamp == 77
 
     with_broker(story, settings_of(tmp_path), clock)
 
@@ -102,13 +106,16 @@ def test_a_level_is_delivered_in_slices_and_goes_on_behind_a_message_that_leads_
     with_broker(story, settings_of(tmp_path, {"flush": "async"}), clock)
 
 
-def test_a_wall_that_leaps_forward_brings_no_message_before_its_delay(tmp_path: Path, clock) -> None:
+@pytest.mark.parametrize("leap_ms", [1_100, 3_600_000])
+def test_a_wall_that_leaps_forward_brings_no_message_before_its_delay(
+    leap_ms: int, tmp_path: Path, clock
+) -> None:
     async def story(peer: Peer) -> None:
         delays = peer.broker._tables.delays
         await peer.send("T", b"before", properties="DELAY\x012\x02")
         assert len(await peer.messages("SCHEDULE_TOPIC_XXXX", queue_id=1)) == 1
         delays.deliver()
-        clock.set_wall_ms(clock.wall_ms() + 3_600_000)
+        clock.set_wall_ms(clock.wall_ms() + leap_ms)
         delays.deliver()
         await peer.send("T", b"after", properties="DELAY\x012\x02")
         assert len(await peer.messages("SCHEDULE_TOPIC_XXXX", queue_id=1)) == 2
@@ -121,6 +128,38 @@ def test_a_wall_that_leaps_forward_brings_no_message_before_its_delay(tmp_path: 
         assert delays.delivered == 2
 
     with_broker(story, settings_of(tmp_path), clock)
+
+
+def test_a_level_whose_messages_are_on_the_disk_only_is_asked_for_once_and_then_goes_on(
+    tmp_path: Path, clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("actors.broker.service.HOUSEKEEPING_MS", 1_000_000_000)
+
+    def is_cold(*_: Any) -> None:
+        raise Cold([])
+
+    async def story(peer: Peer) -> None:
+        store, delays = peer.broker._store, peer.broker._tables.delays
+        brought: list[Callable[[], None]] = []
+        delays.bring = lambda _, done: brought.append(done)
+        for level in (1, 1, 2):
+            await peer.send("T", b"1", properties=f"DELAY\x01{level}\x02")
+        assert len(await peer.messages("SCHEDULE_TOPIC_XXXX")) == 2
+        clock.advance(LEVEL_2_MS)
+        for _ in range(2):
+            with monkeypatch.context() as patched:
+                patched.setattr(store, "get_message", is_cold)
+                delays.deliver()
+                delays.deliver()
+            assert len(brought) == 2  # once for each level, however often it is looked at
+            delays.deliver()
+            assert delays.delivered == 0  # it is on its way
+            brought.pop()()
+            brought.pop()()
+        delays.deliver()
+        assert delays.delivered == 3
+
+    with_broker(story, settings_of(tmp_path, {"flush": "async"}), clock)
 
 
 def test_a_restart_delivers_what_was_waiting_and_nothing_twice(tmp_path: Path, clock) -> None:

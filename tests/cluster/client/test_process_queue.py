@@ -22,6 +22,19 @@ def test_an_unfinished_portion_holds_the_commit_back() -> None:
     assert (queue.cached_messages, queue.cached_bytes, queue.in_work) == (0, 0, 0)
 
 
+def test_a_portion_finished_twice_gives_its_room_back_once_and_a_late_answer_moves_nothing_back() -> None:
+    queue = ProcessQueue(0)
+    queue.arrived(10, 10, 100)
+    first, second = queue.take(0, 5, 5, 50), queue.take(5, 10, 5, 50)
+    queue.finish(first)
+    queue.finish(first)
+    assert (queue.cached_messages, queue.cached_bytes, queue.commit_offset) == (5, 50, 5)
+    queue.arrived(8, 0, 0)
+    assert (queue.fetched_to, queue.span) == (10, 5)
+    queue.finish(second)
+    assert (queue.cached_messages, queue.cached_bytes, queue.commit_offset) == (0, 0, 10)
+
+
 def test_filtered_messages_are_passed_over_only_when_those_before_are_finished() -> None:
     queue = ProcessQueue(0)
     queue.arrived(9, 7, 70)
