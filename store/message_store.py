@@ -271,9 +271,9 @@ class MessageStore(ReadableStore):
         else:
             self.positions.on_confirmed(offset, callback)
 
-    def tick(self, *, dispatch: bool = True) -> Sequence[Arrival]:
+    def tick(self, *, dispatch: bool = True, tells: bool = True) -> Sequence[Arrival]:
         """Dispatch a slice of what is confirmed, then call back those who waited; returns the queues that got
-        something.
+        something, if it `tells` them.
 
         Without `dispatch` only those who waited are called back: many small ticks may share one dispatch.
         """
@@ -283,7 +283,7 @@ class MessageStore(ReadableStore):
             return arrivals
         confirmed = positions.confirmed
         if dispatch and positions.dispatched < confirmed:
-            self._dispatch(confirmed, arrivals)
+            self._dispatch(confirmed, arrivals if tells else None)
         if positions.has_waiters and positions.first_waiting <= confirmed:
             positions.run_callbacks()
         self._maintenance.turn()
@@ -297,7 +297,7 @@ class MessageStore(ReadableStore):
             self._fail(StoreError("another writer has opened this store: this one writes no more", self.root))
         return not self.is_superseded
 
-    def _dispatch(self, confirmed: int, arrivals: list[Arrival]) -> None:
+    def _dispatch(self, confirmed: int, arrivals: list[Arrival] | None) -> None:
         if self._dispatch_fault is not None and self._clock.monotonic_ns() < self._dispatch_again_ns:
             return
         try:
@@ -370,7 +370,7 @@ class MessageStore(ReadableStore):
         self._maintenance.finish()
         self.flush_now()
         while self.has_more_to_dispatch:  # or what is on its way would make the queues anew
-            self._dispatch(self.positions.confirmed, [])
+            self._dispatch(self.positions.confirmed, None)
         removed, removal = self._maintenance.take_out_topic(topic)
         removal.run()
         self._maintenance.checkpoint_now()

@@ -112,9 +112,8 @@ class Turns:
         self._request_tick()
 
     def _dispatch(self) -> None:
-        arrivals = self._store.tick()
-        if not len(self._held):
-            return
+        # With tens of thousands of queues to tell of, telling is work. Pulls are held on this thread only.
+        arrivals = self._store.tick(tells=len(self._held) > 0)
         waited_for = self._held.queues
         for arrival in arrivals:
             topic, queue_id = arrival.topic, arrival.queue_id
