@@ -84,8 +84,9 @@ def test_timers_and_new_peers_have_their_moment_between_the_turns(clock) -> None
         return RemotingCommand.response()
 
     async def story() -> None:
+        limits = RemotingLimits(turn_budget_us=5_000)
         async with (
-            serving({COSTLY: costly, SMALL: small}, clock=clock) as server,
+            serving({COSTLY: costly, SMALL: small}, clock=clock, limits=limits) as server,
             AsyncExitStack() as stack,
         ):
             peers = await peers_of(server, stack, 20)
@@ -204,7 +205,8 @@ def test_what_waits_for_room_goes_on_in_turns_when_many_wait(clock) -> None:
         context.connection.when_drained(drained)
 
     async def story() -> None:
-        async with serving({1: later}, clock=clock) as server, AsyncExitStack() as stack:
+        limits = RemotingLimits(turn_budget_us=5_000)
+        async with serving({1: later}, clock=clock, limits=limits) as server, AsyncExitStack() as stack:
             peers = await peers_of(server, stack, 3)
             for name, peer in zip("abc", peers, strict=True):
                 peer.send(*(request(1, number, name.encode()) for number in range(4)))
