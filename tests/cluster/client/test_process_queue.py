@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cluster.client.core.process_queue import ProcessQueue
+from cluster.client.core.queue_work import Limits
 
 
 def test_an_unfinished_portion_holds_the_commit_back() -> None:
@@ -33,6 +34,21 @@ def test_a_portion_finished_twice_gives_its_room_back_once_and_a_late_answer_mov
     assert (queue.fetched_to, queue.span) == (10, 5)
     queue.finish(second)
     assert (queue.cached_messages, queue.cached_bytes, queue.commit_offset) == (0, 0, 10)
+
+
+def test_fetching_ends_with_the_last_message_and_byte_allowed_and_beyond_the_span() -> None:
+    """RocketMQ DefaultMQPushConsumerImpl.pullMessage: the span may be reached, and not passed."""
+    limits = Limits(messages=10, size_bytes=100, span=50)
+    for next_offset, count, size_bytes, is_reached in (
+        (9, 9, 99, False),
+        (10, 10, 99, True),
+        (9, 9, 100, True),
+        (50, 1, 1, False),
+        (51, 1, 1, True),
+    ):
+        queue = ProcessQueue(0)
+        queue.arrived(next_offset, count, size_bytes)
+        assert limits.are_reached_by(queue) is is_reached, (next_offset, count, size_bytes)
 
 
 def test_filtered_messages_are_passed_over_only_when_those_before_are_finished() -> None:
