@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import signal
 import sys
 import tempfile
 from collections.abc import Mapping
@@ -23,6 +22,7 @@ from benchmarks.goals import CASES, Case, reached
 from benchmarks.load import LOADS, Figures, run_load
 from benchmarks.raymq_on_ray import RayMQOnRay
 from benchmarks.versus_report import Report, print_goals, print_table, round_line
+from cluster.interrupts import interrupt_once
 from tests.compat.build import JavaKit, JavaMissing, java_kit
 from tests.compat.peers import Served
 from tests.compat.raymq import RayMQ
@@ -35,7 +35,7 @@ SIDES = ("raymq", "rocketmq")
 def main() -> int:
     """Measure, print, and give the exit code."""
     options = _options()
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # whoever ends this wants the brokers ended too
+    interrupt_once()  # whoever ends this wants the brokers ended too
     try:
         _run_all(java_kit(), options)
     except JavaMissing as missing:

@@ -80,7 +80,6 @@ def command(
 def _run(name: str, options: BenchOptions, as_json: bool) -> int:
     """Run and print; progress goes to standard error, so that standard output is the result alone."""
     import logging
-    import signal
     import sys
     from dataclasses import replace
 
@@ -90,13 +89,13 @@ def _run(name: str, options: BenchOptions, as_json: bool) -> int:
     from cluster.bench.registry import run_named
     from cluster.bench.report import flush_ratios, results_table
     from cluster.bench.result import as_json as json_line
+    from cluster.interrupts import interrupt_once
     from store.logs import tell_events
 
     tell_events(logging.StreamHandler(sys.stderr), logging.WARNING)
     console, errors = Console(), Console(stderr=True)
     everything = []
-    # A broker in a session of its own would outlive a bench that `timeout` ends.
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    interrupt_once()  # else a broker in a session of its own would outlive a bench that `timeout` ends
     try:
         with errors.status("starting") as status:
             for each, results in run_named(name, replace(options, progress=status.update)):

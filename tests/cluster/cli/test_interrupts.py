@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -54,3 +55,20 @@ def test_interrupts_stay_ignored_where_a_shell_ignored_them() -> None:
         [sys.executable, "-c", script, "version", "--json"], capture_output=True, timeout=60, check=False
     )
     assert done.returncode == 0
+
+
+def test_a_bench_that_is_ended_by_several_signals_at_once_leaves_nothing(tmp_path: Path) -> None:
+    # As by `timeout 60 uv run raymq bench …`: the group is signalled, and uv passes its own on.
+    command = [sys.executable, "-m", "cluster.cli.entry", "bench", "send-one", "--directory", str(tmp_path)]
+    bench = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        while not list(tmp_path.glob("*/broker.log")):  # the broker's, which runs then
+            assert bench.poll() is None
+        while bench.poll() is None and list(tmp_path.iterdir()):
+            bench.terminate()  # again and again: a second one alone might come before the first is taken
+        _, told = bench.communicate(timeout=60)
+    finally:
+        bench.kill()
+    assert bench.returncode == 130
+    assert "nothing is left running" in told
+    assert list(tmp_path.iterdir()) == []
