@@ -27,6 +27,9 @@ from store.summary import DerivedSummary, QueueNotes, summary_path
 _log = get_logger(__name__)
 
 _QUEUES_A_TURN = 100  # about a millisecond
+# To note and sync tens of thousands of queues takes seconds: so many times as long is none then, within a bound.
+_PAUSES = 10
+_PAUSE_MAX_NS = 15_000_000_000
 _REMOVED = "removed-"
 
 
@@ -54,6 +57,7 @@ class Maintenance:
         self._notes = QueueNotes(parts.queues)
         self._noting: DerivedSummary | None = None  # what a checkpoint says, while queues are being noted
         self._is_checkpointing = False
+        self._checkpoint_began_ns = 0
         self._has_lost = False  # derived files could not be made durable
         self._wanting: list[Callback] = []  # to be told of the next checkpoint that is begun …
         self._serving: list[Callback] = []  # … and of the one under way
@@ -95,6 +99,7 @@ class Maintenance:
             has_news = self._positions.dispatched != self._noted_position or self._notes.has_unsettled
             if (has_news or self._wanting) and not self._is_checkpointing and not self._has_lost:
                 self._is_checkpointing = True
+                self._checkpoint_began_ns = now_ns
                 self._begin_noting()
                 self._go_on_noting(_QUEUES_A_TURN)
 
@@ -150,6 +155,9 @@ class Maintenance:
 
     def _take_checkpoint(self, job: CheckpointJob, error: OSError | None) -> None:
         self._is_checkpointing = False
+        now_ns = self._clock.monotonic_ns()
+        pause_ns = min(_PAUSES * (now_ns - self._checkpoint_began_ns), _PAUSE_MAX_NS)
+        self._checkpoint_due_ns = max(self._checkpoint_due_ns, now_ns + pause_ns)
         if error is None:
             self._noted_position = job.position
         else:

@@ -263,6 +263,34 @@ def test_a_file_that_keeps_changing_is_looked_at_once_it_has_rested(
     assert [again.max_offset("Topic", queue_id) for queue_id in range(2)] == [9, 9]
 
 
+@pytest.mark.parametrize(("took_ms", "pause_ms"), [(100, 4_900), (700, 7_000), (60_000, 15_000)])
+def test_a_checkpoint_that_takes_long_is_not_due_again_soon(
+    stores, draft, drain, clock, monkeypatch, took_ms, pause_ms
+):
+    sync = background.sync_files
+
+    def sync_files(*what: object) -> None:
+        clock.advance(ms=took_ms)
+        sync(*what)
+
+    monkeypatch.setattr(background, "sync_files", sync_files)
+    store = stores.open()
+
+    def noted(wait_ms: int) -> bytes:
+        clock.advance(ms=wait_ms)
+        store.tick()
+        store._maintenance.finish()
+        return (store.root / "raymq.derived").read_bytes()
+
+    fill(store, draft, 30)
+    drain(store)
+    first = noted(5_001)
+    fill(store, draft, 30, start=30)
+    drain(store)
+    assert noted(pause_ms - 1) == first
+    assert noted(1) != first
+
+
 def test_few_files_of_many_queues_are_open_at_once(stores, draft, drain, read_all):
     store = stores.open(max_open_files=5, commit_log_file_bytes=1 << 16)
     fill(store, draft, 200, queues=100)

@@ -13,6 +13,7 @@ import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerOrderly;
 import org.apache.rocketmq.client.consumer.rebalance.AllocateMessageQueueAveragely;
 import org.apache.rocketmq.client.consumer.rebalance.AllocateMessageQueueAveragelyByCircle;
+import org.apache.rocketmq.client.impl.consumer.ProcessQueue;
 import org.apache.rocketmq.client.utils.MessageUtil;
 import org.apache.rocketmq.common.UtilAll;
 import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
@@ -96,9 +97,21 @@ final class PushOperations {
         operations.put("push_queues", request -> Facts.ofQueues(
             consumer(request).getDefaultMQPushConsumerImpl().getRebalanceImpl().getProcessQueueTable().keySet()));
         operations.put("push_stop", request -> {
-            clients.pushers.remove(request.text("name")).shutdown();
+            DefaultMQPushConsumer consumer = clients.pushers.remove(request.text("name"));
+            awaitConsumed(consumer);
+            consumer.shutdown();
             return true;
         });
+    }
+
+    /** The listener has a message before the client counts it as consumed: one that is stopped between gets it again. */
+    private static void awaitConsumed(DefaultMQPushConsumer consumer) throws InterruptedException {
+        Map<?, ProcessQueue> queues = consumer.getDefaultMQPushConsumerImpl().getRebalanceImpl().getProcessQueueTable();
+        long deadline = System.currentTimeMillis() + 1_000;
+        while (queues.values().stream().anyMatch(queue -> queue.getMsgCount().get() > 0)
+            && System.currentTimeMillis() < deadline) {
+            Thread.sleep(5);
+        }
     }
 
     private DefaultMQPushConsumer consumer(Request request) {
