@@ -27,7 +27,7 @@ from store.summary import DerivedSummary, QueueNotes, summary_path
 _log = get_logger(__name__)
 
 _QUEUES_A_TURN = 100  # about a millisecond
-# To note and sync tens of thousands of queues takes seconds: so many times as long is none then, within a bound.
+# To note and sync tens of thousands of queues takes seconds: ten times as long is none then, within a bound.
 _PAUSES = 10
 _PAUSE_MAX_NS = 15_000_000_000
 _REMOVED = "removed-"

@@ -41,8 +41,8 @@ class StoreSettings(BaseModel):
     flush_interval_ms: int = Field(500, ge=1, alias="flushIntervalCommitLog")
     """Under async flush, how often the log is made durable."""
     checkpoint_interval_ms: Annotated[int, LIVE] = Field(5_000, ge=1)
-    """How often it is noted how far queues and index are durable: what a recovery need not look at. Less often
-    where that takes long: then ten times as long is none, up to 15 s.
+    """How often it is noted how far queues and index are durable: what a recovery need not look at. Less
+    often where that takes long: then ten times as long is none, up to 15 s.
     """
     max_message_bytes: Annotated[int, LIVE] = Field(4 << 20, ge=1, alias="maxMessageSize")
     """The largest body that is taken."""
