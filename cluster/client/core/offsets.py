@@ -64,6 +64,10 @@ class OffsetClient:
             timestamp_ms = instance.clock.wall_ms() - CONSUME_TIMESTAMP_AGO_MS
         self._timestamp_ms = timestamp_ms
         self._unheard: set[str] = set()
+        self._plain: dict[str, asyncio.Lock] = {}
+        """By address, of RocketMQ's brokers. They are told one offset after the other: of a group's first ones
+        that come side by side they lose some (RocketMQ ConsumerOffsetManager.commitOffset).
+        """
 
     async def beginning(self, queue: MessageQueue) -> int:
         """The offset of the oldest message there is."""
@@ -157,17 +161,21 @@ class OffsetClient:
             OffsetCommit(queue.topic, queue.queue_id, commit.offset, commit.generation)
             for queue, commit in commits
         ]
-        body = CommitOffsetsBody(self._group, self._instance.client_id, rows).encode()
-        command = RemotingCommand(RayMQRequestCode.COMMIT_OFFSETS, body=body)
-        try:
-            answer = await self._instance.invoke(address, command)
-        except NotSupported:  # one of RocketMQ's brokers
-            for plain in plain_commits(self._group, rows):
-                await self._instance.invoke(address, plain)
-            return []
-        if not answer.body:
-            return []
-        return [by_id[each.topic, each.queue_id] for each in CommitOffsetsReply.decode(answer.body).refused]
+        plain = self._plain.get(address)
+        if plain is None:
+            body = CommitOffsetsBody(self._group, self._instance.client_id, rows).encode()
+            command = RemotingCommand(RayMQRequestCode.COMMIT_OFFSETS, body=body)
+            try:
+                answer = await self._instance.invoke(address, command)
+            except NotSupported:
+                plain = self._plain.setdefault(address, asyncio.Lock())
+            else:
+                reply = CommitOffsetsReply.decode(answer.body) if answer.body else CommitOffsetsReply([])
+                return [by_id[each.topic, each.queue_id] for each in reply.refused]
+        async with plain:
+            for each in plain_commits(self._group, rows):
+                await self._instance.invoke(address, each)
+        return []
 
     async def _ask(self, queue: MessageQueue, code: int, header: Header, generation: int = 0) -> int:
         await self._instance.routes.get(queue.topic)

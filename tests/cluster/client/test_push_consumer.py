@@ -11,9 +11,12 @@ from typing import Any
 import orjson
 import pytest
 
+from actors.broker.offset_requests import OffsetRequests
+from actors.remoting.chain import RequestContext
 from actors.remoting.client import RemotingClient
-from actors.remoting.codes import RequestCode
+from actors.remoting.codes import RequestCode, ResponseCode
 from actors.remoting.command import RemotingCommand
+from actors.remoting.errors import Refused
 from cluster.client import (
     Admin,
     ConsumeStatus,
@@ -44,6 +47,39 @@ class Seen:
 
     def wait_for(self, count: int) -> None:
         eventually(lambda: len(self.numbers) >= count)
+
+
+def test_a_broker_of_rocketmq_is_told_one_offset_after_the_other(
+    clusters: Callable[..., Cluster], group: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    under_way: list[RequestContext] = []
+    overlaps: list[int] = []
+    update = OffsetRequests.update
+
+    def unknown(_requests: OffsetRequests, _context: RequestContext) -> None:
+        raise Refused(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, "as RocketMQ's brokers say it")
+
+    def update_late(requests: OffsetRequests, context: RequestContext) -> None:
+        under_way.append(context)
+        overlaps.append(len(under_way))
+
+        def answer() -> None:
+            under_way.remove(context)
+            context.reply(update(requests, context))
+
+        asyncio.get_running_loop().call_later(0.002, answer)
+
+    monkeypatch.setattr(OffsetRequests, "commit_all", unknown)
+    monkeypatch.setattr(OffsetRequests, "update", update_late)
+    cluster = clusters(brokers=1)
+    topic = cluster.topic(queues=8)
+    fill(cluster, topic, 80)
+    seen = Seen()
+    with PushConsumer(cluster.address, group, seen) as consumer:
+        consumer.subscribe(topic)
+        seen.wait_for(80)
+    assert committed(cluster, group, topic) == 80
+    assert set(overlaps) == {1}
 
 
 def test_every_message_is_listened_to_once_and_committed(cluster: Cluster, group: str) -> None:
