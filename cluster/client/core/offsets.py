@@ -65,8 +65,8 @@ class OffsetClient:
         self._timestamp_ms = timestamp_ms
         self._unheard: set[str] = set()
         self._plain: dict[str, asyncio.Lock] = {}
-        """By address, of RocketMQ's brokers. They are told one offset after the other: of a group's first ones
-        that come side by side they lose some (RocketMQ ConsumerOffsetManager.commitOffset).
+        """By address, of RocketMQ's brokers. They are told one offset after the other: of a group's first
+        ones that come side by side they lose some (RocketMQ ConsumerOffsetManager.commitOffset).
         """
 
     async def beginning(self, queue: MessageQueue) -> int:
