@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import os
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import orjson
+import pytest
 import uvloop
 
 from actors.broker.service import BrokerService, warm_up_once
 from actors.broker.settings import BrokerSettings
+from actors.nameserver.service import NameserverService
+from actors.nameserver.settings import NameserverSettings
 from actors.remoting.bodies.groups import ConsumerData, HeartbeatData, SubscriptionData
 from actors.remoting.client import RemotingClient
 from actors.remoting.codes import RayMQRequestCode, RequestCode
@@ -142,3 +148,32 @@ def with_broker(
             await broker.stop()
 
     run(told)
+
+
+@asynccontextmanager
+async def registered_broker(root: Path) -> AsyncIterator[tuple[NameserverService, Peer]]:
+    """A nameserver, and a client of a broker that it knows."""
+    nameserver = NameserverService(NameserverSettings.model_validate({"listen_port": 0}), SystemClock())
+    await nameserver.start()
+    broker = BrokerService(settings_of(root, nameservers=nameserver.address), SystemClock())
+    await broker.start()
+    peer = Peer(broker)
+    try:
+        yield nameserver, peer
+    finally:
+        await peer.client.close()
+        await broker.stop()
+        await nameserver.stop()
+
+
+def hang_disk(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """From now on let each fdatasync wait until the event is set."""
+    goes_on = threading.Event()
+    fdatasync = os.fdatasync
+
+    def hang(descriptor: int) -> None:
+        assert goes_on.wait(10)
+        fdatasync(descriptor)
+
+    monkeypatch.setattr(os, "fdatasync", hang)
+    return goes_on

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import threading
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -17,7 +15,7 @@ from actors.remoting.errors import Refused
 from actors.remoting.table import Cost
 from store.clock import Clock, SystemClock
 from store.message_store import MessageStore
-from tests.actors.broker.brokers import Peer, settings_of, with_broker
+from tests.actors.broker.brokers import Peer, hang_disk, settings_of, with_broker
 
 
 def a_request(cost: Cost, pending: int = 0, unread_bytes: int = 0) -> Any:
@@ -89,16 +87,9 @@ def test_sends_that_waited_while_the_broker_stood_still_are_refused_once(tmp_pat
 def test_a_disk_that_hangs_makes_the_broker_say_so_and_no_send_is_lost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    gate = threading.Event()
-    fdatasync = os.fdatasync
-
-    def hang(descriptor: int) -> None:
-        assert gate.wait(10)
-        fdatasync(descriptor)
-
     async def story(peer: Peer) -> None:
         await peer.send("T")
-        monkeypatch.setattr(os, "fdatasync", hang)
+        disk_goes_on = hang_disk(monkeypatch)
         waiting = [asyncio.create_task(peer.send("T", b"%d" % number)) for number in range(5)]
         while peer.broker._store.positions.waiting < 5:  # noqa: ASYNC110 - nobody is told
             await asyncio.sleep(0)
@@ -106,7 +97,7 @@ def test_a_disk_that_hangs_makes_the_broker_say_so_and_no_send_is_lost(
         refused = await peer.send("T", b"late")
         assert refused.code == ResponseCode.SYSTEM_BUSY
         assert "5 sends wait for the disk (send_queue_capacity 5)" in (refused.remark or "")
-        gate.set()
+        disk_goes_on.set()
         assert [(await task).code for task in waiting] == [ResponseCode.SUCCESS] * 5
         assert (await peer.send("T", b"again")).code == ResponseCode.SUCCESS
         assert len(await peer.messages("T")) == 7

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import threading
 from pathlib import Path
 
 import pytest
@@ -15,23 +13,16 @@ from actors.remoting.bodies.routes import decode_kv_table
 from actors.remoting.codes import RayMQRequestCode, RequestCode, ResponseCode
 from actors.remoting.headers import SendRecordsHeader
 from store.errors import StoreError
-from tests.actors.broker.brokers import Peer, settings_of, with_broker
+from tests.actors.broker.brokers import Peer, hang_disk, settings_of, with_broker
 from tests.actors.broker.test_sending import send_runs, some_records, some_runs
 
 
 def test_runs_are_refused_as_sends_are_while_the_disk_hangs_and_come_in_after(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    gate = threading.Event()
-    fdatasync = os.fdatasync
-
-    def hang(descriptor: int) -> None:
-        assert gate.wait(10)
-        fdatasync(descriptor)
-
     async def story(peer: Peer) -> None:
         await peer.send("T")
-        monkeypatch.setattr(os, "fdatasync", hang)
+        disk_goes_on = hang_disk(monkeypatch)
         body = some_runs("T", {0: 2, 1: 1})
         waiting = [asyncio.create_task(send_runs(peer, body)) for _ in range(3)]
         while peer.broker._store.positions.waiting < 3:  # noqa: ASYNC110 - nobody is told
@@ -41,7 +32,7 @@ def test_runs_are_refused_as_sends_are_while_the_disk_hangs_and_come_in_after(
         assert refused.code == ResponseCode.SYSTEM_BUSY
         assert "[OVERLOAD]" in (refused.remark or "")
         assert "3 sends wait for the disk (send_queue_capacity 3)" in (refused.remark or "")
-        gate.set()
+        disk_goes_on.set()
         assert [(await task).code for task in waiting] == [ResponseCode.SUCCESS] * 3
         assert (await send_runs(peer, body)).code == ResponseCode.SUCCESS
         assert [len(await peer.messages("T", queue_id=each)) for each in (0, 1)] == [1 + 4 * 2, 4]

@@ -21,7 +21,7 @@ from actors.remoting.errors import RemotingError
 from actors.remoting.headers import CreateTopicHeader, TopicQueueHeader
 from store.clock import SystemClock
 from store.errors import StoreError
-from tests.actors.broker.brokers import Peer, run, settings_of, with_broker
+from tests.actors.broker.brokers import Peer, registered_broker, run, settings_of, with_broker
 from tests.compat.processes import free_port
 
 
@@ -83,44 +83,33 @@ def test_a_failed_flush_is_told_to_senders_and_reads_go_on(
 
 def test_nameservers_know_the_topics_as_they_come_and_the_broker_as_it_goes(tmp_path: Path) -> None:
     async def story() -> None:
-        nameserver = NameserverService(NameserverSettings.model_validate({"listen_port": 0}), SystemClock())
-        await nameserver.start()
-        broker = BrokerService(settings_of(tmp_path, nameservers=nameserver.address), SystemClock())
-        await broker.start()
-        peer = Peer(broker)
+        async with registered_broker(tmp_path) as (nameserver, peer):
 
-        async def route(topic: str) -> RemotingCommand:
-            command = RemotingCommand(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": topic})
-            return await peer.client.invoke(nameserver.address, command, 5000)
+            async def route(topic: str) -> RemotingCommand:
+                command = RemotingCommand(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": topic})
+                return await peer.client.invoke(nameserver.address, command, 5000)
 
-        assert TopicRouteData.decode((await route("TBW102")).body).queue_datas[0].perm == 7
-        assert (await route("T")).code == ResponseCode.TOPIC_NOT_EXIST
-        await peer.send("T")
-        found = await route("T")  # at once: what is answered is known
-        data = TopicRouteData.decode(found.body)
-        assert data.broker_datas[0].broker_addrs == {0: broker.address}
-        await broker.stop()
-        assert (await route("T")).code == ResponseCode.TOPIC_NOT_EXIST
-        await peer.client.close()
-        await nameserver.stop()
+            assert TopicRouteData.decode((await route("TBW102")).body).queue_datas[0].perm == 7
+            assert (await route("T")).code == ResponseCode.TOPIC_NOT_EXIST
+            await peer.send("T")
+            found = await route("T")  # at once: what is answered is known
+            data = TopicRouteData.decode(found.body)
+            assert data.broker_datas[0].broker_addrs == {0: peer.broker.address}
+            await peer.broker.stop()
+            assert (await route("T")).code == ResponseCode.TOPIC_NOT_EXIST
 
     run(story)
 
 
 def test_what_has_made_a_topic_is_answered_when_its_route_is_known(tmp_path: Path) -> None:
     async def story() -> None:
-        nameserver = NameserverService(NameserverSettings.model_validate({"listen_port": 0}), SystemClock())
-        await nameserver.start()
-        broker = BrokerService(settings_of(tmp_path, nameservers=nameserver.address), SystemClock())
-        await broker.start()
-        peer = Peer(broker)
+        async with registered_broker(tmp_path) as (nameserver, peer):
 
-        async def is_routed(topic: str) -> bool:
-            command = RemotingCommand(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": topic})
-            return (await peer.client.invoke(nameserver.address, command, 5000)).code == 0
+            async def is_routed(topic: str) -> bool:
+                command = RemotingCommand(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": topic})
+                return (await peer.client.invoke(nameserver.address, command, 5000)).code == 0
 
-        both = {"topicConfigList": [{"topicName": "L1", "perm": 6}, {"topicName": "L2", "perm": 6}]}
-        try:
+            both = {"topicConfigList": [{"topicName": "L1", "perm": 6}, {"topicName": "L2", "perm": 6}]}
             for turn in range(20):
                 topic = f"T{turn}"
                 await peer.ask(
@@ -138,38 +127,25 @@ def test_what_has_made_a_topic_is_answered_when_its_route_is_known(tmp_path: Pat
             async with asyncio.timeout(3):  # a nameserver that is away holds nobody up for long
                 for topic in ("U1", "U2", "U3"):
                     assert (await peer.send(topic)).code == 0
-        finally:
-            await peer.client.close()
-            await broker.stop()
-            await nameserver.stop()
 
     run(story)
 
 
 def test_topics_of_the_order_configuration_become_ordered(tmp_path: Path) -> None:
     async def story() -> None:
-        nameserver = NameserverService(NameserverSettings.model_validate({"listen_port": 0}), SystemClock())
-        await nameserver.start()
-        nameserver.kv_config.put("ORDER_TOPIC_CONFIG", "T", "broker-a:4")
-        broker = BrokerService(settings_of(tmp_path, nameservers=nameserver.address), SystemClock())
-        await broker.start()
-        peer = Peer(broker)
+        async with registered_broker(tmp_path) as (nameserver, peer):
+            nameserver.kv_config.put("ORDER_TOPIC_CONFIG", "T", "broker-a:4")
 
-        async def is_ordered(topic: str) -> bool:
-            answer = await peer.ask(RequestCode.GET_TOPIC_CONFIG, {"topic": topic})
-            return bool(orjson.loads(answer.body)["order"])
+            async def is_ordered(topic: str) -> bool:
+                answer = await peer.ask(RequestCode.GET_TOPIC_CONFIG, {"topic": topic})
+                return bool(orjson.loads(answer.body)["order"])
 
-        try:
             for topic in ("T", "U"):
                 await peer.send(topic)
             async with asyncio.timeout(5):
                 while not await is_ordered("T"):  # noqa: ASYNC110 - the broker tells nobody
                     await asyncio.sleep(0.005)
             assert not await is_ordered("U")
-        finally:
-            await peer.client.close()
-            await broker.stop()
-            await nameserver.stop()
 
     run(story)
 
