@@ -8,7 +8,7 @@ from actors.broker.clients import Clients, ConsumerHeartbeat, Subscription
 from actors.broker.groups import Groups
 from actors.broker.offsets import ConsumerOffsets
 from actors.broker.rebalancer_link import RebalancerLink
-from actors.broker.subscriptions import require_tag_type
+from actors.broker.subscriptions import require_tag_type, subscription_data
 from actors.broker.topics import Topics
 from actors.remoting.bodies.groups import (
     ConsumerData,
@@ -209,16 +209,12 @@ class ClientRequests:
         group = self._clients.group(group_name)
         if group is None or not self._rebalancers.is_used:
             return
-        subscriptions = [
-            SubscriptionData(each.topic, each.expression, sub_version=each.version)
-            for each in group.subscriptions.values()
-        ]
         consumer = ConsumerData(
             group_name,
             group.consume_type,
             group.message_model,
             group.consume_from_where,
-            subscriptions,
+            list(map(subscription_data, group.subscriptions.values())),
         )
         self._rebalancers.forward_heartbeat(HeartbeatData(client_id, [consumer]), connection)
 

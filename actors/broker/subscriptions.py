@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from functools import lru_cache
 
+from actors.broker.clients import Subscription
+from actors.remoting.bodies.groups import SubscriptionData
 from actors.remoting.codes import ResponseCode
 from actors.remoting.errors import Refused
 from store.message.tags import tags_code
@@ -38,3 +40,19 @@ def require_tag_type(expression_type: str | None) -> None:
             f"The broker does not support consumer to filter message by {expression_type}: "
             f"subscribe by {TAG_TYPE}",
         )
+
+
+def subscription_data(subscription: Subscription) -> SubscriptionData:
+    """A subscription as RocketMQ's clients write it, with its tags and their hashes."""
+    expression = subscription.expression or ALL_TAGS
+    tags = [tag for part in expression.split("||") if (tag := part.strip()) and tag != ALL_TAGS]
+    if subscription.expression_type != TAG_TYPE:
+        tags = []
+    return SubscriptionData(
+        subscription.topic,
+        expression,
+        tags,
+        [tags_code(tag) for tag in tags],
+        subscription.version,
+        subscription.expression_type,
+    )

@@ -6,9 +6,9 @@ from collections.abc import Iterable
 from contextlib import suppress
 from functools import partial
 
-from actors.broker.clients import CLIENT_TIMEOUT_MS, Member, Subscription
+from actors.broker.clients import CLIENT_TIMEOUT_MS, Member
 from actors.broker.parts import BrokerParts
-from actors.broker.subscriptions import ALL_TAGS
+from actors.broker.subscriptions import subscription_data
 from actors.remoting.admin_headers import (
     ClientHeader,
     ConsumerStatusHeader,
@@ -24,7 +24,6 @@ from actors.remoting.bodies.connected import (
     encode_subscription,
 )
 from actors.remoting.bodies.consumer_status import encode_of_group, table_of_member
-from actors.remoting.bodies.groups import SubscriptionData
 from actors.remoting.chain import RequestContext
 from actors.remoting.codes import RequestCode, ResponseCode
 from actors.remoting.command import RemotingCommand
@@ -33,7 +32,6 @@ from actors.remoting.errors import Refused, RemotingError, TimedOut
 from actors.remoting.headers import ConsumerGroupHeader
 from store.errors import StoreError
 from store.message.message_id import decode_message_id
-from store.message.tags import tags_code
 
 
 class ClientAdmin:
@@ -173,22 +171,6 @@ class ClientAdmin:
 
         command = RemotingCommand(request.code, ext, body)
         member.connection.call(command, CLIENT_TIMEOUT_MS, answered)
-
-
-def subscription_data(subscription: Subscription) -> SubscriptionData:
-    """A subscription as RocketMQ's clients write it, with its tags and their hashes."""
-    expression = subscription.expression or ALL_TAGS
-    tags = [tag for part in expression.split("||") if (tag := part.strip()) and tag != ALL_TAGS]
-    if subscription.expression_type != "TAG":
-        tags = []
-    return SubscriptionData(
-        subscription.topic,
-        expression,
-        tags,
-        [tags_code(tag) for tag in tags],
-        subscription.version,
-        subscription.expression_type,
-    )
 
 
 def _connections(members: Iterable[Member[Connection]]) -> list[ClientConnection]:
