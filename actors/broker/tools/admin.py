@@ -61,14 +61,10 @@ class AdminRequests:
         self._topics.delete(header.topic)
         self._offsets.remove_topic(header.topic)
         self._stats.forget_topic(header.topic)
-        self._topics.begin_removal(header.topic)
-        context.spawn(self._delete_queues(header.topic))
+        context.spawn(self._delete_queues(header.topic, self._remove_queues(header.topic)))
 
-    async def _delete_queues(self, topic: str) -> RemotingCommand:
-        try:
-            await self._remove_queues(topic)
-        finally:
-            self._topics.end_removal(topic)
+    async def _delete_queues(self, topic: str, removal: Awaitable[None]) -> RemotingCommand:
+        await removal
         self._on_topic_deleted(topic)
         return RemotingCommand.response()
 

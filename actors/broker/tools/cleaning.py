@@ -68,19 +68,25 @@ class Cleaning:
         for topic in unused:
             if topics.find(topic) is not None:
                 continue  # it has been made while the others went
-            topics.begin_removal(topic)
-            try:
-                await self.remove_queues(topic)
-            finally:
-                topics.end_removal(topic)
+            await self.remove_queues(topic)
             _log.info("unused_topic_cleaned", topic=topic)
         return sorted(unused)
 
-    async def remove_queues(self, topic: str) -> None:
-        """Remove the queues of a topic; returns when that is durable, and never holds the loop for the disk.
-
-        What is on its way to them is let in first: it would make them anew. Raises Refused.
+    def remove_queues(self, topic: str) -> Coroutine[Any, Any, None]:
+        """Remove the queues of a topic: from this call on it cannot be made anew, until the work given back has
+        ended. That returns when it is durable, and never holds the loop for the disk. It raises Refused.
         """
+        self._tables.topics.begin_removal(topic)
+        return self._remove_queues(topic)
+
+    async def _remove_queues(self, topic: str) -> None:
+        try:
+            await self._remove_all_of(topic)
+        finally:
+            self._tables.topics.end_removal(topic)
+
+    async def _remove_all_of(self, topic: str) -> None:
+        """What is on its way to the queues is let in first: it would make them anew."""
         store = self._store
         written = store.positions.written
         await self._told(topic, lambda told: store.on_confirmed(written, told))
