@@ -73,8 +73,8 @@ class Cleaning:
         return sorted(unused)
 
     def remove_queues(self, topic: str) -> Coroutine[Any, Any, None]:
-        """Remove the queues of a topic: from this call on it cannot be made anew, until the work that is given
-        back has ended. That returns when it is durable, and never holds the loop for the disk. Raises Refused.
+        """Remove the queues of a topic: it cannot be made anew until the work that is given back has ended.
+        That returns when it is durable, and never holds the loop for the disk. Raises Refused.
         """
         self._tables.topics.begin_removal(topic)
         return self._remove_queues(topic)
