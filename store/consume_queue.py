@@ -11,9 +11,12 @@ Files are sparse at their exact size and named by their first byte's place. Zero
 """
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 from struct import Struct
 from typing import NamedTuple
+
+import numpy as np
 
 from store.errors import StoreError
 from store.files import Descriptors, running_crc, settled_time_ns, zero_data
@@ -24,6 +27,9 @@ UNIT_BYTES = 20
 FILLER_SIZE = 0x7FFFFFFF
 UNIT = Struct(">qiq")
 FILLER = UNIT.pack(0, FILLER_SIZE, 0)
+_UNIT_ROW = np.dtype(f"V{UNIT_BYTES}")
+_FILLER_ROW = np.frombuffer(FILLER, dtype=_UNIT_ROW)
+_READ_UNITS_MAX = 65_536
 
 
 class Unit(NamedTuple):
@@ -272,19 +278,14 @@ class ConsumeQueue:
 
     def truncate_after(self, physical_offset: int) -> None:
         """Drop the units of records at or after `physical_offset`. Raises OSError, StoreError."""
-        low, high = self.first_offset, self.next_offset
-        while low < high:
-            middle = (low + high) // 2
-            unit = self.unit_at(middle)
-            if not unit.is_filler and unit.physical_offset >= physical_offset:
-                high = middle
-            else:
-                low = middle + 1
-        if low < self.next_offset:
+        cut = self.bisect(
+            self.first_offset, self.next_offset, lambda unit: unit.physical_offset >= physical_offset
+        )
+        if cut < self.next_offset:
             end = 0
-            if low > self.first_offset and not (last := self.unit_at(low - 1)).is_filler:
+            if cut > self.first_offset and not (last := self.unit_at(cut - 1)).is_filler:
                 end = last.physical_offset + last.size
-            self.truncate_to(low, end)
+            self.truncate_to(cut, end)
 
     def clear_tail(self) -> None:
         """Make sure that only zeros follow the last unit in its file. Raises OSError."""
@@ -342,19 +343,42 @@ class ConsumeQueue:
             raise StoreError(f"queue {self.topic}-{self.queue_id} has no unit {offset}", self._directory)
         return Unit(*UNIT.unpack(units))
 
+    def first_real(self, offset: int, stop: int) -> int:
+        """The first unit in [offset, stop) that is a message's and not only holds a place; `stop` if none.
+
+        Raises StoreError, and Cold where it must not wait.
+        """
+        count = 1
+        while offset < stop:
+            units = self.read_units(offset, min(count, stop - offset))
+            rows = np.frombuffer(units, dtype=_UNIT_ROW)
+            real = np.flatnonzero(rows != _FILLER_ROW)
+            if len(real) or not units:
+                return offset + int(real[0]) if len(real) else offset
+            offset += len(rows)
+            count = min(2 * count, _READ_UNITS_MAX)
+        return stop
+
+    def bisect(self, low: int, high: int, is_behind: Callable[[Unit], bool]) -> int:
+        """The first message's unit in [low, high) that `is_behind`, as all after it are; `high` if none is.
+
+        Places that are only held say nothing, wherever they stand. Raises as `first_real`.
+        """
+        stop = high
+        while low < high:
+            middle = (low + high) // 2
+            real = self.first_real(middle, high)
+            if real == high or is_behind(self.unit_at(real)):
+                high = middle
+            else:
+                low = real + 1
+        return self.first_real(low, stop)
+
     def correct_min_offset(self, min_physical_offset: int) -> None:
         """Set `min_offset` to the first unit whose record is still in the log."""
         low, high = max(self.first_offset, self.min_offset), self.next_offset  # it never goes back
-        if low == 0 == min_physical_offset:
-            high = low
-        if low < high and not self._is_gone(low, min_physical_offset):
-            high = low
-        while low < high:
-            middle = (low + high) // 2
-            if self._is_gone(middle, min_physical_offset):
-                low = middle + 1
-            else:
-                high = middle
+        if (low or min_physical_offset) and low < high and self._is_gone(low, min_physical_offset):
+            low = self.bisect(low + 1, high, lambda unit: unit.physical_offset >= min_physical_offset)
         if self.min_offset != low:
             self._changes_from(self.next_offset)
         self.min_offset = low

@@ -105,22 +105,22 @@ def offset_by_timestamp(log: CommitLog, queue: ConsumeQueue, timestamp_ms: int, 
     """
     low, high = queue.min_offset, queue.next_offset
     while low < high:
-        middle = probe = (low + high) // 2
-        stored_ms = _stored_at(log, queue, probe)
-        while stored_ms is None and probe + 1 < high:
+        middle = (low + high) // 2
+        probe = queue.first_real(middle, high)
+        stored_ms = None
+        while probe < high and (stored_ms := _stored_at(log, queue, probe)) is None:
             probe += 1
-            stored_ms = _stored_at(log, queue, probe)
         if stored_ms is None or (stored_ms > timestamp_ms if upper else stored_ms >= timestamp_ms):
             high = middle
         else:
             low = probe + 1
-    return max(low - 1, queue.min_offset) if upper else low
+    return max(low - 1, queue.min_offset) if upper else queue.first_real(low, queue.next_offset)
 
 
 def _stored_at(log: CommitLog, queue: ConsumeQueue, offset: int) -> int | None:
     unit = queue.unit_at(offset)
     if unit.is_filler:
-        return 0
+        return None
     try:
         record = log.slice(unit.physical_offset, unit.size)
     except StoreError:
