@@ -13,7 +13,7 @@ from typing import Any
 
 import orjson
 
-from store.files import replace_file
+from store.disk.files import replace_file
 from store.logs import get_logger
 
 _log = get_logger(__name__)

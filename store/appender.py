@@ -4,10 +4,10 @@ from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass
 
 from store.clock import Clock
-from store.commit_log import CommitLog
-from store.consume_queue_table import ConsumeQueueTable
+from store.commitlog.commit_log import CommitLog
+from store.consumequeue.table import ConsumeQueueTable
+from store.disk.files import explain
 from store.errors import MessageIllegal, StoreError
-from store.files import explain
 from store.kernels.encode import encode_batch_records, measure_batch
 from store.kernels.stamp import Stamp, stamp_records, stamp_runs
 from store.message.buffers import Buffer

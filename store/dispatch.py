@@ -11,15 +11,15 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from store.consume_queue import UNIT, UNIT_BYTES, ConsumeQueue
-from store.consume_queue_table import ConsumeQueueTable
+from store.commitlog.holes import LogFiles
+from store.commitlog.mapped_file import MappedFile
+from store.consumequeue.consume_queue import UNIT, UNIT_BYTES, ConsumeQueue
+from store.consumequeue.table import ConsumeQueueTable
 from store.errors import StoreError
-from store.holes import LogFiles
 from store.kernels import resync, unit_files, walk
 from store.kernels import units as kernel
 from store.kernels.index import KEY_FIELDS, KEY_HASH, KEY_PHYSICAL_OFFSET
 from store.logs import get_logger
-from store.mapped_file import MappedFile
 from store.message.record import MIN_RECORD_BYTES, decode_record
 
 _log = get_logger(__name__)

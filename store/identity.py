@@ -18,9 +18,9 @@ from typing import Any, NamedTuple
 
 import orjson
 
+from store.commitlog.log_paths import COMMIT_LOG, LogPaths
+from store.disk.files import replace_file, sync_directory
 from store.errors import StoreError
-from store.files import replace_file, sync_directory
-from store.log_paths import COMMIT_LOG, LogPaths
 from store.settings import StoreSettings
 
 FORMAT_VERSION = 1

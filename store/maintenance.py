@@ -10,19 +10,19 @@ from functools import partial
 from itertools import count
 from pathlib import Path
 
-from store.allocate import AllocateMappedFileService
-from store.background import Background, CheckpointJob
 from store.clock import Clock
+from store.commitlog.allocate import AllocateMappedFileService
+from store.commitlog.positions import Callback
+from store.disk.background import Background, CheckpointJob
+from store.disk.files import explain, sync_directory
+from store.disk.retired import RemoveTreeJob
 from store.dispatch import Step
 from store.errors import StoreError
-from store.files import explain, sync_directory
-from store.index_ahead import IndexFileAhead, IndexFileJob
+from store.index.index_ahead import IndexFileAhead, IndexFileJob
 from store.logs import get_logger
-from store.opening import CHECKPOINT, StoreParts
-from store.positions import Callback
-from store.retired import RemoveTreeJob
+from store.recovery.opening import CHECKPOINT, StoreParts
+from store.recovery.summary import DerivedSummary, QueueNotes, summary_path
 from store.settings import StoreSettings
-from store.summary import DerivedSummary, QueueNotes, summary_path
 
 _log = get_logger(__name__)
 

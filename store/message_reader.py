@@ -8,13 +8,13 @@ from enum import IntEnum
 import numpy as np
 from numpy.typing import NDArray
 
-from store.commit_log import CommitLog
-from store.consume_queue import FILLER_SIZE, UNIT, UNIT_BYTES, ConsumeQueue
+from store.commitlog.commit_log import CommitLog
+from store.commitlog.mapped_file import MappedFile
+from store.consumequeue.consume_queue import FILLER_SIZE, UNIT, UNIT_BYTES, ConsumeQueue
+from store.disk.residency import JOINED_GAP_BYTES, READ_AHEAD_FROM_BYTES, Cold
 from store.kernels import read as kernel
 from store.logs import get_logger
-from store.mapped_file import MappedFile
 from store.message.record import MIN_RECORD_BYTES
-from store.residency import JOINED_GAP_BYTES, READ_AHEAD_FROM_BYTES, Cold
 
 _log = get_logger(__name__)
 

@@ -5,12 +5,13 @@ from pathlib import Path
 
 from store.appender import Appender, AppendResult
 from store.clock import Clock
-from store.disk_use import DiskProbe, disk_use
+from store.commitlog.flush import FlushJob
+from store.commitlog.holes import Hole
+from store.commitlog.positions import Callback
+from store.disk.disk_use import DiskProbe, disk_use
+from store.disk.files import explain, explained
 from store.dispatch import Arrival
 from store.errors import StoreError
-from store.files import explain, explained
-from store.flush import FlushJob
-from store.holes import Hole
 from store.identity import (
     Guards,
     StoreIdentity,
@@ -27,9 +28,8 @@ from store.message.hosts import Host
 from store.message.record import RecordDraft
 from store.message.runs import Runs
 from store.message_reader import GetMessageResult, GetMessageStatus
-from store.opening import StoreParts, open_parts, recover
-from store.positions import Callback
 from store.readable_store import ReadableStore
+from store.recovery.opening import StoreParts, open_parts, recover
 from store.retention import Retention
 from store.settings import StoreSettings
 

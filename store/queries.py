@@ -2,14 +2,14 @@
 
 from struct import Struct
 
-from store.commit_log import CommitLog
-from store.consume_queue import ConsumeQueue
+from store.commitlog.commit_log import CommitLog
+from store.consumequeue.consume_queue import ConsumeQueue
+from store.disk.residency import Cold
 from store.errors import StoreError
-from store.index_service import IndexService
+from store.index.index_service import IndexService
 from store.kernels.java_hash import plain_key_hash
 from store.message.buffers import Buffer
 from store.message.record import MAGIC_V1, MAGIC_V2, decode_record
-from store.residency import Cold
 
 FOREVER_MS = 0x7FFF_FFFF_FFFF_FFFF
 # Hash-equal candidates beyond the messages wanted: a file's chain may hold other keys of the same hash.

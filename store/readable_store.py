@@ -2,11 +2,11 @@
 
 from collections.abc import Iterator
 
-from store.consume_queue import ConsumeQueue, Unit
+from store.commitlog.positions import Positions
+from store.consumequeue.consume_queue import ConsumeQueue, Unit
+from store.disk.residency import Residency
 from store.errors import StoreError
 from store.message_reader import GetMessageResult, MessageReader
-from store.opening import StoreParts
-from store.positions import Positions
 from store.queries import (
     FOREVER_MS,
     KeyQuery,
@@ -14,7 +14,7 @@ from store.queries import (
     store_timestamp_at,
     store_timestamp_of,
 )
-from store.residency import Residency
+from store.recovery.opening import StoreParts
 from store.retention import Retention
 
 

@@ -14,15 +14,15 @@ from datetime import UTC, datetime
 from itertools import islice
 from typing import NamedTuple
 
-from store.background import Background
 from store.clock import Clock
-from store.consume_queue import ConsumeQueue
-from store.disk_use import DiskLevels, DiskProbe, DiskState, Pressure
+from store.consumequeue.consume_queue import ConsumeQueue
+from store.disk.background import Background
+from store.disk.disk_use import DiskLevels, DiskProbe, DiskState, Pressure
+from store.disk.residency import Cold, WarmJob
+from store.disk.retired import RemoveJob, RetiredFile, SurveyJob
 from store.errors import StoreError
 from store.logs import get_logger
-from store.opening import StoreParts
-from store.residency import Cold, WarmJob
-from store.retired import RemoveJob, RetiredFile, SurveyJob
+from store.recovery.opening import StoreParts
 from store.settings import StoreSettings
 
 _log = get_logger(__name__)

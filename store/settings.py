@@ -8,8 +8,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
-from store.consume_queue import UNIT_BYTES
-from store.index_file import index_file_bytes
+from store.consumequeue.consume_queue import UNIT_BYTES
+from store.index.index_file import index_file_bytes
 from store.live_settings import LIVE
 
 _LEVELS = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"

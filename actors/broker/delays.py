@@ -24,6 +24,7 @@ from actors.broker.topics import SCHEDULE_TOPIC
 from actors.remoting.codes import ResponseCode
 from actors.remoting.errors import Refused
 from store.clock import Clock
+from store.disk.residency import Cold
 from store.errors import StoreError
 from store.logs import get_logger
 from store.message.message import MessageExt
@@ -31,7 +32,6 @@ from store.message.properties import MessageConst, encode_properties
 from store.message.record import RecordDraft, decode_records
 from store.message_store import GetMessageResult, MessageStore
 from store.metadata import DelayOffsetTable
-from store.residency import Cold
 
 _log = get_logger(__name__)
 

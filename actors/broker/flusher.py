@@ -18,7 +18,7 @@ from queue import SimpleQueue
 from typing import Protocol
 
 from store.clock import Clock
-from store.flush import FlushJob
+from store.commitlog.flush import FlushJob
 from store.logs import get_logger
 
 _log = get_logger(__name__)

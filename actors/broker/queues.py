@@ -25,7 +25,7 @@ from actors.remoting.headers import (
     TopicQueueHeader,
     ViewMessageHeader,
 )
-from store.consume_queue import UNIT_BYTES
+from store.consumequeue.consume_queue import UNIT_BYTES
 from store.errors import StoreError
 from store.message.record import decode_record
 

@@ -15,9 +15,9 @@ from actors.remoting.chain import RequestContext
 from actors.remoting.command import RemotingCommand
 from actors.remoting.connection import Connection
 from actors.remoting.errors import Refused
+from store.disk.residency import Cold, WarmJob
 from store.message_store import MessageStore
 from store.queries import KeyQuery
-from store.residency import Cold, WarmJob
 
 Result = TypeVar("Result")
 

@@ -44,7 +44,7 @@ from actors.remoting.hub import RemotingLimits
 from actors.remoting.server import RemotingServer
 from actors.remoting.table import RequestTable
 from store.clock import Clock
-from store.disk_use import DiskProbe, disk_use
+from store.disk.disk_use import DiskProbe, disk_use
 from store.identity import StoreIdentity
 from store.logs import get_logger
 from store.message.hosts import Host

@@ -23,9 +23,9 @@ from cluster.bench.pull_arrow import WORD, pull_once
 from cluster.bench.result import BenchResult, Run
 from cluster.bench.sending import await_arrival, make_topic, readable
 from cluster.client import Admin, Producer, PullConsumer
-from store.files import sync_file_system
+from store.disk.files import sync_file_system
 from store.identity import read_name
-from store.summary import read_summary
+from store.recovery.summary import read_summary
 
 POOL_ROWS = 500_000
 BACKLOG = "backlog"

@@ -22,7 +22,7 @@ from cluster.bench.send_async import BODIES, send_for
 from cluster.bench.sending import QUEUES, await_arrival, make_topic, readable, send_rounds
 from cluster.client import Admin, Producer
 from cluster.client.aio import Producer as AsyncProducer
-from store.opening import CONSUME_QUEUE
+from store.recovery.opening import CONSUME_QUEUE
 
 TABLE_ROWS = 2_000_000
 ROWS_A_QUEUE = 50

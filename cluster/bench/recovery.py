@@ -14,10 +14,10 @@ from cluster.bench.sending import fill
 from store.clock import SystemClock
 from store.identity import read_name
 from store.message_store import MessageStore
-from store.opening import CHECKPOINT, CONSUME_QUEUE, INDEX, open_parts
-from store.recovery import find_tail
+from store.recovery.opening import CHECKPOINT, CONSUME_QUEUE, INDEX, open_parts
+from store.recovery.summary import summary_path
+from store.recovery.tail import find_tail
 from store.settings import StoreSettings
-from store.summary import summary_path
 
 POOL_ROWS = 250_000
 TOPIC = "bench"

@@ -11,7 +11,7 @@ from cluster.bench.options import BenchFailed, BenchOptions
 from cluster.bench.recovery import POOL_ROWS, RECORD_OVERHEAD_BYTES, TOPIC
 from cluster.bench.result import BenchResult, Run
 from cluster.bench.sending import fill
-from store.verify import verify
+from store.tools.verify import verify
 
 
 def run(options: BenchOptions) -> list[BenchResult]:

@@ -34,7 +34,7 @@ app.command(epilog=store_tools.INFO_EXAMPLES)(store_tools.info)
 @app.command(epilog=examples("raymq store dump DIR", "raymq store dump DIR --json"))
 def dump(path: Store, log_paths: store_tools.LogPaths = None, as_json: AsJson = False) -> None:
     """Print one line for each consume-queue unit, as the store would be after recovery."""
-    from store import dump as dumping  # numba and numpy take half a second
+    from store.tools import dump as dumping  # numba and numpy take half a second
 
     lines = _read(dumping.dump(path, log_paths or ()))
     if as_json or not sys.stdout.isatty():
@@ -64,7 +64,7 @@ def query(
     as_json: AsJson = False,
 ) -> None:
     """Print where in the CommitLog the messages with a key stand."""
-    from store import dump as dumping
+    from store.tools import dump as dumping
 
     for line in _read(dumping.query(path, topic, key, log_paths or ())):
         if as_json or not sys.stdout.isatty():

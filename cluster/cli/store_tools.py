@@ -19,8 +19,8 @@ from cluster.cli.help import examples
 from cluster.cli.options import AsJson, DryRun, Store
 
 if TYPE_CHECKING:
-    from store.info import StoreInfo
-    from store.verify import Report
+    from store.tools.info import StoreInfo
+    from store.tools.verify import Report
 
 LogPaths = Annotated[
     list[Path] | None,
@@ -55,7 +55,7 @@ def verify(
     Checks the log's records with their CRC, and against them the consume queues, the index files, the
     checkpoint and what was noted; also RocketMQ's JSON files. Only reads, and takes no lock without --lock.
     """
-    from store.verify import verify as run
+    from store.tools.verify import verify as run
 
     report = _run(
         lambda progress: run(
@@ -93,7 +93,7 @@ def rebuild(
 
     Refuses a store in use. When it is interrupted, even by a kill, call it again: it goes on where it was.
     """
-    from store.rebuild import rebuild as run
+    from store.tools.rebuild import rebuild as run
 
     done = _run(
         lambda progress: run(
@@ -130,7 +130,7 @@ def info(path: Store, log_paths: LogPaths = None, as_json: AsJson = False) -> No
 
     Reads notes and the ends of files only, so it is quick on large stores; it takes no lock.
     """
-    from store.info import store_info
+    from store.tools.info import store_info
 
     found = _run(lambda _: store_info(path, log_paths=log_paths or ()), "looking")
     output = Output(as_json=as_json)

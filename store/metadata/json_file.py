@@ -13,8 +13,8 @@ from typing import Any, TypeVar
 
 import orjson
 
+from store.disk.files import sync_directory
 from store.errors import StoreError
-from store.files import sync_directory
 from store.logs import get_logger
 
 logger = get_logger(__name__)

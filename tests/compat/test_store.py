@@ -17,10 +17,10 @@ from pathlib import Path
 
 import pytest
 
-from store.dump import dump
-from store.image import StoreImage
 from store.message.record import RecordDraft, decode_record
-from store.verify import verify
+from store.tools.dump import dump
+from store.tools.image import StoreImage
+from store.tools.verify import verify
 from tests.compat.build import JavaKit
 from tests.compat.processes import Program
 from tests.compat.rocketmq import STORE_JVM

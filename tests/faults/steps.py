@@ -13,8 +13,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from store.index_file import IndexFile
-from store.mapped_file import HEAD_BYTES, MappedFile
+from store.commitlog.mapped_file import HEAD_BYTES, MappedFile
+from store.index.index_file import IndexFile
 from store.message.buffers import Buffer
 
 _CALLS = (

@@ -11,7 +11,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from store.disk_use import DiskUse
+from store.commitlog.positions import Callback
+from store.disk.disk_use import DiskUse
 from store.errors import StoreError
 from store.message.batch import encode_batch
 from store.message.hosts import Host
@@ -19,7 +20,6 @@ from store.message.message import Message
 from store.message.record import RecordDraft
 from store.message_store import AppendResult, MessageStore
 from store.metadata import JsonConfigFile
-from store.positions import Callback
 from store.settings import StoreSettings
 from tests.checkers import Operation, Recorder
 from tests.faults.steps import Steps

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from store.commitlog.positions import Callback
 from store.metadata import JsonConfigFile
-from store.positions import Callback
 from tests.checkers import Recorder
 from tests.faults.aftermath import check_store
 from tests.faults.power import DiskThatLosesItsPower

@@ -8,9 +8,9 @@ from typing import TypeVar
 
 import pytest
 
-from store import commit_log
+from store.commitlog import commit_log
+from store.disk.residency import PAGE_BYTES, Cold, FileRange, Mapped, Residency, WarmJob
 from store.message_store import MessageStore
-from store.residency import PAGE_BYTES, Cold, FileRange, Mapped, Residency, WarmJob
 
 Result = TypeVar("Result")
 

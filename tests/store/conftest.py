@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from store.clock import Clock
-from store.disk_use import DiskProbe, disk_use
+from store.disk.disk_use import DiskProbe, disk_use
 from store.identity import StoreIdentity
 from store.message.hosts import Host
 from store.message.message import MessageExt

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from store.disk.retired import RemoveTreeJob
 from store.errors import MessageIllegal, StoreError
 from store.message.batch import encode_batch
 from store.message.message import Message
@@ -11,7 +12,6 @@ from store.message.record import RecordDraft, decode_record, encode_record
 from store.message.sys_flag import TRANSACTION_COMMIT, TRANSACTION_PREPARED, TRANSACTION_ROLLBACK
 from store.message.tags import tags_code
 from store.message_store import AppendResult, GetMessageStatus
-from store.retired import RemoveTreeJob
 
 HOST = b"\x7f\x00\x00\x01\x00\x00\x1f\x90"
 

@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from store.consume_queue import ConsumeQueue
-from store.disk_use import DiskLevels, DiskUse, Pressure, survey
+from store.consumequeue.consume_queue import ConsumeQueue
+from store.disk.disk_use import DiskLevels, DiskUse, Pressure, survey
+from store.disk.residency import Cold, FileRange
 from store.errors import StoreError
 from store.live_settings import change_live
-from store.residency import Cold, FileRange
 from store.retention import Round, files_to_delete, is_time_to_delete
 from store.settings import StoreSettings
 

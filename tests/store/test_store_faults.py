@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from store import allocate, consume_queue, mapped_file
+from store.commitlog import allocate, mapped_file
+from store.consumequeue import consume_queue
 from store.errors import StoreError
 
 

@@ -13,10 +13,10 @@ from actors.remoting.chain import RequestContext
 from actors.remoting.codes import ResponseCode
 from actors.remoting.command import RemotingCommand
 from actors.remoting.errors import Refused
+from store.commitlog.positions import Callback
+from store.disk.files import explain
 from store.errors import StoreError
-from store.files import explain
 from store.logs import get_logger
-from store.positions import Callback
 
 _log = get_logger(__name__)
 

@@ -31,7 +31,7 @@ from actors.remoting.headers import (
 from actors.remoting.hot_headers import PullMessageHeader, SendMessageHeader
 from actors.remoting.table import RequestTable
 from store.clock import Clock, SystemClock
-from store.disk_use import DiskProbe, disk_use
+from store.disk.disk_use import DiskProbe, disk_use
 from store.message.message import MessageExt
 from store.message.record import decode_records
 from store.settings import StoreSettings

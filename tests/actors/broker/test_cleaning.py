@@ -13,7 +13,7 @@ import pytest
 
 from actors.remoting.codes import RequestCode, ResponseCode
 from actors.remoting.headers import CreateTopicHeader, DeleteTopicHeader
-from store.disk_use import DiskUse
+from store.disk.disk_use import DiskUse
 from store.message.record import decode_records
 from tests.actors.broker.brokers import Peer, settings_of, with_broker
 from tests.conftest import ClockAtRest

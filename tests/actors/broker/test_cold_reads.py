@@ -18,7 +18,7 @@ from actors.remoting.headers import (
     TopicQueueHeader,
     ViewMessageHeader,
 )
-from store import residency
+from store.disk import residency
 from store.message.record import decode_record, decode_records
 from tests.actors.broker.brokers import Peer, settings_of, with_broker
 from tests.conftest import ClockAtRest

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from actors.broker.delays import Waiting
+from store.disk.residency import Cold
 from store.message.message import MessageExt
 from store.message.record import RecordDraft, decode_record
-from store.residency import Cold
 from tests.actors.broker.brokers import Peer, settings_of, with_broker
 
 LEVEL_2_MS = 5_000

@@ -9,7 +9,7 @@ from typing import cast
 
 from actors.broker.flusher import Flusher
 from store.clock import SystemClock
-from store.flush import FlushJob
+from store.commitlog.flush import FlushJob
 from tests.actors.broker.brokers import run
 
 

@@ -1,0 +1,1 @@
+"""The log: its files, where they lie, how far it is written, and where it is damaged."""

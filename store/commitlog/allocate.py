@@ -1,0 +1,189 @@
+"""AllocateMappedFileService: the log's files are made ahead of need, on a thread of their own, so that a roll
+finds its file there (RocketMQ's service of this name).
+
+    an eighth of a file written ──→ the next one is asked for        three quarters ──→ the one after it
+    roll ──→ take ──→ it is there
+                 └──→ it is on its way: waited for, a second at most, and once only
+
+A file that cannot be made, for a full disk say, is an error for whoever needs it, and tried again after a
+second. Pages of a new file are not touched ahead: that was measured to make neither small nor large appends
+faster or steadier here, while fdatasync has to write every page that was touched. Who wants them in memory
+sets `warm_mapped_file` (RocketMQ's warmMapedFileEnable): files are then locked in memory as long as they are
+the next or the last.
+"""
+
+import errno
+import os
+import queue
+import threading
+from collections.abc import Callable
+from functools import partial
+
+from store.clock import Clock
+from store.commitlog.commit_log import CommitLog
+from store.commitlog.mapped_file import MappedFile, file_name
+from store.logs import get_logger
+from store.settings import StoreSettings
+
+_log = get_logger(__name__)
+
+RETRY_NS = 1_000_000_000
+_WAIT_S = 1.0
+
+
+class _Request:
+    """One file that has been asked for. The thread fills it in, and then says that it has ended."""
+
+    __slots__ = ("again_ns", "base", "ended", "error", "is_late", "made")
+
+    def __init__(self, base: int) -> None:
+        self.base = base
+        self.made: MappedFile | None = None
+        self.error: OSError | None = None
+        self.again_ns = 0  # when a failed one may be tried again
+        self.is_late = False  # it has been waited for in vain
+        self.ended = threading.Event()
+
+
+class AllocateMappedFileService:
+    """Makes the files of one log. The log's owner calls; nothing of the log is touched by the thread."""
+
+    def __init__(self, log: CommitLog, clock: Clock, settings: StoreSettings) -> None:
+        """Without `preallocate` a file is made when it is needed, by whoever needs it."""
+        self._log = log
+        self._positions = log.positions
+        self._clock = clock
+        self._settings = settings
+        self._requests: dict[int, _Request] = {}
+        self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+        self._look_at = -1  # when `written` has come so far, there may be something to ask for
+        self._last: MappedFile | None = None
+        self._cannot_lock = False
+
+    def turn(self) -> None:
+        """Once per tick: ask for what will soon be needed."""
+        if self._positions.written > self._look_at:
+            self._look_ahead()
+
+    def _look_ahead(self) -> None:
+        end, file_bytes = self._log.end, self._log.file_bytes
+        if not self._settings.preallocate or not end:
+            return
+        written = self._positions.written
+        self._look_at = end - file_bytes + file_bytes // 8
+        if written > self._look_at:
+            self._ask(end)
+            self._look_at = end - file_bytes // 4
+        if written > self._look_at:
+            self._ask(end + file_bytes)
+            self._look_at = end
+
+    def take(self, base: int) -> MappedFile:
+        """The file at `base`, which is needed now. Raises OSError when there is none."""
+        self._look_at = -1
+        for request in list(self._requests.values()):
+            if request.base < base or (request.base - base) % self._log.file_bytes:
+                self._discard(request)  # a replica begins elsewhere than at this file
+        if self._settings.preallocate or base in self._requests:
+            file = self._await(base)
+        else:
+            file = self._log.paths.make(base, self._log.file_bytes)
+        if self._settings.warm_mapped_file and self._last is not None:
+            self._submit(self._last.unlock_from_memory)
+        self._last = file
+        return file
+
+    def _await(self, base: int) -> MappedFile:
+        request = self._ask(base)
+        if not request.is_late:
+            request.is_late = not request.ended.wait(_WAIT_S)
+        if not request.ended.is_set():
+            path = str(self._log.paths.writable[0] / file_name(base))
+            raise OSError(
+                errno.EAGAIN, f"the disk has not made the next file within {_WAIT_S:g} s: try again", path
+            )
+        if request.made is None:
+            assert request.error is not None
+            raise request.error
+        del self._requests[base]
+        return request.made
+
+    def _ask(self, base: int) -> _Request:
+        """The request for a file; one that has failed is repeated when its time has come."""
+        request = self._requests.get(base)
+        if request is None:
+            request = self._requests[base] = _Request(base)
+        elif not (
+            request.ended.is_set() and request.made is None and self._clock.monotonic_ns() >= request.again_ns
+        ):
+            return request
+        request.ended.clear()
+        request.is_late = False
+        self._submit(partial(self._serve, request))
+        return request
+
+    def finish(self) -> None:
+        """Wait for the files that are being made."""
+        for request in self._requests.values():
+            request.ended.wait()
+
+    def discard(self) -> None:
+        """Remove all files that were made ahead: the log does not go on where they stand."""
+        for request in list(self._requests.values()):
+            self._discard(request)
+        self._look_at = -1
+
+    def close(self) -> None:
+        """Remove what was made ahead, as RocketMQ does at an orderly end, and end the thread."""
+        self.discard()
+        self._last = None
+        if self._thread is not None:
+            self._jobs.put(None)
+            self._thread.join()
+            self._thread = None
+
+    def _discard(self, request: _Request) -> None:
+        request.ended.wait()
+        del self._requests[request.base]
+        if request.made is not None:
+            request.made.close()
+            request.made.path.unlink(missing_ok=True)
+
+    # ---- the thread ----------------------------------------------------------------------------------------
+
+    def _submit(self, job: Callable[[], None]) -> None:
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._work, name="store-allocate", daemon=True)
+            self._thread.start()
+        self._jobs.put(job)
+
+    def _work(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            job()
+
+    def _serve(self, request: _Request) -> None:
+        try:
+            request.made = self._log.paths.make(request.base, self._log.file_bytes)
+            if self._settings.warm_mapped_file:
+                self._lock(request.made)
+        except OSError as error:
+            request.error = error
+            request.again_ns = self._clock.monotonic_ns() + RETRY_NS
+        finally:
+            request.ended.set()
+
+    def _lock(self, file: MappedFile) -> None:
+        """Lock a file in memory; where that is not allowed, say so once and go on, as RocketMQ does."""
+        try:
+            file.lock_in_memory()
+        except OSError as error:
+            if not self._cannot_lock:
+                _log.warning(
+                    "mapped_file_not_locked",
+                    path=str(file.path),
+                    error=os.strerror(error.errno or 0),
+                    cure=f"let the broker lock {file.size_bytes:,} bytes and more (ulimit -l), "
+                    "or set warm_mapped_file to false",
+                )
+            self._cannot_lock = True

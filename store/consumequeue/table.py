@@ -1,0 +1,188 @@
+"""All consume queues of a store: found on disk at the start, made when their first unit comes."""
+
+import os
+from collections.abc import Collection, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from store.consumequeue.check import check_queue
+from store.consumequeue.consume_queue import UNIT_BYTES, ConsumeQueue, QueueFiles, QueueNote
+from store.disk.files import Descriptors
+from store.disk.residency import Residency
+from store.errors import StoreError
+from store.logs import get_logger
+
+_log = get_logger(__name__)
+
+
+class LoadedQueue(NamedTuple):
+    """A queue found on disk, and what is wrong with its files: what is behind that is to be cut off."""
+
+    queue: ConsumeQueue
+    damage: str | None
+    is_as_noted: bool = False
+
+
+class ConsumeQueueTable:
+    """The queues by (topic, queue id)."""
+
+    def __init__(
+        self,
+        root: Path,
+        file_bytes: int,
+        descriptors: Descriptors,
+        make_queue: type[ConsumeQueue] = ConsumeQueue,
+        residency: Residency | None = None,
+    ) -> None:
+        self.root = root
+        self._root = str(root)
+        self._make_queue = make_queue
+        self.files = QueueFiles(file_bytes, descriptors, [], residency or Residency())
+        self._queues: dict[tuple[str, int], ConsumeQueue] = {}
+        self._by_bytes: dict[tuple[bytes, int], ConsumeQueue] = {}
+        self.gone: list[tuple[str, int]] = []
+        """Queues removed since somebody last emptied this list."""
+
+    def __iter__(self) -> Iterator[ConsumeQueue]:
+        return iter(self._queues.values())
+
+    def __len__(self) -> int:
+        return len(self._queues)
+
+    def find(self, topic: str, queue_id: int) -> ConsumeQueue | None:
+        """The queue, if it is known."""
+        return self._queues.get((topic, queue_id))
+
+    def get(self, topic: str, queue_id: int) -> ConsumeQueue:
+        """The queue; a new one has no files yet."""
+        queue = self._queues.get((topic, queue_id))
+        return queue if queue is not None else self._add(topic, queue_id)
+
+    def get_by_bytes(self, topic: bytes, queue_id: int) -> ConsumeQueue:
+        """The queue of a topic as it stands in a record."""
+        queue = self._by_bytes.get((topic, queue_id))
+        if queue is None:
+            queue = self._by_bytes[topic, queue_id] = self.get(topic.decode("utf-8", "replace"), queue_id)
+        return queue
+
+    def _add(self, topic: str, queue_id: int) -> ConsumeQueue:
+        directory = f"{self._root}/{topic}/{queue_id}"
+        queue = self._queues[topic, queue_id] = self._make_queue(topic, queue_id, directory, self.files)
+        return queue
+
+    def take_out_topic(self, topic: str, target: Path) -> int:
+        """Forget all queues of a topic; returns how many there were.
+
+        Their files go to `target` in one step, for somebody to remove. Raises OSError; then nothing is
+        changed.
+        """
+        queues = [queue for queue in self if queue.topic == topic]
+        directory = self.root / topic
+        if queues and directory.is_dir():
+            directory.rename(target)
+        self.files.descriptors.drop_below(str(directory))
+        self._forget(queues)
+        return len(queues)
+
+    def reset(self, *queues: ConsumeQueue) -> None:
+        """Empty queues, so that they are built again from the log."""
+        for queue in queues:
+            queue.remove()
+        self._forget(queues)
+
+    def remove_all(self) -> None:
+        """Remove every queue: the log is empty."""
+        self.reset(*self)
+
+    def _forget(self, queues: Collection[ConsumeQueue]) -> None:
+        for queue in queues:
+            del self._queues[queue.topic, queue.queue_id]
+            self.gone.append((queue.topic, queue.queue_id))
+        left = set(queues)
+        self._by_bytes = {key: queue for key, queue in self._by_bytes.items() if queue not in left}
+
+    # ---- load ----------------------------------------------------------------------------------------------
+
+    def check_settings(self) -> None:
+        """Raise StoreError for queues of another kind, and when all files look like those of another file
+        size.
+
+        One file of another size among right ones is a damage, and is mended when the queues are loaded.
+        """
+        sizes: set[int] = set()
+        for topic, queue_id in self._on_disk():
+            sizes |= {entry.stat().st_size for entry in os.scandir(f"{self._root}/{topic}/{queue_id}")}
+            if self.files.file_bytes in sizes or len(sizes) > 1:
+                return
+        found_bytes = sizes.pop() if sizes else 0
+        if found_bytes and found_bytes % UNIT_BYTES == 0:
+            raise StoreError(
+                f"all files have {found_bytes:,} bytes, "
+                f"where consume_queue_file_bytes is {self.files.file_bytes:,} "
+                "(set it to the size that the store was made with)",
+                self.root,
+            )
+
+    def load(self, log_end: int, notes: dict[tuple[str, int], QueueNote]) -> list[LoadedQueue]:
+        """Find and check every queue on disk; units are counted up to the first that is not sound, or not as
+        noted.
+        """
+        return [
+            self._load_queue(topic, queue_id, log_end, notes.get((topic, queue_id)))
+            for topic, queue_id in self._on_disk()
+        ]
+
+    def add_all_on_disk(self) -> None:
+        """Know all queues that have a directory, without a look at their files. Raises StoreError."""
+        for topic, queue_id in self._on_disk():
+            self.get(topic, queue_id)
+
+    def _on_disk(self) -> Iterator[tuple[str, int]]:
+        topics = sorted(os.scandir(self.root), key=lambda entry: entry.name) if self.root.is_dir() else []
+        for topic in topics:
+            if not topic.is_dir():
+                continue
+            if topic.name.startswith("%LMQ%"):
+                raise StoreError(
+                    "light message queues (LMQ) are not supported: nothing was changed", topic.path
+                )
+            numbers = [
+                int(entry.name) for entry in os.scandir(topic.path) if entry.name.isdigit() and entry.is_dir()
+            ]
+            for number in sorted(numbers):
+                yield topic.name, number
+
+    def _load_queue(self, topic: str, queue_id: int, log_end: int, note: QueueNote | None) -> LoadedQueue:
+        queue = self.get(topic, queue_id)
+        file_bytes = self.files.file_bytes
+        damage: str | None = None
+        times_ns: dict[int, int] = {}
+        for entry in sorted(os.scandir(queue.directory), key=lambda entry: entry.name):
+            status = entry.stat()
+            if not entry.name.isdigit() or len(entry.name) != 20 or entry.is_dir():
+                damage = damage or f"{entry.name} does not belong there"
+            elif status.st_size != file_bytes:
+                damage = damage or f"{entry.name} has {status.st_size:,} bytes in place of {file_bytes:,}"
+            elif int(entry.name) % file_bytes or (
+                times_ns and int(entry.name) // UNIT_BYTES - queue.units_per_file not in times_ns
+            ):
+                damage = damage or f"a file before {entry.name} is missing"
+            elif damage is None:
+                times_ns[int(entry.name) // UNIT_BYTES] = status.st_mtime_ns
+        if times_ns:
+            found, wrong = check_queue(queue, times_ns, log_end, note)
+            queue.set_extent(found, max(times_ns) + queue.units_per_file)
+            damage = wrong or damage
+        is_as_noted = note is not None and note.next_offset == queue.next_offset
+        return LoadedQueue(queue, damage, is_as_noted)
+
+    def discard_unsound(self, loaded: LoadedQueue) -> None:
+        """Cut a queue behind its last sound unit, on disk too. Raises OSError."""
+        queue, damage, _ = loaded
+        if damage is not None:
+            _log.warning("consume_queue_damaged", topic=queue.topic, queue_id=queue.queue_id, damage=damage)
+            kept = {queue.file_path(offset) for offset in queue.file_offsets()}
+            for entry in list(os.scandir(queue.directory)):
+                if entry.path not in kept and not entry.is_dir():
+                    queue.remove_file(entry.path)
+        queue.truncate_to(queue.next_offset, queue.end_physical_offset)

@@ -1,0 +1,1 @@
+"""The index: files that find records by key, and the service over all of them."""

@@ -1,0 +1,177 @@
+"""Opening a store: everything is found, checked, cut to the log's end, and what is lacking is dispatched."""
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from store.commitlog.commit_log import CommitLog
+from store.commitlog.holes import Hole, known_holes
+from store.commitlog.log_paths import LogPaths
+from store.commitlog.positions import Positions
+from store.consumequeue.table import ConsumeQueueTable, LoadedQueue
+from store.disk.files import Descriptors
+from store.disk.residency import Residency
+from store.dispatch import Dispatcher
+from store.index.index_service import IndexService
+from store.logs import get_logger
+from store.recovery.checkpoint import StoreCheckpoint
+from store.recovery.summary import DerivedSummary, read_summary
+from store.recovery.tail import Tail, dispatch_start, find_tail, keep_places, scan_start
+from store.settings import StoreSettings
+
+_log = get_logger(__name__)
+
+CONSUME_QUEUE = "consumequeue"
+INDEX = "index"
+CHECKPOINT = "checkpoint"
+
+
+@dataclass
+class StoreParts:
+    """What a store is made of, once it has been recovered."""
+
+    positions: Positions
+    log: CommitLog
+    queues: ConsumeQueueTable
+    index: IndexService | None
+    dispatcher: Dispatcher
+    descriptors: Descriptors
+    residency: Residency
+    checkpoint: StoreCheckpoint
+    tail: Tail
+    dispatched_from: int
+    holes: list[Hole] = field(default_factory=list)
+
+    def close(self) -> None:
+        """Let go of all files, writing nothing."""
+        self.log.close()
+        self.log.paths.unlock()
+        if self.index is not None:
+            self.index.close()
+        self.descriptors.close()
+
+
+def open_parts(root: Path, settings: StoreSettings) -> StoreParts:
+    """The store's files, checked for what can be told from their names and sizes; nothing is changed.
+
+    Raises StoreError for files that do not belong there or are those of other settings.
+    """
+    positions = Positions(settings.flush)
+    residency = Residency()
+    paths = LogPaths(
+        root,
+        settings.commit_log_paths,
+        settings.read_only_commit_log_paths,
+        full_percent=lambda: settings.disk_force_clean_percent,
+    )
+    log = CommitLog(
+        paths,
+        settings.commit_log_file_bytes,
+        positions,
+        max_open_files=settings.max_open_files,
+        residency=residency,
+    )
+    descriptors = Descriptors(settings.max_open_files)
+    queues = ConsumeQueueTable(
+        root / CONSUME_QUEUE, settings.consume_queue_file_bytes, descriptors, residency=residency
+    )
+    queues.check_settings()
+    index = (
+        IndexService(root / INDEX, settings.index_slots, settings.index_entries) if settings.index else None
+    )
+    if index is not None:
+        index.check_settings()
+    dispatcher = Dispatcher(log, queues, index, settings.delay_levels_ms(), settings.dispatch_slice_bytes)
+    checkpoint = StoreCheckpoint.read(root / CHECKPOINT)
+    return StoreParts(
+        positions, log, queues, index, dispatcher, descriptors, residency, checkpoint, Tail(0, -1, 0, 0), 0
+    )
+
+
+def _walk_log(
+    root: Path,
+    settings: StoreSettings,
+    parts: StoreParts,
+    summary: DerivedSummary | None,
+    start: int,
+    is_ours: bool,
+) -> Tail:
+    """Find the log's end and its holes from `start` on."""
+    confirmed = summary.position if summary is not None else 0
+    tail = find_tail(
+        parts.log, start, check_crc=settings.check_crc_on_recover, is_ours=is_ours, confirmed=confirmed
+    )
+    if tail.position < confirmed:
+        _log.error("log_end_lost", root=str(root), end=tail.position, noted_end=confirmed)
+    parts.tail = tail
+    parts.holes = known_holes(summary.holes if summary is not None else (), tail.holes, start, tail.position)
+    return tail
+
+
+def recover(
+    root: Path, settings: StoreSettings, parts: StoreParts, store_id: str, *, orderly_end: bool, is_ours: bool
+) -> None:
+    """Make the store at `root` whole. Raises StoreError, OSError.
+
+    `is_ours` tells that RayMQ has written it before: its log has no stale records behind its end.
+    """
+    parts.log.paths.prepare()
+    parts.log.paths.lock()
+    for directory in (CONSUME_QUEUE, INDEX):
+        (root / directory).mkdir(parents=True, exist_ok=True)
+    log, queues, index = parts.log, parts.queues, parts.index
+    summary = read_summary(root, store_id)
+    log_min = log.bases[0] if log.bases else 0
+    if summary is not None and log_min < summary.min_offset:
+        summary = None  # older files are back: what was derived from them is not
+    start = scan_start(log, summary)
+    tail = _walk_log(root, settings, parts, summary, start, is_ours)
+    if log.bases:
+        log.truncate_to(tail.position)
+    if not orderly_end:
+        # What a kill left in the page cache is about to be called flushed.
+        for descriptor in log.descriptors(min(start, max(tail.position - 1, log_min)), tail.position):
+            os.fdatasync(descriptor)
+    parts.positions.set_all(log_min, tail.position)
+    loaded = queues.load(tail.position, summary.queues if summary is not None else {})
+    _cut_behind_sound_units(queues, loaded, orderly_end=orderly_end)
+    if index is not None and summary is not None and summary.index_files is not None and log.bases:
+        index.load(summary.index_files, log_min, orderly_end=orderly_end)
+        index.truncate_to(tail.position)
+    elif index is not None:
+        index.remove_all()
+        index.lacks_from = log_min
+    if not log.bases:
+        queues.remove_all()
+    lack = dispatch_start(summary, log_min, tail.position, queues, loaded, index)
+    parts.dispatched_from = lack.position
+    parts.dispatcher.is_recovering = True
+    parts.positions.dispatched = parts.dispatcher.run(lack.position, tail.position)
+    parts.dispatcher.is_recovering = False
+    if summary is not None and tail.position >= summary.position:
+        keep_places(queues, summary)
+    for each in queues:
+        each.correct_min_offset(log_min)
+    if not log.bases and summary is None and not loaded:
+        return  # a new store: nothing was there
+    _log.info(
+        "store_recovered",
+        root=str(root),
+        orderly_end=orderly_end,
+        scanned_from=start,
+        end=tail.position,
+        dispatched_from=lack.position,
+        lacking=lack.reasons[:10],
+        damaged_bytes=tail.damaged_bytes,
+    )
+
+
+def _cut_behind_sound_units(
+    queues: ConsumeQueueTable, loaded: Sequence[LoadedQueue], *, orderly_end: bool
+) -> None:
+    for queue in loaded:
+        if queue.damage is not None or not queue.is_as_noted:
+            queues.discard_unsound(queue)
+        elif not orderly_end:  # units that came after the note are put in again
+            queue.queue.clear_tail()

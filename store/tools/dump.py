@@ -1,0 +1,110 @@
+"""What a store holds, a line for each consume-queue unit, and what it finds by key – without touching it."""
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from store.consumequeue.consume_queue import UNIT, ConsumeQueue, Unit
+from store.errors import MessageIllegal, StoreError
+from store.message.compression import decompress
+from store.message.crc import crc32
+from store.message.message import MessageExt
+from store.message.record import decode_record
+from store.message.sys_flag import is_compressed
+from store.tools.image import StoreImage
+
+_UNITS_AT_ONCE = 4096
+
+Line = dict[str, Any]
+
+
+def dump(root: Path, log_paths: Sequence[Path] = ()) -> Iterator[Line]:
+    """A line for each unit in order of topic, queue and offset; what recovery would dispatch is among them.
+
+    `log_paths`: where a store of RocketMQ's own has its log, if not in commitlog.
+
+    A unit whose record is damaged has its own fields and `damage`. Raises StoreError when there is no store.
+    """
+    image = StoreImage(root, log_paths)
+    try:
+        for queue in image.load_queues():
+            yield from _dump_queue(image, queue)
+    finally:
+        image.close()
+
+
+def query(root: Path, topic: str, key: str, log_paths: Sequence[Path] = ()) -> Iterator[Line]:
+    """One line: the CommitLog offsets of the records with this key.
+
+    Raises StoreError when there is no store.
+    """
+    image = StoreImage(root, log_paths)
+    try:
+        yield {"queryTopic": topic, "queryKey": key, "commitLogOffsets": image.query_by_key(topic, key)}
+    finally:
+        image.close()
+
+
+def _dump_queue(image: StoreImage, queue: ConsumeQueue) -> Iterator[Line]:
+    offset = queue.min_offset
+    while units := queue.read_units(offset, _UNITS_AT_ONCE):
+        for fields in UNIT.iter_unpack(units):
+            unit = Unit(*fields)
+            if not unit.is_filler:
+                yield _line(image, queue, offset, unit)
+            offset += 1
+
+
+def _line(image: StoreImage, queue: ConsumeQueue, offset: int, unit: Unit) -> Line:
+    line: Line = {
+        "topic": queue.topic,
+        "queueId": queue.queue_id,
+        "queueOffset": offset,
+        "commitLogOffset": unit.physical_offset,
+        "storeSize": unit.size,
+        "tagsCode": unit.tags_code,
+    }
+    try:
+        record = image.log.slice(unit.physical_offset, unit.size)
+        message = decode_record(record, check_crc=False)
+    except StoreError as error:
+        return line | {"damage": str(error)}
+    return line | _message_fields(message)
+
+
+def _message_fields(message: MessageExt) -> Line:
+    properties = message.properties
+    fields: Line = {
+        "msgTopic": message.topic,
+        "msgQueueId": message.queue_id,
+        "msgQueueOffset": message.queue_offset,
+        "msgId": message.offset_msg_id,
+        "uniqKey": properties.get("UNIQ_KEY"),
+        "tags": properties.get("TAGS"),
+        "keys": properties.get("KEYS"),
+        "properties": dict(sorted(properties.items())),
+        "sysFlag": message.sys_flag,
+        "flag": message.flag,
+        "bornTimestamp": message.born_timestamp,
+        "storeTimestamp": message.store_timestamp,
+        "bornHost": str(message.born_host),
+        "storeHost": str(message.store_host),
+        "reconsumeTimes": message.reconsume_times,
+        "preparedTransactionOffset": message.prepared_transaction_offset,
+        "bodyCRC": message.body_crc,
+        "bodyCRCok": crc32(message.body) == message.body_crc,
+        "bodyLen": len(message.body),
+        "bodySha1": _sha1(message.body),
+    }
+    if is_compressed(message.sys_flag):
+        try:
+            plain = decompress(message.body, message.sys_flag)
+        except MessageIllegal as error:
+            return fields | {"damage": error.remark}
+        fields |= {"plainBodyLen": len(plain), "plainBodySha1": _sha1(plain)}
+    return fields
+
+
+def _sha1(data: bytes) -> str:
+    return hashlib.sha1(data, usedforsecurity=False).hexdigest()

@@ -1,0 +1,220 @@
+"""A store as it would be after recovery, made in memory: nothing is written, no lock is taken, no setting is
+needed.
+
+Log and index files are mapped copy-on-write; what the log has and the queues lack is kept beside the files.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from store.commitlog.commit_log import CommitLog
+from store.commitlog.log_paths import COMMIT_LOG, LogPaths
+from store.commitlog.positions import Positions
+from store.consumequeue.consume_queue import FILLER, UNIT_BYTES, ConsumeQueue, QueueFiles
+from store.consumequeue.table import ConsumeQueueTable
+from store.disk.files import Descriptors
+from store.dispatch import Dispatcher
+from store.errors import StoreError
+from store.identity import AbortFile, StoreName, read_name, refuse_foreign_kinds
+from store.index.index_file import IndexFile
+from store.kernels import walk
+from store.kernels.index import ENTRY_BYTES, HEADER_BYTES, SLOT_BYTES
+from store.kernels.java_hash import plain_key_hash
+from store.queries import has_key
+from store.recovery.checkpoint import StoreCheckpoint
+from store.recovery.opening import CHECKPOINT, CONSUME_QUEUE, INDEX
+from store.recovery.summary import read_summary
+from store.recovery.tail import Tail, find_tail
+from store.settings import StoreSettings
+
+_CANDIDATES_MAX = 1 << 20
+_FOREVER_MS = 1 << 62
+
+
+class ImageQueue(ConsumeQueue):
+    """A queue whose new units stay in memory; `read_units` joins them to those of the files."""
+
+    __slots__ = ("_extra", "_extra_from")
+
+    def __init__(self, topic: str, queue_id: int, directory: str, files: QueueFiles) -> None:
+        super().__init__(topic, queue_id, directory, files)
+        self._extra = bytearray()
+        self._extra_from = -1  # units from this offset on are not in files; −1 as long as all are
+
+    def append_units(self, units: memoryview, end_physical_offset: int) -> None:
+        """Keep units in memory."""
+        if self._extra_from < 0:
+            self._extra_from = self.next_offset
+        self._extra += units
+        self.next_offset += len(units) // UNIT_BYTES
+        self.end_physical_offset = end_physical_offset
+
+    def start_at(self, offset: int) -> None:
+        """Begin at `offset`."""
+        self.first_offset = self.next_offset = self.min_offset = self._extra_from = offset
+        self._extra.clear()
+
+    def fill_to(self, offset: int) -> None:
+        """Hold the places up to `offset`."""
+        self.append_units(memoryview(FILLER * (offset - self.next_offset)), self.end_physical_offset)
+
+    def truncate_to(self, next_offset: int, end_physical_offset: int) -> None:
+        """Forget units from `next_offset` on."""
+        if self._extra_from < 0 or next_offset < self._extra_from:
+            self._extra_from = next_offset
+        del self._extra[(next_offset - self._extra_from) * UNIT_BYTES :]
+        self.next_offset = next_offset
+        self.end_physical_offset = end_physical_offset
+
+    def read_units(self, offset: int, count: int) -> bytes:
+        """Up to `count` units from `offset` on, out of one file or out of memory."""
+        if self._extra_from < 0:
+            return super().read_units(offset, count)
+        if offset < self._extra_from:
+            return super().read_units(offset, min(count, self._extra_from - offset))
+        start = (offset - self._extra_from) * UNIT_BYTES
+        return bytes(self._extra[start : start + count * UNIT_BYTES])
+
+
+class StoreSizes(NamedTuple):
+    """The sizes of a store's files, and how many slots and entries an index file has."""
+
+    log_file_bytes: int
+    queue_file_bytes: int
+    index_slots: int
+    index_entries: int
+
+
+def _first_size(paths: list[Path], fallback_bytes: int) -> int:
+    """The size that most of these files have."""
+    sizes = [path.stat().st_size for path in paths if path.is_file()]
+    return max(set(sizes), key=sizes.count) if sizes else fallback_bytes
+
+
+def find_sizes(root: Path, log_paths: Sequence[Path], name: StoreName | None) -> StoreSizes:
+    """The sizes of a store's files: as raymq.json says, else from the files themselves."""
+    if name is not None:
+        return StoreSizes(
+            name.commit_log_file_bytes, name.consume_queue_file_bytes, name.index_slots, name.index_entries
+        )
+    defaults = StoreSettings()
+    logs = sorted(path for directory in log_paths for path in (root / directory).glob("*"))
+    queues = sorted((root / CONSUME_QUEUE).glob("*/*/*"))
+    index_bytes = _first_size(sorted((root / INDEX).glob("*")), defaults.index_file_bytes)
+    # One number for two: RocketMQ's default, and whoever scales it down, has four entries for each slot.
+    slots = (index_bytes - HEADER_BYTES) // (SLOT_BYTES + 4 * ENTRY_BYTES)
+    return StoreSizes(
+        _first_size(logs, defaults.commit_log_file_bytes),
+        _first_size(queues, defaults.consume_queue_file_bytes),
+        max(slots, 1),
+        (index_bytes - HEADER_BYTES - SLOT_BYTES * max(slots, 1)) // ENTRY_BYTES,
+    )
+
+
+class StoreImage:
+    """The log, the queues and queries by key of a store that nobody opens."""
+
+    def __init__(self, root: Path, log_paths: Sequence[Path] = ()) -> None:
+        """Look at the store. Raises StoreError when there is none, or one of another kind.
+
+        `log_paths`: where its log is, if that is neither noted in raymq.json nor the directory commitlog.
+        """
+        name = read_name(root)
+        log_paths = log_paths or [Path(path) for path in (name.commit_log_paths if name else (COMMIT_LOG,))]
+        for directory in log_paths:
+            if not (root / directory).is_dir():
+                raise StoreError(f"no store: there is no directory {directory} in it", root)
+        refuse_foreign_kinds(root)
+        self.root = root
+        self._sizes = find_sizes(root, log_paths, name)
+        summary = read_summary(root, name.store_id) if name is not None else None
+        notes = summary.index_files or [] if summary is not None else []
+        self._index_notes = {note.name: note for note in notes}
+        self._is_ours = name is not None
+        self.log = CommitLog(
+            LogPaths(root, log_paths), self._sizes.log_file_bytes, Positions(), read_only=True
+        )
+        descriptors = Descriptors(64, read_only=True)
+        self._descriptors = descriptors
+        self.queues = ConsumeQueueTable(
+            root / CONSUME_QUEUE, self._sizes.queue_file_bytes, descriptors, ImageQueue
+        )
+        settings = StoreSettings()
+        self._dispatcher = Dispatcher(
+            self.log, self.queues, None, settings.delay_levels_ms(), self._sizes.log_file_bytes
+        )
+        log_min = self.log.bases[0] if self.log.bases else 0
+        confirmed = summary.position if summary is not None else 0
+        self.tail: Tail = find_tail(
+            self.log, log_min, check_crc=True, is_ours=self._is_ours, confirmed=confirmed
+        )
+        self.log.positions.set_all(log_min, self.tail.position)
+
+    def load_queues(self) -> list[ConsumeQueue]:
+        """All queues in order of topic and id, with the units that the log has and the files lack."""
+        positions = self.log.positions
+        self.queues.load(positions.written, {})
+        self._dispatcher.is_recovering = True
+        self._dispatcher.run(positions.min, positions.written)
+        for queue in self.queues:
+            queue.correct_min_offset(positions.min)
+        return sorted(self.queues, key=lambda queue: (queue.topic, queue.queue_id))
+
+    def query_by_key(self, topic: str, key: str) -> list[int]:
+        """Physical offsets of the records with this key, in order: through the index, and the log where it
+        lacks.
+        """
+        key_hash = plain_key_hash(f"{topic}#{key}".encode())
+        candidates: set[int] = set()
+        scan_from = self.log.positions.min
+        for path in sorted((self.root / INDEX).glob("*")):
+            file = self._sound_index(path)
+            if file is None:
+                break
+            candidates.update(file.select(key_hash, 0, _FOREVER_MS, _CANDIDATES_MAX))
+            scan_from = max(scan_from, file.end_physical_offset)
+        if not self._is_ours and AbortFile(self.root).exists:
+            # What RocketMQ's own recovery keeps: full index files, and what it dispatches again.
+            scan_from = self._abnormal_start()
+        candidates.update(self._dispatcher.find_hash(scan_from, self.log.positions.written, key_hash))
+        return [offset for offset in sorted(candidates) if self._matches(offset, topic, key)]
+
+    def _sound_index(self, path: Path) -> IndexFile | None:
+        try:
+            file = IndexFile(path, self._sizes.index_slots, self._sizes.index_entries, copy_on_write=True)
+        except StoreError:
+            return None
+        note = self._index_notes.get(path.name)
+        if note is not None:
+            return file if file.restore(note) is None else None
+        if AbortFile(self.root).exists:
+            if not self._is_ours and file.end_timestamp > self._checkpoint().index_msg_timestamp:
+                return None
+            file.cut_at(file.end_physical_offset)
+        return file if file.is_sound() else None
+
+    def _checkpoint(self) -> StoreCheckpoint:
+        return StoreCheckpoint.read(self.root / CHECKPOINT)
+
+    def _abnormal_start(self) -> int:
+        """The file that RocketMQ starts from after a crash (store format 6.2)."""
+        durable_ms = self._checkpoint().min_timestamp
+        for base in reversed(self.log.bases):
+            file = self.log.file_at(base)
+            if walk.check_record_at(file.array, 0, file.size_bytes, base, False) > 0:
+                stored_ms = int(walk.store_timestamp_at(file.array, 0))
+                if 0 < stored_ms <= durable_ms:
+                    return base
+        return self.log.positions.min
+
+    def _matches(self, offset: int, topic: str, key: str) -> bool:
+        try:
+            return has_key(self.log.record_at(offset), topic, key)
+        except StoreError:
+            return False
+
+    def close(self) -> None:
+        """Let go of all files."""
+        self.log.close()
+        self._descriptors.close()

@@ -1,0 +1,277 @@
+"""What a store is and holds, found out quickly: from notes, names and ends of files, not by reading all."""
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from store.commitlog.log_paths import COMMIT_LOG, LogPaths
+from store.consumequeue.consume_queue import UNIT_BYTES, ConsumeQueue, QueueNote
+from store.consumequeue.table import ConsumeQueueTable
+from store.disk.files import Descriptors
+from store.errors import StoreError
+from store.identity import AbortFile, StoreName, read_epoch, read_name, refuse_foreign_kinds, writer_of
+from store.kernels import walk
+from store.recovery.checkpoint import StoreCheckpoint
+from store.recovery.opening import CHECKPOINT, CONSUME_QUEUE
+from store.recovery.summary import DerivedSummary, read_summary
+from store.recovery.tail import Tail, find_tail
+from store.tools.image import find_sizes
+from store.tools.rebuild import is_interrupted
+from store.tools.verify.findings import Report
+from store.tools.verify.log_view import LogView
+
+_OPEN_QUEUES = 64
+
+
+class QueueInfo(NamedTuple):
+    """One queue; times are those of its first and last message, None when they cannot be read."""
+
+    topic: str
+    queue_id: int
+    min_offset: int
+    max_offset: int
+    first_ms: int | None
+    last_ms: int | None
+
+    @property
+    def messages(self) -> int:
+        """How many can be read."""
+        return self.max_offset - self.min_offset
+
+
+@dataclass
+class FilesInfo:
+    """Files of one kind: how many, their sizes, and the space that they take on the disk."""
+
+    files: int = 0
+    size_bytes: int = 0
+    disk_bytes: int = 0
+
+
+@dataclass
+class StoreInfo:
+    """The whole."""
+
+    root: Path
+    name: StoreName | None
+    epoch: int
+    writer_pid: int | None
+    ended_in_order: bool
+    rebuild_is_open: bool
+    log_begin: int
+    log_end: int
+    last_ms: int
+    noted_end: int | None
+    checkpoint: StoreCheckpoint
+    known_holes: int
+    queues: list[QueueInfo]
+    files: dict[str, FilesInfo]
+    damage: list[str] = field(default_factory=list)
+    """What is wrong at first sight; a verification finds the rest."""
+
+    def topics(self) -> list[dict[str, Any]]:
+        """A row for each topic."""
+        by_topic: dict[str, list[QueueInfo]] = {}
+        for queue in self.queues:
+            by_topic.setdefault(queue.topic, []).append(queue)
+        return [_topic_row(topic, queues) for topic, queues in sorted(by_topic.items())]
+
+    def as_json(self) -> dict[str, Any]:
+        """The whole as one object."""
+        identity = self.name.identity if self.name is not None else None
+        return {
+            "store": str(self.root),
+            "madeBy": "RayMQ" if identity is not None else "RocketMQ",
+            "cluster": identity.cluster if identity else None,
+            "broker": identity.broker if identity else None,
+            "replica": identity.replica if identity else None,
+            "storeId": self.name.store_id if self.name else None,
+            "epoch": self.epoch,
+            "writerPid": self.writer_pid,
+            "endedInOrder": self.ended_in_order,
+            "rebuildIsOpen": self.rebuild_is_open,
+            "logBegin": self.log_begin,
+            "logEnd": self.log_end,
+            "lastStoreTimestamp": self.last_ms or None,
+            "notedEnd": self.noted_end,
+            "physicMsgTimestamp": self.checkpoint.physic_msg_timestamp,
+            "logicsMsgTimestamp": self.checkpoint.logics_msg_timestamp,
+            "indexMsgTimestamp": self.checkpoint.index_msg_timestamp,
+            "knownHoles": self.known_holes,
+            "files": {
+                kind: {"files": each.files, "bytes": each.size_bytes, "diskBytes": each.disk_bytes}
+                for kind, each in self.files.items()
+            },
+            "damage": self.damage,
+            "topics": [
+                row
+                | {"queueList": [_queue_row(queue) for queue in self.queues if queue.topic == row["topic"]]}
+                for row in self.topics()
+            ],
+        }
+
+
+def _topic_row(topic: str, queues: list[QueueInfo]) -> dict[str, Any]:
+    return {
+        "topic": topic,
+        "queues": len(queues),
+        "messages": sum(queue.messages for queue in queues),
+        "min_offset": min(queue.min_offset for queue in queues),
+        "max_offset": max(queue.max_offset for queue in queues),
+        "first_ms": min((queue.first_ms for queue in queues if queue.first_ms is not None), default=None),
+        "last_ms": max((queue.last_ms for queue in queues if queue.last_ms is not None), default=None),
+    }
+
+
+def _queue_row(queue: QueueInfo) -> dict[str, Any]:
+    return {
+        "queueId": queue.queue_id,
+        "minOffset": queue.min_offset,
+        "maxOffset": queue.max_offset,
+        "firstMs": queue.first_ms,
+        "lastMs": queue.last_ms,
+    }
+
+
+class _Look:
+    """One look at a store."""
+
+    def __init__(self, root: Path, log_paths: Sequence[Path]) -> None:
+        if not root.is_dir():
+            raise StoreError("no such directory", root)
+        refuse_foreign_kinds(root)
+        self.root = root
+        self.name = read_name(root)
+        paths = log_paths or [Path(p) for p in (self.name.commit_log_paths if self.name else (COMMIT_LOG,))]
+        for directory in paths:
+            if not (root / directory).is_dir():
+                raise StoreError(f"no store: there is no directory {directory} in it", root)
+        self.report = Report(root)
+        self.paths = LogPaths(root, paths)
+        sizes = find_sizes(root, paths, self.name)
+        self.log = LogView(self.paths, sizes.log_file_bytes, self.report)
+        self.summary = read_summary(root, self.name.store_id) if self.name is not None else None
+        self.descriptors = Descriptors(_OPEN_QUEUES, read_only=True)
+        self.table = ConsumeQueueTable(root / CONSUME_QUEUE, sizes.queue_file_bytes, self.descriptors)
+        self.table.add_all_on_disk()
+        self.last_unit = -1  # the highest record that a unit leads to
+
+    def info(self) -> StoreInfo:
+        """Look."""
+        queues = [self._queue(queue) for queue in self.table]
+        tail = self._tail()
+        summary: DerivedSummary | None = self.summary
+        return StoreInfo(
+            root=self.root,
+            name=self.name,
+            epoch=read_epoch(self.root),
+            writer_pid=writer_of(self.root),
+            ended_in_order=not AbortFile(self.root).exists,
+            rebuild_is_open=is_interrupted(self.root),
+            log_begin=self.log.first,
+            log_end=tail.position,
+            last_ms=tail.last_timestamp,
+            noted_end=summary.position if summary is not None else None,
+            checkpoint=StoreCheckpoint.read(self.root / CHECKPOINT),
+            known_holes=len(summary.holes) if summary is not None else 0,
+            queues=queues,
+            files=self._files(),
+            damage=[f"{each.path}: {each.reason}" for each in self.report.findings],
+        )
+
+    def close(self) -> None:
+        """Let go of all files."""
+        self.log.close()
+        self.descriptors.close()
+
+    def _tail(self) -> Tail:
+        """The log's end, looked for from the last record that anything knows of."""
+        noted = self.summary.last_record if self.summary is not None else -1
+        starts = (max(noted, self.last_unit), self.log.first)
+        start = next((start for start in starts if self._timestamp(start) is not None), self.log.first)
+        return find_tail(self.log, start, check_crc=False, is_ours=self.name is not None)
+
+    def _timestamp(self, position: int) -> int | None:
+        """When the record at an offset was stored; None when there is none."""
+        if not self.log.first <= position < self.log.end:
+            return None
+        file = self.log.file_at(position)
+        place = position - file.base
+        size = walk.check_record_at(file.array, place, file.size_bytes, file.base, False)
+        return int(walk.store_timestamp_at(file.array, place)) if size > 0 else None
+
+    # ---- queues --------------------------------------------------------------------------------------------
+
+    def _queue(self, queue: ConsumeQueue) -> QueueInfo:
+        file_bytes = queue.units_per_file * UNIT_BYTES
+        bases = sorted(
+            int(entry.name)
+            for entry in os.scandir(queue.directory)
+            if entry.name.isdigit() and entry.stat().st_size == file_bytes
+        )
+        if not bases:
+            return QueueInfo(queue.topic, queue.queue_id, 0, 0, None, None)
+        first, made_to = bases[0] // UNIT_BYTES, bases[-1] // UNIT_BYTES + queue.units_per_file
+        queue.set_extent(QueueNote(first, first, made_to, 0, [], []), made_to)
+        end = next(
+            (end for base in reversed(bases) if (end := _end_of(queue, base // UNIT_BYTES)) >= 0), first
+        )
+        queue.set_extent(QueueNote(first, first, end, 0, [], []), made_to)
+        queue.correct_min_offset(self.log.first)
+        first_ms = last_ms = None
+        if queue.min_offset < end:
+            last = queue.unit_at(end - 1).physical_offset
+            self.last_unit = max(self.last_unit, last)
+            first_ms = self._timestamp(queue.unit_at(queue.min_offset).physical_offset)
+            last_ms = self._timestamp(last)
+        return QueueInfo(queue.topic, queue.queue_id, queue.min_offset, end, first_ms, last_ms)
+
+    # ---- files ---------------------------------------------------------------------------------------------
+
+    def _files(self) -> dict[str, FilesInfo]:
+        kinds: dict[str, FilesInfo] = {}
+        for directory in self.paths.all:
+            _add_files(kinds.setdefault(COMMIT_LOG, FilesInfo()), directory)
+        logs = {directory.resolve() for directory in self.paths.all}
+        for entry in sorted(self.root.iterdir()):
+            if entry.resolve() not in logs:
+                _add_files(kinds.setdefault(entry.name if entry.is_dir() else "other", FilesInfo()), entry)
+        return kinds
+
+
+def _end_of(queue: ConsumeQueue, first: int) -> int:
+    """The offset after the last unit of the file that begins with unit `first`; −1 when it has none."""
+    low, high = first, first + queue.units_per_file
+    while low < high:
+        middle = (low + high) // 2
+        if any(queue.read_units(middle, 1)):
+            low = middle + 1
+        else:
+            high = middle
+    return low if low > first else -1
+
+
+def _add_files(info: FilesInfo, path: Path) -> None:
+    for stat in _stats(path):
+        info.files += 1
+        info.size_bytes += stat.st_size
+        info.disk_bytes += stat.st_blocks * 512
+
+
+def _stats(path: Path) -> Iterator[os.stat_result]:
+    if path.is_dir():
+        for entry in os.scandir(path):
+            yield from _stats(Path(entry.path)) if entry.is_dir() else [entry.stat()]
+    else:
+        yield path.stat()
+
+
+def store_info(root: Path, *, log_paths: Sequence[Path] = ()) -> StoreInfo:
+    """What the store at `root` is and holds. Raises StoreError when there is none, or one of another kind."""
+    look = _Look(root, log_paths)
+    try:
+        return look.info()
+    finally:
+        look.close()

@@ -1,0 +1,394 @@
+"""Rebuild: consume queues and index made again from the CommitLog, as a broker's start would make them.
+
+    1. raymq.derived says that nothing is derived yet
+    2. raymq.rebuild says that a rebuild has begun, and under which epoch
+    3. queues and index are removed, and raymq.rebuild says so
+    4. the log is dispatched; from time to time what there is becomes durable, and raymq.derived says how far
+    5. raymq.rebuild goes
+
+A kill at any point leaves a store that a broker opens as it is, since raymq.derived never says too much; the
+next rebuild goes on from where this one was, unless a broker has written meanwhile (it has raised the epoch).
+The log is mapped copy-on-write: no byte of it can change.
+"""
+
+import shutil
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from store.commitlog.commit_log import CommitLog
+from store.commitlog.log_paths import COMMIT_LOG, LogPaths
+from store.commitlog.positions import Positions
+from store.consumequeue.table import ConsumeQueueTable
+from store.disk.files import Descriptors, replace_file, sync_directory, sync_files
+from store.dispatch import Dispatcher
+from store.errors import StoreError
+from store.identity import (
+    AbortFile,
+    StoreLock,
+    StoreName,
+    WriterEpoch,
+    read_epoch,
+    read_name,
+    refuse_foreign_kinds,
+    writer_of,
+)
+from store.index.index_file import IndexNote
+from store.index.index_service import IndexService
+from store.recovery.opening import CONSUME_QUEUE, INDEX
+from store.recovery.summary import DerivedSummary, QueueNotes, read_summary, summary_path
+from store.recovery.tail import Tail, dispatch_start, find_tail
+from store.settings import StoreSettings
+from store.tools.image import StoreSizes, find_sizes
+
+_MARK = "raymq.rebuild"
+_OPEN_QUEUES = 512
+_SLICE_BYTES = 4 << 20
+_NOTE_EVERY_BYTES = 256 << 20
+
+Progress = Callable[[int, int], None]
+"""Told how many bytes are done, of how many."""
+
+
+@dataclass(frozen=True)
+class Rebuilt:
+    """What a rebuild has done, or would do."""
+
+    store: str
+    log_begin: int
+    log_end: int
+    records: int
+    holes: int
+    resumed_from: int | None
+    """Where an interrupted rebuild had come to; None when it begins from the start."""
+    queues: int
+    index_files: int
+    is_done: bool
+
+    def as_json(self) -> dict[str, Any]:
+        """For people's tools."""
+        return {
+            "store": self.store,
+            "logBegin": self.log_begin,
+            "logEnd": self.log_end,
+            "records": self.records,
+            "holes": self.holes,
+            "resumedFrom": self.resumed_from,
+            "queues": self.queues,
+            "indexFiles": self.index_files,
+            "done": self.is_done,
+        }
+
+
+class _Mark:
+    """`raymq.rebuild`: a rebuild that is under way."""
+
+    def __init__(self, root: Path) -> None:
+        self._path = root / _MARK
+
+    def read(self) -> dict[str, Any] | None:
+        """What it says; None when there is none that could be used."""
+        try:
+            content: Any = orjson.loads(self._path.read_bytes())
+        except (FileNotFoundError, orjson.JSONDecodeError):
+            return None
+        return content if isinstance(content, dict) and content.get("version") == 1 else None
+
+    def write(self, content: dict[str, Any]) -> None:
+        """Begin. Raises OSError."""
+        replace_file(self._path, orjson.dumps({"version": 1, **content}))
+
+    def remove(self) -> None:
+        """Done. Raises OSError."""
+        self._path.unlink(missing_ok=True)
+        sync_directory(self._path.parent)
+
+
+def is_interrupted(root: Path) -> bool:
+    """Whether a rebuild has begun that can go on: nobody has written to the store since."""
+    begun = _Mark(root).read()
+    return begun is not None and begun.get("epoch") == read_epoch(root)
+
+
+class Rebuild:
+    """One store whose derived files are made again. Nothing is changed before `run`."""
+
+    def __init__(
+        self, root: Path, log_paths: Sequence[Path], settings: StoreSettings, *, with_index: bool
+    ) -> None:
+        """Look at the store. Raises StoreError when there is none, one of another kind, or one in use."""
+        if not root.is_dir():
+            raise StoreError("no such directory", root)
+        refuse_foreign_kinds(root)
+        pid = writer_of(root)
+        if pid is not None:
+            raise StoreError(f"process {pid} has this store open: end that one first", root)
+        self.root = root
+        self.name: StoreName | None = read_name(root)
+        paths = log_paths or [Path(p) for p in (self.name.commit_log_paths if self.name else (COMMIT_LOG,))]
+        for directory in paths:
+            if not (root / directory).is_dir():
+                raise StoreError(f"no store: there is no directory {directory} in it", root)
+        self._mark = _Mark(root)
+        self._begun = self._begun_before(with_index)
+        # RocketMQ's sizes are known from its files only, which are gone when a rebuild goes on.
+        self.sizes = StoreSizes(*self._begun["sizes"]) if self._begun else find_sizes(root, paths, self.name)
+        self.paths = LogPaths(root, paths)
+        self.log = CommitLog(self.paths, self.sizes.log_file_bytes, Positions(), read_only=True)
+        self.with_index = with_index
+        self.delays_ms = settings.delay_levels_ms()
+        self.store_id: str = self._begun["storeId"] if self._begun else self._own_id()
+        self.summary: DerivedSummary | None = read_summary(root, self.store_id)
+        self._abort = AbortFile(root)
+
+    def _own_id(self) -> str:
+        return self.name.store_id if self.name is not None else uuid.uuid4().hex
+
+    def _begun_before(self, with_index: bool) -> dict[str, Any] | None:
+        """A rebuild that was interrupted, if it can go on: since then nobody has written to the store."""
+        begun = self._mark.read()
+        if begun is None or begun.get("epoch") != read_epoch(self.root):
+            return None
+        if self.name is not None and begun.get("storeId") != self.name.store_id:
+            return None
+        return begun if begun.get("index") == with_index else None
+
+    @property
+    def resumes_from(self) -> int | None:
+        """Where the work begins again; None when it begins from the start."""
+        return self.summary.position if self._begun is not None and self.summary is not None else None
+
+    def plan(self) -> Rebuilt:
+        """What `run` would do, without a look at records."""
+        queues = sum(1 for _ in (self.root / CONSUME_QUEUE).glob("*/*"))
+        index_files = sum(1 for _ in (self.root / INDEX).glob("*"))
+        first = self.log.bases[0] if self.log.bases else 0
+        return Rebuilt(
+            str(self.root), first, self.log.end, 0, 0, self.resumes_from, queues, index_files, is_done=False
+        )
+
+    def run(self, progress: Progress) -> Rebuilt:
+        """Do it. Raises StoreError, OSError; whatever ends it, it can be run again."""
+        lock = StoreLock(self.root)
+        lock.acquire(0)
+        try:
+            self.paths.lock()
+            try:
+                return self._work(progress)
+            finally:
+                self.paths.unlock()
+        finally:
+            lock.release()
+
+    def close(self) -> None:
+        """Let go of the log."""
+        self.log.close()
+
+    # ---- the work ------------------------------------------------------------------------------------------
+
+    def _work(self, progress: Progress) -> Rebuilt:
+        first = self.log.bases[0] if self.log.bases else 0
+        total = 2 * (self.log.end - first)
+        tail = find_tail(
+            self.log,
+            first,
+            check_crc=True,
+            is_ours=self.name is not None,
+            confirmed=self.summary.position if self.summary is not None else 0,
+            on_progress=lambda position: progress(position - first, total),
+        )
+        self.log.positions.set_all(first, tail.position)
+        resumed_from = self.resumes_from
+        if resumed_from is None:
+            self._begin(first, tail)
+        self._empty()
+        work = _Derived(self, tail)
+        try:
+            work.load()
+            work.build(lambda position: progress(self.log.end - 2 * first + position, total))
+            queues, index_files = len(work.queues), len(work.index.notes()) if work.index else 0
+        finally:
+            work.close()
+        self._end()
+        progress(total, total)
+        return Rebuilt(
+            str(self.root), first, tail.position, tail.records, len(tail.holes), resumed_from, queues,
+            index_files, is_done=True,
+        )  # fmt: skip
+
+    def _begin(self, first: int, tail: Tail) -> None:
+        """Note that nothing is there, then mark – in this order."""
+        had_abort = self._abort.exists
+        places: dict[str, dict[str, int]] = {}
+        if self.summary is not None and tail.position >= self.summary.position:
+            for (topic, queue_id), note in self.summary.queues.items():
+                places.setdefault(topic, {})[str(queue_id)] = note.next_offset
+        epoch = 0
+        if self.name is not None:
+            writer = WriterEpoch(self.root)
+            writer.raise_epoch()
+            epoch = writer.number
+            writer.close()
+        self._abort.create()
+        index_files: list[IndexNote] | None = [] if self.with_index else None
+        nothing = DerivedSummary(self.store_id, first, -1, first, {}, index_files, tail.holes)
+        no_queues = ConsumeQueueTable(
+            self.root / CONSUME_QUEUE, self.sizes.queue_file_bytes, Descriptors(1, read_only=True)
+        )
+        replace_file(summary_path(self.root), QueueNotes(no_queues).encode(nothing))
+        self.summary = nothing
+        self._begun = {
+            "storeId": self.store_id,
+            "epoch": epoch,
+            "index": self.with_index,
+            "abort": had_abort,
+            "places": places,
+            "sizes": tuple(self.sizes),
+            "emptied": False,
+        }
+        self._mark.write(self._begun)
+
+    def _empty(self) -> None:
+        """Remove the queues and the index, unless that is done already. Raises OSError."""
+        assert self._begun is not None
+        if self._begun["emptied"]:
+            return
+        for directory in (self.root / CONSUME_QUEUE, self.root / INDEX):
+            if directory.exists():
+                shutil.rmtree(directory)
+            directory.mkdir()
+        sync_directory(self.root)
+        self._begun["emptied"] = True
+        self._mark.write(self._begun)
+
+    def _end(self) -> None:
+        assert self._begun is not None
+        if self.name is None:
+            summary_path(self.root).unlink(missing_ok=True)  # RocketMQ's stores have no such file
+        if not self._begun["abort"]:
+            self._abort.remove()
+        self._mark.remove()
+
+    @property
+    def places(self) -> dict[str, dict[str, int]]:
+        """The next offset of each queue before the rebuild, as far as that was noted."""
+        return dict(self._begun["places"]) if self._begun is not None else {}
+
+
+class _Derived:
+    """The queues and the index that are being built."""
+
+    def __init__(self, rebuild: Rebuild, tail: Tail) -> None:
+        self._root = rebuild.root
+        self._rebuild = rebuild
+        self._tail = tail
+        self._log = rebuild.log
+        sizes = rebuild.sizes
+        self._descriptors = Descriptors(_OPEN_QUEUES)
+        self.queues = ConsumeQueueTable(
+            rebuild.root / CONSUME_QUEUE, sizes.queue_file_bytes, self._descriptors
+        )
+        self.index = (
+            IndexService(rebuild.root / INDEX, sizes.index_slots, sizes.index_entries)
+            if rebuild.with_index
+            else None
+        )
+        self._dispatcher = Dispatcher(self._log, self.queues, self.index, rebuild.delays_ms, _SLICE_BYTES)
+        self._begin = self._log.positions.min
+        self._last_record = -1
+        self._notes: QueueNotes | None = None
+
+    def load(self) -> None:
+        """Take up what an interrupted rebuild has left. Raises OSError, StoreError."""
+        first, end = self._log.positions.min, self._tail.position
+        summary = self._rebuild.summary
+        loaded = self.queues.load(end, summary.queues if summary is not None else {})
+        for queue in loaded:
+            self.queues.discard_unsound(queue)
+        if self.index is not None and summary is not None and summary.index_files is not None:
+            self.index.load(summary.index_files, first, orderly_end=False)
+        self._begin = dispatch_start(summary, first, end, self.queues, loaded, self.index).position
+        self._notes = QueueNotes(self.queues)
+
+    def build(self, progress: Callable[[int], None]) -> None:
+        """Dispatch all that is lacking, noting from time to time how far it has come."""
+        self._dispatcher.is_recovering = True
+        position, noted = self._begin, self._begin
+        while position < self._tail.position:
+            step = self._dispatcher.step(position, self._tail.position)
+            if step.position == position:
+                raise StoreError("the log cannot be dispatched beyond this offset", self._root, position)
+            position = step.position
+            self._last_record = max(self._last_record, step.last_record)
+            progress(position)
+            if position - noted >= _NOTE_EVERY_BYTES:
+                self._note(position)
+                noted = position
+        self._keep_places()
+        for queue in self.queues:
+            queue.correct_min_offset(self._log.positions.min)
+        self._note(position)
+
+    def _keep_places(self) -> None:
+        """Offsets that were given to records that are damaged now are not given again."""
+        for topic, by_id in self._rebuild.places.items():
+            for queue_id, following in by_id.items():
+                queue = self.queues.find(topic, int(queue_id))
+                if queue is not None and 0 < queue.next_offset < following:
+                    queue.fill_to(following)
+
+    def _note(self, position: int) -> None:
+        """Make what there is durable, then say so. Raises OSError."""
+        assert self._notes is not None
+        self._notes.begin()
+        self._notes.finish()
+        paths, self._notes.dirty_paths = self._notes.dirty_paths, []
+        index_notes = None
+        if self.index is not None:
+            paths += self.index.take_dirty_paths()
+            index_notes = self.index.notes()
+            sync_directory(self.index.directory)
+        sync_files(paths, self._root)
+        sync_directory(self.queues.root)
+        last = self._last_record if self._last_record >= 0 else self._tail.last_record
+        summary = DerivedSummary(
+            self._rebuild.store_id,
+            position,
+            last if last < position else -1,
+            self._log.positions.min,
+            {},
+            index_notes,
+            self._tail.holes,
+        )
+        replace_file(summary_path(self._root), self._notes.encode(summary))
+
+    def close(self) -> None:
+        """Let go of all files."""
+        if self.index is not None:
+            self.index.close()
+        self._descriptors.close()
+
+
+def rebuild(
+    root: Path,
+    *,
+    log_paths: Sequence[Path] = (),
+    message_delay_level: str | None = None,
+    with_index: bool = True,
+    dry_run: bool = False,
+    progress: Progress = lambda _done, _total: None,
+) -> Rebuilt:
+    """Make the consume queues and the index of a store again from its log.
+
+    Raises StoreError when there is no store, one of another kind or one in use, and OSError.
+    """
+    given = {} if message_delay_level is None else {"message_delay_level": message_delay_level}
+    work = Rebuild(root, log_paths, StoreSettings.model_validate(given), with_index=with_index)
+    try:
+        return work.plan() if dry_run else work.run(progress)
+    finally:
+        work.close()

@@ -1,0 +1,59 @@
+"""Work that follows the walk over the log in a thread of its own: kernels let both run at once."""
+
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+
+import numpy as np
+from numpy.typing import NDArray
+
+from store.commitlog.mapped_file import MappedFile
+from store.kernels import resync
+from store.tools.verify.findings import Report
+from store.tools.verify.index import IndexCheck
+
+_WAITING_MAX = 8
+
+
+class Behind:
+    """One thread, which alone adds to the report as long as it runs."""
+
+    def __init__(self, report: Report, index: IndexCheck) -> None:
+        self._report = report
+        self._index = index
+        self._thread = ThreadPoolExecutor(1, "verify")
+        self._waiting: deque[Future[None]] = deque()
+
+    def put(self, keys: NDArray[np.int64], count: int) -> None:
+        """Compare the first `count` rows with the index, soon."""
+        rows = keys[:count].copy()
+        self._submit(lambda: self._index.put(rows, count))
+
+    def check_whole(self, file: MappedFile, begin: int, end: int) -> None:
+        """Soon, check those of the records in [begin, end) that have a CRC of the whole
+        (enabledAppendPropCRC).
+        """
+        path, array = file.path, file.array
+
+        def check() -> None:
+            place = begin
+            while place < end:
+                bad, size = resync.next_bad_whole(array, place, end)
+                if bad < end:
+                    self._report.add(path, bad, size, "log", "the CRC of the whole record is wrong")
+                place = bad + size if bad < end else end
+
+        self._submit(check)
+
+    def _submit(self, work: Callable[[], None]) -> None:
+        while len(self._waiting) >= _WAITING_MAX:
+            self._waiting.popleft().result()
+        self._waiting.append(self._thread.submit(work))
+
+    def finish(self) -> None:
+        """Wait until all is done. Raises what went wrong."""
+        try:
+            while self._waiting:
+                self._waiting.popleft().result()
+        finally:
+            self._thread.shutdown(cancel_futures=True)

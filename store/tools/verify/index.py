@@ -1,0 +1,226 @@
+"""Index files against the log: takes the keys that a rebuild would put into them."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from store.commitlog.holes import Hole
+from store.disk.files import data_ranges
+from store.errors import StoreError
+from store.index.index_file import IndexFile, index_file_bytes
+from store.kernels import index_check as kernel
+from store.kernels.index import ENTRY_BYTES, HEADER_BYTES, SLOT_BYTES
+from store.tools.verify.findings import Report
+
+_PROBLEMS = 4096
+_FIELDS = {
+    kernel.HASH: ("keyHash", 0, 4),
+    kernel.PHYSICAL_OFFSET: ("phyOffset", 4, 8),
+    kernel.SECONDS: ("timeDiff", 12, 4),
+    kernel.CHAIN: ("the number of the entry before it", 16, 4),
+}
+_HEADER = (
+    ("beginTimestamp", 0, 8),
+    ("endTimestamp", 8, 8),
+    ("beginPhyOffset", 16, 8),
+    ("endPhyOffset", 24, 8),
+    ("hashSlotCount", 32, 4),
+)
+_SECOND_MS = 1000
+
+
+class IndexCheck:
+    """Stands where an IndexService stands in a dispatch."""
+
+    def __init__(
+        self,
+        directory: Path,
+        slots: int,
+        capacity: int,
+        report: Report,
+        holes: Sequence[Hole],
+        log_min: int,
+        log_end: int,
+        *,
+        is_ours: bool,
+        may_lag: bool,
+    ) -> None:
+        self._slots = slots
+        self._capacity = capacity
+        self._report = report
+        self._holes = np.array(
+            [(hole.position, hole.position + hole.size_bytes) for hole in holes], dtype=np.int64
+        ).reshape(-1, 2)
+        self._log_min = log_min
+        self._log_end = log_end
+        self._is_ours = is_ours
+        self._may_lag = may_lag
+        self._problems = np.zeros((_PROBLEMS, kernel.PROBLEM_FIELDS), dtype=np.int64)
+        self._newest = np.zeros(slots, dtype=np.int32)
+        self._state = np.zeros(kernel.STATE_FIELDS, dtype=np.int64)
+        self._paths = self._sound_paths(directory)
+        self.exists = bool(self._paths)
+        self._file: IndexFile | None = None
+        self._entry_count = 0
+        self._before = 0 if log_min == 0 else -1  # of a log that has lost files, the index may have too
+        self.entries = 0
+        self.lacking_from = -1
+        self.lacking = 0
+        self._open_next()
+
+    def _sound_paths(self, directory: Path) -> list[Path]:
+        right_bytes = index_file_bytes(self._slots, self._capacity)
+        sound = []
+        for path in sorted(directory.iterdir()) if directory.is_dir() else []:
+            size_bytes = path.stat().st_size
+            if not path.name.isdigit() or len(path.name) != 17 or not path.is_file():
+                self._report.add(path, -1, size_bytes, "file", "it does not belong there")
+            elif size_bytes != right_bytes:
+                reason = f"a file of {size_bytes:,} bytes in place of {right_bytes:,}"
+                self._report.add(path, -1, size_bytes, "file", reason)
+            else:
+                sound.append(path)
+        return sound
+
+    def _open_next(self) -> bool:
+        """Go on to the next file; False when there is none."""
+        if not self._paths:
+            return False
+        path = self._paths.pop(0)
+        try:
+            self._file = IndexFile(path, self._slots, self._capacity, copy_on_write=True)
+        except (OSError, StoreError) as error:
+            self._report.add(path, -1, 0, "file", str(error))
+            return self._open_next()
+        self._newest[:] = 0
+        self._state[:] = 0
+        self._state[kernel.STATE_NUMBER] = 1
+        self._state[kernel.STATE_BEFORE] = self._before
+        self._entry_count = self._file.count
+        if self._entry_count > self._capacity:
+            reason = f"indexCount is {self._entry_count:,}, there is room for {self._capacity - 1:,} entries"
+            self._report.add(path, 36, 4, "index", reason)
+            self._entry_count = int(written_entries_from_start(self._file, self._slots, self._capacity))
+        return True
+
+    # ---- what the dispatch does ----------------------------------------------------------------------------
+
+    def put(self, keys: NDArray[np.int64], count: int) -> None:
+        """Compare the first `count` rows."""
+        row = 0
+        while row < count:
+            if self._file is None:
+                self._lack(int(keys[row, 1]), count - row)
+                return
+            row, problems = kernel.compare_keys(
+                self._file.array, self._entry_count, keys, row, count, self._newest, self._state,
+                self._log_min, self._log_end, self._holes, self._is_ours, self._problems,
+            )  # fmt: skip
+            self._tell(self._file, problems)
+            if row < count and self._state[kernel.STATE_NUMBER] >= self._entry_count:
+                is_last = not self._paths
+                self._end_file(self._file)
+                if is_last or not self._open_next():
+                    self._file = None
+
+    @property
+    def end_timestamp(self) -> int | None:
+        """The storeTimestamp of the last record in the index; None when there is none."""
+        return int(self._state[kernel.STATE_TIMESTAMP]) or None
+
+    def _lack(self, position: int, keys: int) -> None:
+        if self.lacking == 0:
+            self.lacking_from = position
+        self.lacking += keys
+
+    def finish(self) -> None:
+        """The log has no more keys."""
+        while self._file is not None:
+            self._end_file(self._file)
+            self._file = None
+            self._open_next()
+        if self.lacking and self.exists and self._is_ours and not self._may_lag:
+            reason = f"it lacks {self.lacking:,} keys, of records from {self.lacking_from:,} on"
+            self._report.add("index", -1, 0, "index", reason)
+
+    # ---- the end of a file ---------------------------------------------------------------------------------
+
+    def _end_file(self, file: IndexFile) -> None:
+        while self._state[kernel.STATE_NUMBER] < self._entry_count:
+            problems = kernel.pass_rest(
+                file.array, self._entry_count, self._newest, self._state,
+                self._log_min, self._log_end, self._holes, self._problems,
+            )  # fmt: skip
+            self._tell(file, problems)
+        slot = 0
+        while slot < self._slots:
+            slot, problems = kernel.compare_slots(
+                file.array, self._newest, slot, self._entry_count, self._may_lag, self._problems
+            )
+            self._tell(file, problems)
+        if self._entry_count > 1:
+            self._check_header(file)
+        if not self._may_lag:
+            self._check_rest(file)
+        self._before = file.end_timestamp
+        self.entries += self._entry_count - 1
+        file.close()
+
+    def _check_header(self, file: IndexFile) -> None:
+        state = self._state
+        expected = [
+            state[kernel.STATE_BEGIN],
+            state[kernel.STATE_TIMESTAMP],
+            state[kernel.STATE_FIRST_OFFSET],
+            state[kernel.STATE_PHYSICAL_OFFSET],
+            np.count_nonzero(self._newest),
+        ]
+        for (name, at, size), wanted in zip(_HEADER, expected, strict=True):
+            there = int.from_bytes(file.array[at : at + size].tobytes(), "big", signed=True)
+            # An entry knows its time to the second, and after a cut that is all there is.
+            is_near = name == "endTimestamp" and 0 <= wanted - there < _SECOND_MS
+            is_near |= name == "endTimestamp" and 0 <= there - wanted < _SECOND_MS
+            if there != wanted and not is_near and not self._may_lag:
+                reason = f"{name} is {there:,}, its entries make {int(wanted):,}"
+                self._report.add(file.path, at, size, "index", reason)
+
+    def _check_rest(self, file: IndexFile) -> None:
+        entries = HEADER_BYTES + SLOT_BYTES * self._slots
+        first = entries + ENTRY_BYTES * self._entry_count
+        with file.path.open("rb") as opened:
+            for start, stop in data_ranges(opened.fileno(), first, len(file.array)):
+                used = file.array[start:stop].nonzero()[0]
+                if len(used):
+                    at, end = start + int(used[0]), start + int(used[-1]) + 1
+                    self._report.add(
+                        file.path, at, end - at, "index", "there is something behind its last entry"
+                    )
+
+    def _tell(self, file: IndexFile, count: int) -> None:
+        entries = HEADER_BYTES + SLOT_BYTES * self._slots
+        for code, number, expected, found in self._problems[:count].tolist():
+            place = entries + ENTRY_BYTES * number
+            if code in _FIELDS:
+                name, at, size = _FIELDS[code]
+                reason = f"entry {number}: {name} is {found:,}, the log's keys make {expected:,}"
+                self._report.add(file.path, place + at, size, "index", reason)
+            elif code == kernel.EXTRA:
+                reason = f"entry {number} leads to {found:,}, where no record has its key"
+                self._report.add(file.path, place, ENTRY_BYTES, "index", reason)
+            elif code == kernel.MISSING:
+                reason = f"a key of the record at {number:,} is missing"
+                self._report.add(file.path, -1, 0, "index", reason)
+            else:
+                reason = f"slot {number} leads to entry {found:,}, its newest is {expected:,}"
+                at = HEADER_BYTES + SLOT_BYTES * number
+                self._report.add(file.path, at, SLOT_BYTES, "index", reason)
+
+
+def written_entries_from_start(file: IndexFile, slots: int, capacity: int) -> int:
+    """One more than the last entry that is not all zeros, where the count cannot be believed."""
+    entries = HEADER_BYTES + SLOT_BYTES * slots
+    rows = file.array[entries:].reshape(-1, ENTRY_BYTES)
+    used = np.flatnonzero(rows.any(axis=1))
+    return int(used[-1]) + 1 if len(used) else 1

@@ -1,0 +1,129 @@
+"""The log of a store as one row of files, whatever is wrong with them: nothing is written, nothing refused.
+
+A file that is too short is read with zeros behind it, one that is missing as zeros, one that is too long up
+to its right size; each of these is told.
+"""
+
+import mmap
+import os
+from collections import OrderedDict
+from pathlib import Path
+
+import numpy as np
+
+from store.commitlog.log_paths import LogPaths
+from store.commitlog.mapped_file import MappedFile, file_name
+from store.errors import StoreError
+from store.tools.verify.findings import Report
+
+_OPEN_MAX = 256
+
+
+class PaddedFile(MappedFile):
+    """A file that has not the right size, or is not there, as it would be with zeros behind its end."""
+
+    __slots__ = ("_data_end",)
+
+    def __init__(self, path: Path, base: int, size_bytes: int) -> None:
+        self.path = path
+        self.base = base
+        self.size_bytes = size_bytes
+        self._descriptor = -1
+        memory = memoryview(mmap.mmap(-1, size_bytes))
+        self._data_end = 0
+        if path.exists():
+            with path.open("rb") as file:
+                self._data_end = file.readinto(memory) or 0
+        self.view = memory
+        self.array = np.frombuffer(memory, dtype=np.uint8)
+
+    def data_end(self) -> int:
+        """Behind this byte there are only zeros."""
+        return self._data_end
+
+
+class LogView:
+    """What `CommitLog` is to a broker, for who only looks."""
+
+    def __init__(self, paths: LogPaths, file_bytes: int, report: Report) -> None:
+        """Look at the files; adds to the report what is wrong with their names, sizes and order."""
+        self.file_bytes = file_bytes
+        self._paths: dict[int, Path] = {}
+        self._odd: set[int] = set()
+        self._directory = paths.all[0]
+        self._open: OrderedDict[int, MappedFile] = OrderedDict()
+        entries = sorted(
+            (entry for directory in paths.all if directory.is_dir() for entry in os.scandir(directory)),
+            key=lambda entry: entry.name,
+        )
+        names = [entry for entry in entries if not entry.is_dir()]
+        for number, entry in enumerate(names):
+            self._take(entry, report, is_last=number == len(names) - 1)
+        for base in range(min(self._paths, default=0), max(self._paths, default=0), file_bytes):
+            if base not in self._paths:
+                report.add(self._directory / file_name(base), -1, file_bytes, "file", "the file is missing")
+
+    def _take(self, entry: "os.DirEntry[str]", report: Report, *, is_last: bool) -> None:
+        size_bytes = entry.stat().st_size
+        if len(entry.name) != 20 or not entry.name.isdigit():
+            report.add(entry.path, -1, size_bytes, "file", "nothing but log files may be in this directory")
+            return
+        base = int(entry.name)
+        if size_bytes == 0 and is_last:
+            report.notes.append(f"{report.name(entry.path)} has no bytes: the next start removes it")
+            return
+        first = min(self._paths, default=base)
+        if base in self._paths or (base - first) % self.file_bytes:
+            reason = f"it does not follow the files before it, of {self.file_bytes:,} bytes each"
+            report.add(entry.path, -1, size_bytes, "file", reason)
+            return
+        if size_bytes != self.file_bytes:
+            reason = f"a file of {size_bytes:,} bytes in place of {self.file_bytes:,}"
+            report.add(entry.path, -1, size_bytes, "file", reason)
+            self._odd.add(base)
+        self._paths[base] = Path(entry.path)
+
+    @property
+    def first(self) -> int:
+        """Where the log begins."""
+        return min(self._paths, default=0)
+
+    @property
+    def end(self) -> int:
+        """The offset after the last file."""
+        return max(self._paths) + self.file_bytes if self._paths else 0
+
+    def path_of(self, base: int) -> Path:
+        """The file that begins at `base`."""
+        return self._paths.get(base, self._directory / file_name(base))
+
+    def file_at(self, offset: int) -> MappedFile:
+        """The file that holds `offset`. Raises StoreError when none could."""
+        base = offset - (offset - self.first) % self.file_bytes
+        file = self._open.get(base)
+        if file is None:
+            if not self.first <= offset < self.end:
+                raise StoreError(f"offset {offset:,} is outside the log", self._directory)
+            path = self.path_of(base)
+            if base in self._odd or base not in self._paths:
+                file = PaddedFile(path, base, self.file_bytes)
+            else:
+                file = MappedFile(path, base, self.file_bytes, copy_on_write=True)
+            self._open[base] = file
+            if len(self._open) > _OPEN_MAX:
+                self._open.popitem(last=False)[1].close()
+        return file
+
+    def slice(self, offset: int, size_bytes: int) -> memoryview:
+        """The bytes [offset, offset + size_bytes) of one file. Raises StoreError."""
+        file = self.file_at(offset)
+        place = offset - file.base
+        if size_bytes < 0 or place + size_bytes > file.size_bytes:
+            raise StoreError(f"{size_bytes:,} bytes lead over the file's end", file.path, place)
+        return file.view[place : place + size_bytes]
+
+    def close(self) -> None:
+        """Let go of all files."""
+        for file in self._open.values():
+            file.close()
+        self._open.clear()

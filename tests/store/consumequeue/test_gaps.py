@@ -1,0 +1,75 @@
+"""A queue with a gap, where only the places of lost messages are held: nothing searched in it is misled."""
+
+from __future__ import annotations
+
+import os
+import shutil
+
+import pytest
+
+from tests.store.commitlog.test_holes import damage, messages
+
+LOST = range(40, 60)
+BODY_BYTES = 300
+
+
+@pytest.fixture
+def gapped(stores, clock, draft, drain, read_all):
+    """Give a store of one queue of 100 messages, a second apart, of which 40 to 59 are gone; what it had
+    before.
+    """
+    store = stores.open("before")
+    for number in range(100):
+        clock.advance(ms=1000)
+        store.append(draft(b"%02d" % number * (BODY_BYTES // 2)))
+    drain(store)
+    before = messages(store, read_all)
+    store.close()
+    root = stores.directory / "before"
+    for number in LOST:
+        damage(root, before[number].commit_log_offset, bytes(8))
+    shutil.rmtree(root / "consumequeue")
+    (root / "raymq.derived").unlink()
+    store = stores.open("before", file_reserved_time_h=0)
+    assert messages(store, read_all) == before[:40] + before[60:]
+    return store, before
+
+
+def test_a_search_by_time_is_not_misled_by_a_gap(gapped):
+    store, before = gapped
+    kept = before[: LOST.start] + before[LOST.stop :]
+    for message in before:
+        when = message.store_timestamp
+        lower = store.offset_by_timestamp("Topic", 0, when)
+        assert lower == next(each.queue_offset for each in kept if each.store_timestamp >= when)
+        upper = store.offset_by_timestamp("Topic", 0, when, upper=True)
+        assert upper == max(each.queue_offset for each in kept if each.store_timestamp <= when)
+
+
+def test_retention_before_a_gap_keeps_what_stands_between(gapped, stores, drain, clock, read_all):
+    store, before = gapped
+    for path in (store.root / "commitlog").iterdir():
+        is_old = path.name == f"{0:020d}"
+        os.utime(path, (0, 0) if is_old else (clock.wall_ms() // 1000 + 10**6,) * 2)
+    store.retention.delete_expired()
+    for _ in range(12):
+        store.tick()
+        store.retention.finish()
+        clock.advance(store.settings.delete_pause_ms)
+    kept = [m for m in before[:40] + before[60:] if m.commit_log_offset >= store.positions.min]
+    assert store.positions.min == 8192
+    assert kept[0].queue_offset < 40
+    assert messages(store, read_all) == kept
+    store.close()
+    again = stores.open("before")
+    assert messages(again, read_all) == kept
+
+
+def test_a_cut_before_a_gap_takes_all_behind_it(gapped, draft, drain, read_all):
+    store, before = gapped
+    store.truncate_to(before[30].commit_log_offset)
+    assert store.max_offset("Topic", 0) == 30
+    assert messages(store, read_all) == before[:30]
+    assert store.append(draft(b"new")).queue_offset == 30
+    drain(store)
+    assert len(messages(store, read_all)) == 31

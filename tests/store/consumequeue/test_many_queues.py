@@ -1,0 +1,343 @@
+"""Many queues: a start looks into none that is as it was noted, nor into such an index, a checkpoint costs by
+what has changed, and few files are open at once.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import time
+from pathlib import Path
+
+import pytest
+
+from store import maintenance
+from store.consumequeue import check, consume_queue
+from store.consumequeue.consume_queue import ConsumeQueue
+from store.disk import background
+from store.errors import StoreError
+from store.index.index_file import IndexFile, IndexNote
+
+
+def fill(store, draft, count: int, queues: int = 3, start: int = 0) -> None:
+    for number in range(start, start + count):
+        store.append(draft(b"%d" % number, queue_id=number % queues))
+
+
+def let_rest(root: Path) -> None:
+    """As if derived files had been written a second ago: a later change shows in their times."""
+    past_ns = time.time_ns() - 1_000_000_000
+    for path in [*(root / "consumequeue").rglob("0*"), *(root / "index").iterdir()]:
+        os.utime(path, ns=(past_ns, past_ns))
+
+
+@pytest.fixture
+def units_read(monkeypatch) -> list[tuple[int, int]]:
+    """Give the list of what is read of queues from now on: (queue id, first unit)."""
+    seen: list[tuple[int, int]] = []
+    read = ConsumeQueue.read_units
+
+    def read_units(self: ConsumeQueue, offset: int, count: int) -> bytes:
+        seen.append((self.queue_id, offset))
+        return read(self, offset, count)
+
+    monkeypatch.setattr(ConsumeQueue, "read_units", read_units)
+    return seen
+
+
+def rested_store(stores, draft, drain, count: int = 130):
+    store = stores.open()
+    fill(store, draft, count)
+    drain(store)
+    let_rest(store.root)
+    return store
+
+
+def test_a_start_after_an_orderly_end_looks_into_no_queue(stores, draft, drain, read_all, units_read):
+    store = rested_store(stores, draft, drain)
+    store.close()
+    files = stores.files(store.root)
+    units_read.clear()
+    again = stores.open()
+    assert units_read == []
+    assert [len(read_all(again, "Topic", queue_id)) for queue_id in range(3)] == [44, 43, 43]
+    assert again.append(draft(queue_id=1)).queue_offset == 43
+    again.truncate_to(store.positions.written)
+    again.close()
+    assert stores.files(store.root) == files
+
+
+def test_a_file_changed_since_it_was_noted_is_read_and_mended_and_no_other(stores, draft, drain, monkeypatch):
+    store = rested_store(stores, draft, drain)
+    store.close()
+    files = stores.files(store.root)
+    last = store.root / "consumequeue" / "Topic" / "1" / f"{800:020d}"
+    content = bytearray(last.read_bytes())
+    content[7] ^= 1
+    last.write_bytes(content)
+    checked: list[tuple[int, int]] = []
+    original = check._check_file
+
+    def check_file(queue, start, *more):
+        checked.append((queue.queue_id, start))
+        return original(queue, start, *more)
+
+    monkeypatch.setattr(check, "_check_file", check_file)
+    stores.open().close()
+    assert checked == [(1, 40)]
+    assert stores.files(store.root) == files
+
+
+def test_a_change_at_the_time_of_the_note_is_not_hidden_by_it(stores, draft, drain):
+    """The clock of files goes in steps: a note about a file that was just written says nothing."""
+    store = stores.open()
+    fill(store, draft, 30)
+    drain(store)
+    path = store.root / "consumequeue" / "Topic" / "0" / f"{0:020d}"
+    now_ns = time.time_ns() + 1_000_000_000  # so that the step cannot be over
+    os.utime(path, ns=(now_ns, now_ns))
+    store.close()
+    files = stores.files(store.root)
+    path.write_bytes(bytes(400))
+    os.utime(path, ns=(now_ns, now_ns))
+    stores.open().close()
+    assert stores.files(store.root) == files
+
+
+def test_units_that_came_after_the_note_are_put_in_again_after_a_kill(stores, draft, drain):
+    store = rested_store(stores, draft, drain, 100)
+    store._maintenance.checkpoint_now()
+    noted = {path: path.stat().st_mtime_ns for path in (store.root / "consumequeue").rglob("0*")}
+    fill(store, draft, 20, start=100)
+    drain(store)
+    for path, time_ns in noted.items():  # a file system that keeps no times of its own
+        os.utime(path, ns=(time_ns, time_ns))
+    root = stores.kill(store, "killed")
+    again = stores.open("killed")
+    assert again.max_offset("Topic", 0) == 40
+    again.close()
+    assert stores.files(root) == stores.files(store.root)
+
+
+def test_queues_of_a_log_that_lost_its_end_lose_theirs_though_they_were_noted(stores, draft, drain, read_all):
+    store = rested_store(stores, draft, drain)
+    store.close()
+    cut = read_all(stores.open(), "Topic", 0)[10].commit_log_offset
+    stores.opened[-1].close()
+    (store.root / "abort").touch()
+    base = cut - cut % 8192
+    for path in sorted((store.root / "commitlog").iterdir()):
+        if int(path.name) >= base:
+            keep = cut - base if int(path.name) == base else 0
+            path.write_bytes(path.read_bytes()[:keep].ljust(8192, b"\0"))
+    again = stores.open()
+    assert [again.max_offset("Topic", queue_id) for queue_id in range(3)] == [10, 10, 10]
+    fill(again, draft, 100, start=30)
+    drain(again)
+    again.close()
+    assert stores.files(store.root / "consumequeue") == stores.files(_twin(stores, draft, drain, 130))
+
+
+def _twin(stores, draft, drain, count: int) -> Path:
+    """The queues of a store that nothing has happened to."""
+    twin = stores.open("twin")
+    fill(twin, draft, count)
+    drain(twin)
+    twin.close()
+    return twin.root / "consumequeue"
+
+
+@pytest.fixture
+def index_files_checked(monkeypatch) -> list[str]:
+    """Give the list of index files that are looked into from now on."""
+    seen: list[str] = []
+    restore = IndexFile.restore
+
+    def restore_seen(self: IndexFile, note: IndexNote) -> str | None:
+        seen.append(note.name)
+        return restore(self, note)
+
+    monkeypatch.setattr(IndexFile, "restore", restore_seen)
+    return seen
+
+
+def store_with_index(stores, draft, drain):
+    store = stores.open()
+    for number in range(100):
+        store.append(draft(b"%d" % number, keys=f"k{number}", uniq=f"U{number}"))
+    drain(store)
+    let_rest(store.root)
+    return store
+
+
+def test_a_start_after_an_orderly_end_looks_into_no_index_file(stores, draft, drain, index_files_checked):
+    store = store_with_index(stores, draft, drain)
+    store.close()
+    files = stores.files(store.root)
+    again = stores.open()
+    assert index_files_checked == []
+    assert all(len(again.query_by_key("Topic", f"k{number}")) == 1 for number in range(100))
+    again.close()
+    assert stores.files(store.root) == files
+
+
+def test_an_index_file_changed_since_it_was_noted_is_mended(stores, draft, drain, index_files_checked):
+    store = store_with_index(stores, draft, drain)
+    store.close()
+    files = stores.files(store.root)
+    path = sorted((store.root / "index").iterdir())[1]
+    content = bytearray(path.read_bytes())
+    content[167] ^= 0x40
+    path.write_bytes(content)
+    stores.open().close()
+    assert index_files_checked == [path.name]
+    assert stores.files(store.root) == files
+
+
+def test_after_a_kill_only_the_index_file_that_was_written_to_is_looked_into(
+    stores, draft, drain, index_files_checked
+):
+    store = store_with_index(stores, draft, drain)
+    store._maintenance.checkpoint_now()
+    for number in range(100, 110):
+        store.append(draft(b"%d" % number, keys=f"k{number}", uniq=f"U{number}"))
+    names = sorted(path.name for path in (store.root / "index").iterdir())
+    root = stores.kill(store, "killed")  # nothing of the last ten has been dispatched
+    again = stores.open("killed")
+    assert index_files_checked == names[-1:]
+    assert all(len(again.query_by_key("Topic", f"k{number}")) == 1 for number in range(110))
+    again.close()
+    drain(store)
+    assert stores.files(root) == stores.files(store.root)
+
+
+def test_a_checkpoint_of_many_queues_is_made_in_slices(stores, draft, drain, clock, monkeypatch):
+    monkeypatch.setattr(maintenance, "_QUEUES_A_TURN", 30)
+    store = stores.open(commit_log_file_bytes=1 << 16)
+    fill(store, draft, 100, queues=100)
+    drain(store)
+    noted_before = (store.root / "raymq.derived").read_bytes()
+    clock.advance(ms=5001)
+    for turn in range(4):
+        assert (store.root / "raymq.derived").read_bytes() == noted_before, turn
+        fill(store, draft, 1, queues=100, start=turn)  # some queues change while others are noted
+        drain(store)
+    store._maintenance.finish()
+    assert (store.root / "raymq.derived").read_bytes() != noted_before
+    again = stores.open(stores.kill(store, "killed").name, commit_log_file_bytes=1 << 16)
+    assert len(list(again.queues())) == 100
+    assert again._parts.dispatched_from > 0
+    assert [again.max_offset("Topic", queue_id) for queue_id in range(5)] == [2, 2, 2, 2, 1]
+
+
+def test_a_file_that_keeps_changing_is_looked_at_once_it_has_rested(
+    stores, draft, drain, clock, monkeypatch, units_read
+):
+    looked: list[str] = []
+    settled = consume_queue.settled_time_ns
+
+    def settled_time_ns(path: str) -> int:
+        looked.append(path)
+        return settled(path)
+
+    monkeypatch.setattr(consume_queue, "settled_time_ns", settled_time_ns)
+    store = stores.open(commit_log_file_bytes=1 << 16)
+
+    def checkpoint() -> None:
+        clock.advance(ms=5001)
+        store.tick()
+        store._maintenance.finish()
+
+    for number in range(3):
+        fill(store, draft, 6, queues=2, start=6 * number)
+        drain(store)
+        checkpoint()
+    assert looked == []
+    let_rest(store.root)
+    checkpoint()  # nothing is new but that they have rested
+    files = (store.root / "consumequeue").glob("*/*/0*")
+    assert sorted(looked) == sorted(str(path) for path in files)
+    checkpoint()
+    assert len(looked) == 2
+    units_read.clear()
+    again = stores.open(stores.kill(store, "killed").name, commit_log_file_bytes=1 << 16)
+    assert [again.max_offset("Topic", queue_id) for queue_id in range(2)] == [9, 9]
+
+
+@pytest.mark.parametrize(("took_ms", "pause_ms"), [(100, 4_900), (700, 7_000), (60_000, 15_000)])
+def test_a_checkpoint_that_takes_long_is_not_due_again_soon(
+    stores, draft, drain, clock, monkeypatch, took_ms, pause_ms
+):
+    sync = background.sync_files
+
+    def sync_files(*what: object) -> None:
+        clock.advance(ms=took_ms)
+        sync(*what)
+
+    monkeypatch.setattr(background, "sync_files", sync_files)
+    store = stores.open()
+
+    def noted(wait_ms: int) -> bytes:
+        clock.advance(ms=wait_ms)
+        store.tick()
+        store._maintenance.finish()
+        return (store.root / "raymq.derived").read_bytes()
+
+    fill(store, draft, 30)
+    drain(store)
+    first = noted(5_001)
+    fill(store, draft, 30, start=30)
+    drain(store)
+    assert noted(pause_ms - 1) == first
+    assert noted(1) != first
+
+
+def test_few_files_of_many_queues_are_open_at_once(stores, draft, drain, read_all):
+    store = stores.open(max_open_files=5, commit_log_file_bytes=1 << 16)
+    fill(store, draft, 200, queues=100)
+    drain(store)
+    assert all(len(read_all(store, "Topic", queue_id)) == 2 for queue_id in range(100))
+    opened = [str(path.readlink()) for path in Path("/proc/self/fd").iterdir() if path.is_symlink()]
+    assert len([target for target in opened if target.startswith(f"{store.root}/consumequeue")]) <= 5
+
+
+def test_a_checkpoint_that_could_not_be_made_durable_is_the_last(stores, draft, drain, clock, monkeypatch):
+    store = stores.open()
+    fill(store, draft, 30)
+    drain(store)
+
+    def lose(*_: object) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(background, "sync_files", lose)
+        clock.advance(ms=5001)
+        store.tick()
+        store._maintenance.finish()
+    noted = (store.root / "raymq.derived").read_bytes()
+    fill(store, draft, 30, start=30)
+    drain(store)
+    clock.advance(ms=5001)
+    store.tick()
+    store._maintenance.finish()
+    assert (store.root / "raymq.derived").read_bytes() == noted
+    with pytest.raises(StoreError, match="derived files could not be made durable: restart"):
+        store.close()
+    assert (store.root / "abort").exists()
+    again = stores.open()
+    assert again.max_offset("Topic", 0) == 20
+
+
+def test_a_topic_of_many_queues_is_deleted_and_made_again(stores, draft, drain):
+    store = stores.open(commit_log_file_bytes=1 << 16)
+    fill(store, draft, 200, queues=100)
+    drain(store)
+    assert store.delete_topic("Topic") == 100
+    assert list(store.queues()) == []
+    assert not (store.root / "consumequeue" / "Topic").exists()
+    fill(store, draft, 100, queues=100)
+    drain(store)
+    shutil.rmtree(stores.directory / "killed", ignore_errors=True)
+    again = stores.open(stores.kill(store, "killed").name, commit_log_file_bytes=1 << 16)
+    assert [again.max_offset("Topic", queue_id) for queue_id in (0, 99)] == [1, 1]

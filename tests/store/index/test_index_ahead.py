@@ -1,0 +1,110 @@
+"""The next index file is made ahead of need and off the store's thread; the index does not show it."""
+
+import os
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from store.commitlog import mapped_file
+from store.message.record import RecordDraft
+from store.message_store import MessageStore
+from tests.store.conftest import SmallStores
+
+Draft = Callable[..., RecordDraft]
+MESSAGES = 100  # of one key each: 64 go into a file
+
+
+@pytest.fixture
+def makers(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Give the names of the threads that have made files of an index's size, in order."""
+    found: list[str] = []
+    allocate_now = os.posix_fallocate
+
+    def allocate(descriptor: int, offset: int, length: int) -> None:
+        if length == 40 + 20 * 4 + 64 * 20:
+            found.append(threading.current_thread().name)
+        allocate_now(descriptor, offset, length)
+
+    monkeypatch.setattr(mapped_file.os, "posix_fallocate", allocate)
+    return found
+
+
+def send(store: MessageStore, draft: Draft, first: int, count: int) -> None:
+    for number in range(first, first + count):
+        store.append(draft(b"body", keys=f"key-{number}"))
+        store.tick()
+        store._maintenance.finish()  # the disk is as fast as the sender
+        store.tick()
+
+
+def index_of(store: MessageStore) -> list[tuple[str, bytes]]:
+    return [(path.name, path.read_bytes()) for path in sorted((store.root / "index").iterdir())]
+
+
+def ahead(root: Path) -> list[str]:
+    return sorted(path.name for path in root.iterdir() if path.name.startswith("index."))
+
+
+def test_dispatch_finds_the_next_file_there_and_the_index_is_the_same(
+    stores: SmallStores, draft: Draft, makers: list[str]
+) -> None:
+    plain, store = stores.open("plain"), stores.open("ahead", preallocate=True)
+    send(plain, draft, 0, MESSAGES)
+    makers.clear()
+    send(store, draft, 0, MESSAGES)
+    assert makers == [threading.current_thread().name, "store-background"]
+    assert index_of(store) == index_of(plain)
+    assert len(index_of(store)) == 2
+    assert all(store.query_by_key("Topic", f"key-{number}") for number in range(MESSAGES))
+
+
+def test_a_file_that_is_not_there_in_time_is_made_by_who_needs_it(
+    stores: SmallStores, draft: Draft, makers: list[str], drain: Callable[[MessageStore], None]
+) -> None:
+    store = stores.open(preallocate=True)
+    for number in range(MESSAGES):  # all in one dispatch
+        store.append(draft(b"body", keys=f"key-{number}"))
+    drain(store)
+    assert makers == [threading.current_thread().name] * 2
+    assert all(store.query_by_key("Topic", f"key-{number}") for number in range(MESSAGES))
+
+
+def test_an_orderly_end_leaves_no_file_made_ahead_and_a_start_removes_what_a_kill_left(
+    stores: SmallStores, draft: Draft
+) -> None:
+    store = stores.open(preallocate=True)
+    send(store, draft, 0, 60)
+    assert ahead(store.root) == ["index.ahead"]
+    killed = stores.kill(store, "killed")
+    store.close()
+    assert ahead(store.root) == []
+    (killed / "index-20260101000000000.new").write_bytes(b"half made")
+    assert ahead(killed) == ["index.ahead"]
+    again = stores.open("killed", preallocate=True)
+    assert list(again.root.glob("index?*")) == []
+    send(again, draft, 60, 40)
+    assert all(again.query_by_key("Topic", f"key-{number}") for number in range(MESSAGES))
+
+
+def test_a_disk_that_is_full_ahead_of_need_is_told_when_the_file_is_needed(
+    stores: SmallStores, draft: Draft, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = stores.open(preallocate=True)
+    send(store, draft, 0, 40)
+    is_full = True
+
+    def allocate(descriptor: int, offset: int, length: int) -> None:
+        if is_full:
+            raise OSError(28, "No space left on device")
+        os.ftruncate(descriptor, length)
+
+    monkeypatch.setattr(mapped_file.os, "posix_fallocate", allocate)
+    send(store, draft, 40, 20)
+    assert store.write_refusal is None
+    assert ahead(store.root) == []
+    store.append(draft(b"body", keys="a b c d e f"))
+    store.tick()
+    assert "No space left" in (store.write_refusal or "")
+    is_full = False

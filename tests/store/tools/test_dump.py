@@ -1,0 +1,133 @@
+"""`raymq store dump` and `query` say what RocketMQ itself says, and touch nothing."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from cluster.cli.store import app
+from store.identity import StoreIdentity
+from store.message.record import decode_record
+from store.message_store import MessageStore
+from store.settings import StoreSettings
+from store.tools.dump import dump, query
+from store.tools.image import StoreImage
+
+SIZES = {
+    "commit_log_file_bytes": 1 << 20,
+    "consume_queue_file_bytes": 20_000,
+    "index_slots": 5000,
+    "index_entries": 20_000,
+}
+
+
+@pytest.fixture(params=["clean", "crashed"])
+def rocketmq(request):
+    return request.getfixturevalue(f"{request.param}_store")()
+
+
+def tree(root) -> dict[str, tuple[str, int]]:
+    return {
+        str(path): (hashlib.sha256(path.read_bytes()).hexdigest(), path.stat().st_mtime_ns)
+        for path in sorted(root.rglob("*"))
+        if path.is_file() and path.stat().st_size < 1 << 24
+    }
+
+
+def test_the_dump_is_what_rocketmq_reads_to_the_byte(rocketmq):
+    before = tree(rocketmq.root)
+    result = CliRunner().invoke(app, ["dump", str(rocketmq.root), "--json"])
+    assert result.exit_code == 0
+    assert result.stdout_bytes.splitlines() == rocketmq.expected.read_bytes().splitlines()
+    assert tree(rocketmq.root) == before
+
+
+def test_every_key_finds_what_it_finds_in_rocketmq(rocketmq):
+    before = tree(rocketmq.root)
+    lines = [json.loads(line) for line in rocketmq.expected_keys.read_text().splitlines()]
+    image = StoreImage(rocketmq.root)
+    different = [
+        line
+        for line in lines
+        if image.query_by_key(line["queryTopic"], line["queryKey"]) != line["commitLogOffsets"]
+    ]
+    image.close()
+    assert different == []
+    line = lines[len(lines) // 2]
+    result = CliRunner().invoke(
+        app, ["query", str(rocketmq.root), line["queryTopic"], line["queryKey"], "--json"]
+    )
+    assert json.loads(result.stdout) == line
+    assert tree(rocketmq.root) == before
+
+
+def test_an_adopted_store_reads_as_rocketmq_does_and_finds_every_key(rocketmq, clock):
+    identity = StoreIdentity("DefaultCluster", "broker-a")
+    expected = [json.loads(line) for line in rocketmq.expected.read_text().splitlines()]
+    store = MessageStore.open(rocketmq.root, StoreSettings(**SIZES), identity, clock, adopt=True)
+    by_queue: dict[tuple[str, int], list[int]] = {}
+    for line in expected:
+        by_queue.setdefault((line["topic"], line["queueId"]), []).append(line["commitLogOffset"])
+    assert {queue: store.max_offset(*queue) for queue in store.queues()} == {
+        queue: len(offsets) for queue, offsets in by_queue.items()
+    }
+    for line in expected[::7]:
+        result = store.get_message(line["topic"], line["queueId"], line["queueOffset"], 1, 1 << 20)
+        assert decode_record(result.slices[0]).commit_log_offset == line["commitLogOffset"]
+        found = store.query_by_key(line["topic"], line["uniqKey"]) if line["uniqKey"] else [result.slices[0]]
+        assert line["commitLogOffset"] in [decode_record(record).commit_log_offset for record in found]
+    store.close()
+    assert [line["commitLogOffset"] for line in dump(rocketmq.root)] == [
+        line["commitLogOffset"] for line in expected
+    ]
+
+
+def test_a_store_in_use_is_dumped_with_what_is_not_dispatched_yet(stores, draft):
+    store = stores.open(flush="sync")
+    for number in range(60):
+        store.append(draft(b"%d" % number, queue_id=number % 2, keys=f"k{number % 3}", tags="T"))
+    lines = list(dump(store.root))
+    assert [(line["queueId"], line["queueOffset"]) for line in lines] == [
+        (q, n) for q in (0, 1) for n in range(30)
+    ]
+    assert all(line["bodyCRCok"] and line["tags"] == "T" for line in lines)
+    [found] = query(store.root, "Topic", "k1")
+    assert len(found["commitLogOffsets"]) == 20
+    with pytest.raises(Exception, match="open in this very process"):
+        stores.open()  # the dump has not taken the lock away
+
+
+def test_a_dump_of_a_closed_store_needs_no_settings_and_uses_its_index(stores, draft, drain):
+    store = stores.open()
+    for number in range(100):
+        store.append(draft(b"%d" % number, keys=f"k{number % 10}", uniq=f"U{number}"))
+    drain(store)
+    store.close()
+    before = tree(store.root)
+    assert len(list(dump(store.root))) == 100
+    assert len(next(query(store.root, "Topic", "k7"))["commitLogOffsets"]) == 10
+    assert next(query(store.root, "Topic", "U55"))["commitLogOffsets"] != []
+    assert next(query(store.root, "Topic", "absent"))["commitLogOffsets"] == []
+    assert tree(store.root) == before
+
+
+def test_a_damaged_record_hides_none_of_the_others(stores, draft, drain):
+    store = stores.open()
+    places = [store.append(draft(b"body %d" % number)).physical_offset for number in range(10)]
+    drain(store)
+    store.close()
+    path = store.root / "commitlog" / f"{0:020d}"
+    content = bytearray(path.read_bytes())
+    content[places[4] + 89] ^= 1
+    path.write_bytes(content)
+    lines = list(dump(store.root))
+    assert [line["queueOffset"] for line in lines if line.get("bodyCRCok")] == [0, 1, 2, 3, 5, 6, 7, 8, 9]
+
+
+def test_what_is_no_store_is_told(tmp_path):
+    result = CliRunner().invoke(app, ["dump", str(tmp_path)])
+    assert result.exit_code == 2
+    assert "no store" in result.output
