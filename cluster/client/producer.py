@@ -10,12 +10,12 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from cluster.client.config import Nameservers, ProducerConfig
-from cluster.client.core.direct import DirectConnections
 from cluster.client.core.loop_thread import LoopThread, Waiter
-from cluster.client.core.outbound import Outbound
-from cluster.client.core.producer_core import ProducerCore, as_message, chooser, producer_config
-from cluster.client.core.sender import Choose
-from cluster.client.core.table_send import TableSender
+from cluster.client.core.producer.direct import DirectConnections
+from cluster.client.core.producer.outbound import Outbound
+from cluster.client.core.producer.producer_core import ProducerCore, as_message, chooser, producer_config
+from cluster.client.core.producer.sender import Choose
+from cluster.client.core.producer.table_send import TableSender
 from cluster.client.errors import ClientClosed
 from cluster.client.hooks import SendContext
 from cluster.client.results import SendResult, TableReceipt
@@ -27,7 +27,7 @@ from store.message.message_queue import MessageQueue
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from cluster.client.core.table_columns import TableColumns
+    from cluster.client.core.producer.table_columns import TableColumns
 
 
 class _Promise:
@@ -245,7 +245,7 @@ class Producer:
 
         producer.send_many("numbers", [b"1", b"2"], tags="odd-and-even", keys=["one", "two"])
         """
-        from cluster.client.core.table_columns import columns_of_sequences
+        from cluster.client.core.producer.table_columns import columns_of_sequences
 
         return self._send_columns(topic, columns_of_sequences(bodies, tags, keys, sharding_keys), queue)
 
@@ -274,7 +274,7 @@ class Producer:
 
         Raises TableSendFailed when rows stay unacknowledged at `delivery_timeout_ms`.
         """
-        from cluster.client.core.table_columns import columns_of_table
+        from cluster.client.core.producer.table_columns import columns_of_table
 
         return self._send_columns(topic, columns_of_table(table, body, tags, keys, sharding_key), queue)
 

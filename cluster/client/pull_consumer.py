@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Self
 
 from cluster.client.aio import pull_consumer as aio
 from cluster.client.config import ConsumerConfig, Nameservers
-from cluster.client.core.deliveries import Deliveries
+from cluster.client.core.consumer.deliveries import Deliveries
 from cluster.client.core.loop_thread import LoopThread
 from cluster.client.errors import ClientClosed
 from store.clock import Clock

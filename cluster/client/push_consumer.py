@@ -8,7 +8,7 @@ from typing import Self
 
 from cluster.client.aio import push_consumer as aio
 from cluster.client.config import Nameservers, PushConfig
-from cluster.client.core.consuming import Listener
+from cluster.client.core.consumer.consuming import Listener
 from cluster.client.core.loop_thread import LoopThread
 from store.clock import Clock
 from store.message.message_queue import MessageQueue

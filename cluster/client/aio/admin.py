@@ -22,7 +22,7 @@ from actors.remoting.headers import (
 from cluster.client.aio.broker_admin import BrokerAdmin
 from cluster.client.aio.group_admin import GroupAdmin
 from cluster.client.core.backoff import Backoff
-from cluster.client.core.offsets import Commit, OffsetClient
+from cluster.client.core.group.offsets import Commit, OffsetClient
 from cluster.client.core.routes import TopicRoute
 from cluster.client.errors import (
     BrokerUnreachable,

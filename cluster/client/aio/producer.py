@@ -9,10 +9,10 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Generic, Self, TypeVar
 
 from cluster.client.config import KIB, Nameservers, ProducerConfig
-from cluster.client.core.outbound import Outbound
-from cluster.client.core.producer_core import ProducerCore, as_message, chooser, producer_config
-from cluster.client.core.sender import Choose
-from cluster.client.core.table_send import TableSender
+from cluster.client.core.producer.outbound import Outbound
+from cluster.client.core.producer.producer_core import ProducerCore, as_message, chooser, producer_config
+from cluster.client.core.producer.sender import Choose
+from cluster.client.core.producer.table_send import TableSender
 from cluster.client.errors import ClientClosed
 from cluster.client.hooks import SendContext
 from cluster.client.results import SendResult, TableReceipt
@@ -24,7 +24,7 @@ from store.message.message_queue import MessageQueue
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from cluster.client.core.table_columns import TableColumns
+    from cluster.client.core.producer.table_columns import TableColumns
 
 T = TypeVar("T")
 Ready = tuple[Outbound, SendContext | None]
@@ -185,7 +185,7 @@ class Producer:
         queue: MessageQueue | None = None,
     ) -> TableReceipt:
         """Send plain sequences, one element a message, by the fast path of `send_table`."""
-        from cluster.client.core.table_columns import columns_of_sequences
+        from cluster.client.core.producer.table_columns import columns_of_sequences
 
         columns = columns_of_sequences(bodies, tags, keys, sharding_keys)
         return await self._send_columns(topic, columns, queue)
@@ -211,7 +211,7 @@ class Producer:
 
         Raises TableSendFailed when rows stay unacknowledged at `delivery_timeout_ms`.
         """
-        from cluster.client.core.table_columns import columns_of_table
+        from cluster.client.core.producer.table_columns import columns_of_table
 
         columns = columns_of_table(table, body, tags, keys, sharding_key)
         return await self._send_columns(topic, columns, queue)

@@ -8,9 +8,9 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from cluster.client.config import ConsumerConfig, Nameservers
-from cluster.client.core.deliveries import Deliveries
+from cluster.client.core.consumer.deliveries import Deliveries
+from cluster.client.core.consumer.pull_core import PullCore, consumer_config
 from cluster.client.core.loop_thread import LoopThread
-from cluster.client.core.pull_core import PullCore, consumer_config
 from cluster.client.errors import ClientClosed, ConfigInvalid
 from store.clock import Clock
 from store.message.message import MessageExt

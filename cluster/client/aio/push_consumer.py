@@ -7,9 +7,9 @@ from types import TracebackType
 from typing import Self
 
 from cluster.client.config import Nameservers, PushConfig
-from cluster.client.core.consuming import Listener
-from cluster.client.core.pull_core import consumer_config
-from cluster.client.core.push_core import PushCore
+from cluster.client.core.consumer.consuming import Listener
+from cluster.client.core.consumer.pull_core import consumer_config
+from cluster.client.core.consumer.push_core import PushCore
 from cluster.client.errors import ClientClosed, ConfigInvalid
 from store.clock import Clock
 from store.message.message_queue import MessageQueue

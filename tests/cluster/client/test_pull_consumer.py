@@ -10,7 +10,7 @@ import pytest
 import structlog
 
 from cluster.client import Admin, ConsumerConfig, MessageExt, MessageQueue, Producer, PullConsumer, aio
-from cluster.client.core.offsets import Commit
+from cluster.client.core.group.offsets import Commit
 from cluster.client.errors import (
     BrokerUnreachable,
     ClientClosed,

@@ -9,8 +9,8 @@ import pytest
 
 from cluster.client.config import parse_addresses
 from cluster.client.core.backoff import Backoff
+from cluster.client.core.consumer.workers import Workers
 from cluster.client.core.loop_thread import LoopThread, Waiter
-from cluster.client.core.workers import Workers
 from cluster.client.errors import ClientError, ConfigInvalid
 
 

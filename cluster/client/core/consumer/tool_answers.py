@@ -15,7 +15,7 @@ from actors.remoting.chain import RequestContext
 from actors.remoting.codes import RequestCode, ResponseCode
 from actors.remoting.command import RemotingCommand
 from actors.remoting.table import RequestTable
-from cluster.client.core.running_info import QueueInfo
+from cluster.client.core.consumer.running_info import QueueInfo
 from store.errors import MessageIllegal, RecordDamaged
 from store.message.fetched import decode_messages
 from store.message.message import MessageExt

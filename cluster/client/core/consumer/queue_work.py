@@ -14,10 +14,10 @@ from collections import deque
 from dataclasses import dataclass, field
 
 from cluster.client.config import PushConfig
-from cluster.client.core.chunk_reader import ChunkReader
-from cluster.client.core.consumer_stats import ConsumeCounts
-from cluster.client.core.fetcher import Chunk, Fetcher
-from cluster.client.core.process_queue import Portion, ProcessQueue
+from cluster.client.core.consumer.chunk_reader import ChunkReader
+from cluster.client.core.consumer.consumer_stats import ConsumeCounts
+from cluster.client.core.consumer.fetcher import Chunk, Fetcher
+from cluster.client.core.consumer.process_queue import Portion, ProcessQueue
 from store.message.message import MessageExt
 from store.message.message_queue import MessageQueue
 from store.message.properties import MessageConst

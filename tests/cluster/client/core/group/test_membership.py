@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from actors.remoting.bodies.groups import GrantedQueue, SyncGroupReply
-from cluster.client.core.membership import Membership
+from cluster.client.core.group.membership import Membership
 from store.message.message_queue import MessageQueue
 
 A0, A1, B0 = MessageQueue("T", "a", 0), MessageQueue("T", "a", 1), MessageQueue("T", "b", 0)

@@ -20,10 +20,10 @@ from actors.remoting.command import RemotingCommand
 from actors.remoting.errors import RemotingError
 from cluster.client.config import ProducerConfig
 from cluster.client.core.backoff import Backoff
-from cluster.client.core.direct import DirectConnections
-from cluster.client.core.faults import MQFaultStrategy
 from cluster.client.core.instance import ClientInstance
-from cluster.client.core.outbound import Outbound
+from cluster.client.core.producer.direct import DirectConnections
+from cluster.client.core.producer.faults import MQFaultStrategy
+from cluster.client.core.producer.outbound import Outbound
 from cluster.client.core.routes import TopicRoute
 from cluster.client.errors import (
     BrokerRefused,

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from cluster.client import MessageQueue, Producer, ProducerConfig
-from cluster.client.core.faults import MQFaultStrategy, not_available_ms
+from cluster.client.core.producer.faults import MQFaultStrategy, not_available_ms
 from cluster.client.errors import BrokerBusy, BrokerUnreachable, ConfigInvalid, MessageRejected
 from cluster.client.selectors import (
     RoundRobin,
@@ -17,8 +17,7 @@ from cluster.client.selectors import (
     SelectMessageQueueByRandom,
 )
 from store.message.message import Message
-
-from .conftest import Cluster
+from tests.cluster.client.conftest import Cluster
 
 QUEUES = [MessageQueue("T", broker, number) for number in range(4) for broker in "abc"]
 MESSAGE = Message("T", b"x")

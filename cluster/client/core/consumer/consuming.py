@@ -19,8 +19,8 @@ from functools import partial
 from typing import Any, cast
 
 from cluster.client.config import PushConfig
-from cluster.client.core.queue_work import QueueWork, Task
-from cluster.client.core.workers import Workers
+from cluster.client.core.consumer.queue_work import QueueWork, Task
+from cluster.client.core.consumer.workers import Workers
 from cluster.client.errors import DataDamaged
 from cluster.client.hooks import ConsumeContext, call_hooks
 from cluster.client.results import ConsumeStatus

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from cluster.client.core.fetcher import Chunk
+from cluster.client.core.consumer.fetcher import Chunk
 from cluster.client.errors import DataDamaged
 from store.errors import MessageIllegal, RecordDamaged
 from store.message.buffers import Buffer

@@ -10,13 +10,13 @@ from typing import TypeVar
 from actors.remoting.bodies.groups import GrantedQueue
 from actors.remoting.table import RequestTable
 from cluster.client.config import ConsumerConfig, Nameservers
-from cluster.client.core.deliveries import NOWHERE, Deliveries, QueueState
-from cluster.client.core.fetcher import Chunk, Fetcher
-from cluster.client.core.group_session import GroupSession, notified_by, tags_of
+from cluster.client.core.consumer.deliveries import NOWHERE, Deliveries, QueueState
+from cluster.client.core.consumer.fetcher import Chunk, Fetcher
+from cluster.client.core.consumer.running_info import QueueInfo, answer_running_info
+from cluster.client.core.consumer.tool_answers import answer_status
+from cluster.client.core.group.group_session import GroupSession, notified_by, tags_of
+from cluster.client.core.group.offsets import Commit, OffsetClient
 from cluster.client.core.instance import ClientInstance
-from cluster.client.core.offsets import Commit, OffsetClient
-from cluster.client.core.running_info import QueueInfo, answer_running_info
-from cluster.client.core.tool_answers import answer_status
 from cluster.client.errors import ClientClosed, ClientError, CommitFenced, ConfigInvalid, QueueNotAssigned
 from store.clock import Clock, SystemClock
 from store.errors import MessageIllegal

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cluster.client.core import table_frames
-from cluster.client.core.table_frames import QueueList, frame_borders, frames
+from cluster.client.core.producer import table_frames
+from cluster.client.core.producer.table_frames import QueueList, frame_borders, frames
 from store.kernels.columns_to_records import RowBatch, TextColumn
 from store.message.message_id import UniqKeyBlock
 from store.message.message_queue import MessageQueue

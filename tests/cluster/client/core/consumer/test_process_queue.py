@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cluster.client.core.process_queue import ProcessQueue
-from cluster.client.core.queue_work import Limits
+from cluster.client.core.consumer.process_queue import ProcessQueue
+from cluster.client.core.consumer.queue_work import Limits
 
 
 def test_an_unfinished_portion_holds_the_commit_back() -> None:

@@ -17,7 +17,7 @@ from actors.remoting.codes import RequestCode
 from actors.remoting.command import RemotingCommand
 from actors.remoting.table import RequestTable
 from cluster.client.config import MIB
-from cluster.client.core.group_session import GroupSession, tags_of
+from cluster.client.core.group.group_session import GroupSession, tags_of
 from cluster.client.core.instance import ClientInstance
 from store.message.message_queue import MessageQueue
 

@@ -29,7 +29,7 @@ from actors.remoting.headers import SendRecordsHeader, SendRecordsResponse, Send
 from cluster.client.config import ProducerConfig
 from cluster.client.core.backoff import Backoff
 from cluster.client.core.instance import ClientInstance
-from cluster.client.core.sender import is_curable
+from cluster.client.core.producer.sender import is_curable
 from cluster.client.errors import (
     BrokerRefused,
     BrokerUnreachable,

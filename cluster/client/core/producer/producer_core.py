@@ -8,13 +8,13 @@ from dataclasses import replace
 
 from actors.remoting.bodies.groups import HeartbeatData
 from cluster.client.config import Nameservers, ProducerConfig
-from cluster.client.core.faults import MQFaultStrategy
-from cluster.client.core.hooked_sends import HookedOutcome, SendHooks
 from cluster.client.core.instance import ClientInstance
-from cluster.client.core.lanes import Lanes
-from cluster.client.core.outbound import Outbound, OutboundFactory
+from cluster.client.core.producer.faults import MQFaultStrategy
+from cluster.client.core.producer.hooked_sends import HookedOutcome, SendHooks
+from cluster.client.core.producer.lanes import Lanes
+from cluster.client.core.producer.outbound import Outbound, OutboundFactory
+from cluster.client.core.producer.sender import Choose, Outcome, Sender
 from cluster.client.core.routes import TopicRoute
-from cluster.client.core.sender import Choose, Outcome, Sender
 from cluster.client.errors import ClientError, ConfigInvalid
 from cluster.client.hooks import SendContext
 from cluster.client.selectors import MessageQueueSelector, RoundRobin, queue_index

@@ -26,8 +26,8 @@ from actors.remoting.headers import ConsumerGroupHeader, UnregisterClientHeader
 from actors.remoting.table import RequestTable
 from actors.strategies import make_strategy
 from cluster.client.config import AutoOffset, ConsumerConfig
+from cluster.client.core.group.membership import Changes, Membership
 from cluster.client.core.instance import ClientInstance
-from cluster.client.core.membership import Changes, Membership
 from cluster.client.errors import (
     BrokerRefused,
     BrokerUnreachable,

@@ -11,16 +11,16 @@ from actors.remoting.command import RemotingCommand
 from actors.remoting.headers import ConsumerSendMsgBackHeader
 from actors.remoting.table import RequestTable
 from cluster.client.config import PushConfig
-from cluster.client.core.consumer_stats import NOTE_S, ConsumeCounts, ConsumerStats
-from cluster.client.core.consuming import Consuming, Listener
-from cluster.client.core.fetcher import Chunk, Fetcher
-from cluster.client.core.group_session import GroupSession, notified_by, tags_of
+from cluster.client.core.consumer.consumer_stats import NOTE_S, ConsumeCounts, ConsumerStats
+from cluster.client.core.consumer.consuming import Consuming, Listener
+from cluster.client.core.consumer.fetcher import Chunk, Fetcher
+from cluster.client.core.consumer.process_queue import ProcessQueue
+from cluster.client.core.consumer.queue_work import Limits, QueueWork
+from cluster.client.core.consumer.running_info import QueueInfo, answer_running_info
+from cluster.client.core.consumer.tool_answers import answer_directly, answer_status
+from cluster.client.core.group.group_session import GroupSession, notified_by, tags_of
+from cluster.client.core.group.offsets import Commit, OffsetClient
 from cluster.client.core.instance import ClientInstance
-from cluster.client.core.offsets import Commit, OffsetClient
-from cluster.client.core.process_queue import ProcessQueue
-from cluster.client.core.queue_work import Limits, QueueWork
-from cluster.client.core.running_info import QueueInfo, answer_running_info
-from cluster.client.core.tool_answers import answer_directly, answer_status
 from cluster.client.errors import ClientError, QueueNotAssigned
 from store.clock import Clock, SystemClock
 from store.logs import get_logger

@@ -19,8 +19,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from cluster.client.core.chunk_reader import ChunkReader
-from cluster.client.core.fetcher import Chunk, Fetcher
+from cluster.client.core.consumer.chunk_reader import ChunkReader
+from cluster.client.core.consumer.fetcher import Chunk, Fetcher
 from cluster.client.errors import ClientError
 from store.message.message import MessageExt
 from store.message.message_queue import MessageQueue

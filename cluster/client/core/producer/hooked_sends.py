@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from cluster.client.config import ProducerConfig
-from cluster.client.core.sender import Outcome
+from cluster.client.core.producer.sender import Outcome
 from cluster.client.hooks import SendContext, call_hooks
 from cluster.client.results import SendResult, TableReceipt
 from store.message.message import Message

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 from actors.remoting.codes import ResponseCode
 from cluster.client.config import ProducerConfig
 from cluster.client.core.backoff import Backoff
-from cluster.client.core.lanes import LaneBatch, Outcome
-from cluster.client.core.outbound import rejected
-from cluster.client.core.producer_core import ProducerCore
+from cluster.client.core.producer.lanes import LaneBatch, Outcome
+from cluster.client.core.producer.outbound import rejected
+from cluster.client.core.producer.producer_core import ProducerCore
 from cluster.client.core.routes import TopicRoute
 from cluster.client.errors import (
     ClientClosed,
@@ -35,8 +35,8 @@ from store.message.record import RecordDraft
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from cluster.client.core.table_columns import TableColumns
-    from cluster.client.core.table_frames import Frame, QueueList
+    from cluster.client.core.producer.table_columns import TableColumns
+    from cluster.client.core.producer.table_frames import Frame, QueueList
 
 
 class BufferBudget:
@@ -218,7 +218,7 @@ class TableSender:
         queues: Sequence[MessageQueue],
         stop: threading.Event | None,
     ) -> None:
-        from cluster.client.core.table_frames import QueueList
+        from cluster.client.core.producer.table_frames import QueueList
 
         batch_bytes = self._config.table_batch_bytes
         slice_bytes = batch_bytes * len(queues) if columns.is_keyed else batch_bytes
@@ -237,8 +237,8 @@ class TableSender:
         self, topic: str, rows: pa.RecordBatch, first_row: int, queues: QueueList, turn: int
     ) -> Iterator[Frame]:
         """The requests that send one slice."""
-        from cluster.client.core.table_columns import rows_of_slice
-        from cluster.client.core.table_frames import frames
+        from cluster.client.core.producer.table_columns import rows_of_slice
+        from cluster.client.core.producer.table_frames import frames
 
         draft = RecordDraft(topic, 0, b"", born_timestamp=self._core.clock.wall_ms())
         uniq_keys, max_body_bytes = self._core.factory.uniq_keys, self._config.max_message_bytes

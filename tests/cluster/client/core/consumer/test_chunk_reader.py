@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cluster.client.core.chunk_reader import ChunkReader
-from cluster.client.core.fetcher import Chunk, Fetcher
+from cluster.client.core.consumer.chunk_reader import ChunkReader
+from cluster.client.core.consumer.fetcher import Chunk, Fetcher
 from cluster.client.errors import DataDamaged
 from store.message.compression import compress
 from store.message.message_queue import MessageQueue
