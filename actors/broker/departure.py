@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from actors.broker.clients import ConsumerGroup
+from actors.broker.group.clients import ConsumerGroup
 from actors.broker.parts import BrokerParts
 from actors.broker.topics import PERM_READ, SCHEDULE_TOPIC
 from actors.remoting.connection import Connection

@@ -25,14 +25,14 @@ from typing import Any
 
 import msgpack
 
-from actors.broker.acks import PendingAck
-from actors.broker.hold import HeldPull
-from actors.broker.offsets import NO_OFFSET
+from actors.broker.group.offsets import NO_OFFSET
+from actors.broker.group.subscriptions import tags_codes_of
 from actors.broker.parts import BrokerParts
-from actors.broker.pull import Puller, PullOutcome, PullRequest
-from actors.broker.reads import TRIES_OF_A_PULL
-from actors.broker.send import Sender
-from actors.broker.subscriptions import tags_codes_of
+from actors.broker.reading.hold import HeldPull
+from actors.broker.reading.pull import Puller, PullOutcome, PullRequest
+from actors.broker.reading.reads import TRIES_OF_A_PULL
+from actors.broker.sending.acks import PendingAck
+from actors.broker.sending.send import Sender
 from actors.broker.wire import PULL_RECORDS_BYTES_MAX, SplitsBody
 from actors.remoting.codes import ResponseCode
 from actors.remoting.errors import Refused

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from actors.broker.assignments import Assignments
-from actors.broker.client_requests import ClientRequests
-from actors.broker.offset_requests import OffsetRequests
+from actors.broker.group.assignments import Assignments
+from actors.broker.group.client_requests import ClientRequests
+from actors.broker.group.offset_requests import OffsetRequests
+from actors.broker.group.queue_locks import QueueLocks
+from actors.broker.group.request_modes import RequestModes
 from actors.broker.parts import BrokerParts
-from actors.broker.pull import Puller
-from actors.broker.queue_locks import QueueLocks
-from actors.broker.queues import QueueQueries
-from actors.broker.replies import Replies
-from actors.broker.request_modes import RequestModes
-from actors.broker.send import Sender
-from actors.broker.send_back import SendBack
+from actors.broker.reading.pull import Puller
+from actors.broker.reading.queues import QueueQueries
+from actors.broker.sending.replies import Replies
+from actors.broker.sending.send import Sender
+from actors.broker.sending.send_back import SendBack
 from actors.broker.settings import BrokerSettings
 from actors.broker.settings_text import as_properties, by_field
 from actors.broker.tools.admin import AdminRequests

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from actors.broker.acks import Acks
-from actors.broker.clients import Clients
-from actors.broker.delays import Delays
-from actors.broker.groups import Groups
-from actors.broker.hold import HeldPulls
-from actors.broker.offsets import ConsumerOffsets
-from actors.broker.queue_locks import QueueLocks
-from actors.broker.reads import Reads
+from actors.broker.group.clients import Clients
+from actors.broker.group.groups import Groups
+from actors.broker.group.offsets import ConsumerOffsets
+from actors.broker.group.queue_locks import QueueLocks
+from actors.broker.reading.hold import HeldPulls
+from actors.broker.reading.reads import Reads
+from actors.broker.sending.acks import Acks
+from actors.broker.sending.delays import Delays
 from actors.broker.settings import BrokerSettings
 from actors.broker.stats import BrokerStats
 from actors.broker.tables import BrokerTables

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from actors.broker.client_requests import ClientRequests
+from actors.broker.group.client_requests import ClientRequests
+from actors.broker.group.request_modes import RequestModes
 from actors.broker.handlers import Handlers
-from actors.broker.request_modes import RequestModes
 from actors.broker.settings import BrokerSettings
 from actors.broker.tools.admin import AdminRequests
 from actors.broker.tools.broker_info import BrokerInfo

@@ -10,30 +10,30 @@ from collections.abc import Callable, Coroutine
 from functools import cache
 from typing import Any
 
-from actors.broker.acks import Acks
 from actors.broker.admission import Admission
-from actors.broker.assignments import Assignments
-from actors.broker.client_requests import ClientRequests
-from actors.broker.clients import Clients
 from actors.broker.departure import Departure
-from actors.broker.flusher import Flusher
+from actors.broker.group.assignments import Assignments
+from actors.broker.group.client_requests import ClientRequests
+from actors.broker.group.clients import Clients
+from actors.broker.group.queue_locks import QueueLocks
+from actors.broker.group.rebalancer_link import RebalancerLink
 from actors.broker.handle_api import HandleApi
 from actors.broker.handlers import make_handlers
-from actors.broker.hold import HeldPulls
-from actors.broker.off_loop import OffLoop
+from actors.broker.loop.flusher import Flusher
+from actors.broker.loop.off_loop import OffLoop
+from actors.broker.loop.turns import Turns
 from actors.broker.parts import BrokerParts
-from actors.broker.queue_locks import QueueLocks
-from actors.broker.reads import Reads
-from actors.broker.rebalancer_link import RebalancerLink
+from actors.broker.reading.hold import HeldPulls
+from actors.broker.reading.reads import Reads
 from actors.broker.registration import Registration
 from actors.broker.requests import add_group_changed, request_table
 from actors.broker.reserved_port import reserve_port
-from actors.broker.send import Sender
+from actors.broker.sending.acks import Acks
+from actors.broker.sending.send import Sender
+from actors.broker.sending.stored_properties import PropertyWriter
 from actors.broker.settings import VIP_PORT_DISTANCE, BrokerSettings
 from actors.broker.stats import BrokerStats
-from actors.broker.stored_properties import PropertyWriter
 from actors.broker.tables import BrokerTables
-from actors.broker.turns import Turns
 from actors.descriptors import connections_that_fit
 from actors.live_settings import LiveSettings
 from actors.loop_lag import LoopLag

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import NamedTuple
 
-from actors.broker.put_times import PutTimes
+from actors.broker.sending.put_times import PutTimes
 from store.clock import Clock
 
 MINUTE, HOUR, DAY = range(3)

@@ -16,10 +16,10 @@ from actors.broker.config_files import (
     TOPICS,
     ConfigFiles,
 )
-from actors.broker.delays import Delays
-from actors.broker.groups import Groups
-from actors.broker.offsets import ConsumerOffsets
-from actors.broker.request_modes import RequestModes
+from actors.broker.group.groups import Groups
+from actors.broker.group.offsets import ConsumerOffsets
+from actors.broker.group.request_modes import RequestModes
+from actors.broker.sending.delays import Delays
 from actors.broker.settings import BrokerSettings
 from actors.broker.topics import Topics
 from actors.remoting.bodies.routes import RegisterBrokerBody

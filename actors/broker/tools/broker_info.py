@@ -11,10 +11,10 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Mapping
 
+from actors.broker.group.subscriptions import subscription_data, tags_codes_of
 from actors.broker.parts import BrokerParts
-from actors.broker.reads import TRIES_OF_A_SEARCH
+from actors.broker.reading.reads import TRIES_OF_A_SEARCH
 from actors.broker.stats import DAY, HOUR, MINUTE, RATE_SPANS_S, Count, Tally
-from actors.broker.subscriptions import subscription_data, tags_codes_of
 from actors.broker.topics import SCHEDULE_TOPIC
 from actors.remoting.admin_headers import BrokerStatsHeader, ConsumeQueueHeader
 from actors.remoting.bodies.broker import (

@@ -6,9 +6,9 @@ from collections.abc import Iterable
 from contextlib import suppress
 from functools import partial
 
-from actors.broker.clients import CLIENT_TIMEOUT_MS, Member
+from actors.broker.group.clients import CLIENT_TIMEOUT_MS, Member
+from actors.broker.group.subscriptions import subscription_data
 from actors.broker.parts import BrokerParts
-from actors.broker.subscriptions import subscription_data
 from actors.remoting.admin_headers import (
     ClientHeader,
     ConsumerStatusHeader,

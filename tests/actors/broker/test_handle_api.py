@@ -14,7 +14,7 @@ from store.message.batch import encode_batch
 from store.message.message import Message
 from store.message.record import decode_records
 from tests.actors.broker.brokers import Peer, settings_of, with_broker
-from tests.actors.broker.test_pulling import until_held
+from tests.actors.broker.reading.test_pulling import until_held
 
 # {"v": 1, "topic": "T", "queue": 0, "batch": one message "hi" in RocketMQ's batch encoding}
 APPEND_REQUEST = bytes.fromhex(

@@ -11,7 +11,7 @@ from typing import Any
 import orjson
 import pytest
 
-from actors.broker.offset_requests import OffsetRequests
+from actors.broker.group.offset_requests import OffsetRequests
 from actors.remoting.chain import RequestContext
 from actors.remoting.client import RemotingClient
 from actors.remoting.codes import RequestCode, ResponseCode

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pyarrow as pa
 import pytest
 
-from actors.broker.send import Sender
+from actors.broker.sending.send import Sender
 from actors.remoting.chain import RequestContext
 from actors.remoting.codes import RayMQRequestCode, ResponseCode
 from actors.remoting.errors import Refused

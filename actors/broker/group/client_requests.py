@@ -1,0 +1,228 @@
+"""The requests by which clients make themselves known, leave, and learn who else is in their group."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from actors.broker.group.clients import Clients, ConsumerHeartbeat, Subscription
+from actors.broker.group.groups import Groups
+from actors.broker.group.offsets import ConsumerOffsets
+from actors.broker.group.rebalancer_link import RebalancerLink
+from actors.broker.group.subscriptions import require_tag_type, subscription_data
+from actors.broker.topics import Topics
+from actors.remoting.bodies.groups import (
+    ConsumerData,
+    GroupMembers,
+    HeartbeatData,
+    SubscriptionData,
+    SyncGroupReply,
+    SyncGroupRequest,
+)
+from actors.remoting.chain import RequestContext
+from actors.remoting.codes import RequestCode, ResponseCode
+from actors.remoting.command import RemotingCommand
+from actors.remoting.connection import Connection
+from actors.remoting.errors import Refused, RemotingError
+from actors.remoting.headers import ConsumerGroupHeader, UnregisterClientHeader
+from actors.remoting.json_fields import get_object, load_object
+from store.message.validate import MAX_RETRY_TOPIC_CHARS, RETRY_TOPIC_PREFIX
+
+_WATCHED = "clients_watch_close"
+
+
+class ClientRequests:
+    """Answers HEART_BEAT, UNREGISTER_CLIENT, GET_CONSUMER_LIST_BY_GROUP, SYNC_GROUP and a rebalancer's
+    GROUP_CHANGED.
+    """
+
+    def __init__(
+        self,
+        broker_name: str,
+        clients: Clients[Connection],
+        topics: Topics,
+        groups: Groups,
+        offsets: ConsumerOffsets,
+        rebalancers: RebalancerLink,
+    ) -> None:
+        self._broker_name = broker_name
+        self._clients = clients
+        self._topics = topics
+        self._groups = groups
+        self._offsets = offsets
+        self._rebalancers = rebalancers
+
+    def heartbeat(self, context: RequestContext) -> None:
+        """HEART_BEAT: registers the client; makes its groups and their retry topics where allowed."""
+        heartbeat = HeartbeatData.decode(context.command.body)
+        connection = context.connection
+        attributes = connection.attributes
+        attributes.client_id = heartbeat.client_id
+        attributes.language = context.command.language
+        attributes.version = context.command.version
+        if _WATCHED not in attributes.extra:
+            attributes.extra[_WATCHED] = True
+            connection.on_close(self._connection_closed)
+        for group in heartbeat.producer_groups:
+            self._clients.heard_producer(group, heartbeat.client_id, connection)
+        for consumer in heartbeat.consumers:
+            self._heard_consumer(consumer, heartbeat.client_id, connection)
+        if heartbeat.consumers and self._rebalancers.is_used:
+            self._rebalancers.forward_heartbeat(heartbeat, connection)
+        # The next that the client asks for is the route of its group's retry topic.
+        self._topics.when_announced(lambda: context.reply(RemotingCommand.response()))
+
+    def check(self, context: RequestContext) -> RemotingCommand:
+        """CHECK_CLIENT_CONFIG: a consumer asks, before it starts, whether its filter can be had."""
+        wanted = get_object(load_object(context.command.body, "client configuration"), "subscriptionData")
+        if wanted:
+            require_tag_type(SubscriptionData.from_json(wanted).expression_type)
+        return RemotingCommand.response()
+
+    def unregister(self, context: RequestContext) -> RemotingCommand:
+        """UNREGISTER_CLIENT."""
+        header: UnregisterClientHeader = context.header
+        if header.producer_group:
+            self._clients.unregister_producer(header.producer_group, header.client_id)
+        if header.consumer_group and self._clients.unregister_consumer(
+            header.consumer_group, header.client_id
+        ):
+            self._consumer_gone(header.consumer_group, header.client_id, connection_closed=False)
+        return RemotingCommand.response()
+
+    def members(self, context: RequestContext) -> None:
+        """GET_CONSUMER_LIST_BY_GROUP: by the rebalancer, or by this broker's own knowledge where that is
+        away.
+        """
+        header: ConsumerGroupHeader = context.header
+        group, asker = header.consumer_group, context.connection.attributes.client_id
+
+        def answer(known: GroupMembers) -> None:
+            if asker is not None and asker not in known.members and self._is_member(group, asker):
+                # A Java member that is not in the list lets go of all its queues, for 20 s at least.
+                self._tell_again(group, asker, context.connection)
+                members = tuple(sorted({*known.members, asker}))
+                known = GroupMembers(members, known.is_self_assigning)
+            if known.members:
+                context.reply(RemotingCommand.response(body=known.encode()))
+            else:
+                remark = f"group {group!r} has no member"
+                context.reply(RemotingCommand.response(ResponseCode.SYSTEM_ERROR, remark))
+
+        self.tell_members(group, answer)
+
+    def tell_members(self, group: str, tell: Callable[[GroupMembers], None]) -> None:
+        """Call `tell`, now or when the rebalancer has answered, with the members of the group."""
+
+        def answered(known: GroupMembers | None) -> None:
+            if known is None or not known.members:
+                known = GroupMembers(self._local_members(group), is_self_assigning=True)
+            tell(known)
+
+        if self._rebalancers.is_used:
+            self._rebalancers.members(group, answered)
+        else:
+            answered(None)
+
+    def sync_group(self, context: RequestContext) -> None:
+        """SYNC_GROUP: a member tells its rebalancer what it holds, and learns what it may."""
+        request = SyncGroupRequest.decode(context.command.body)
+        self._groups.for_consuming(request.group)
+        if not self._rebalancers.is_used:
+            raise Refused(
+                ResponseCode.SERVICE_NOT_AVAILABLE,
+                "this broker knows no rebalancer (setting `rebalancers`): members assign themselves",
+            )
+
+        def answered(answer: RemotingCommand | RemotingError) -> None:
+            if isinstance(answer, RemotingError):
+                remark = f"the rebalancer of group {request.group!r} does not answer: {answer}"
+                context.reply(RemotingCommand.response(ResponseCode.SERVICE_NOT_AVAILABLE, remark))
+                return
+            if answer.code == ResponseCode.SUCCESS:
+                self._fence(request.group, SyncGroupReply.decode(answer.body))
+            context.reply(RemotingCommand.response(answer.code, answer.remark, answer.ext, answer.body))
+
+        self._rebalancers.forward_sync(request.group, context.command.body, answered)
+
+    def group_changed(self, context: RequestContext) -> RemotingCommand:
+        """GROUP_CHANGED, from a rebalancer: members come or go, and those connected here are told at once."""
+        header: ConsumerGroupHeader = context.header
+        if context.command.body:
+            self._rebalancers.keep_members(header.consumer_group, GroupMembers.decode(context.command.body))
+        else:
+            self._rebalancers.drop_members(header.consumer_group)
+        self._notify(header.consumer_group)
+        return RemotingCommand.response()
+
+    def expire(self) -> None:
+        """Forget clients that have been silent for too long; call every few seconds."""
+        for group, client_id in self._clients.expire():
+            self._consumer_gone(group, client_id, connection_closed=True)
+
+    def _heard_consumer(self, consumer: ConsumerData, client_id: str, connection: Connection) -> None:
+        group = self._groups.get(consumer.group_name)
+        retry_topic = f"{RETRY_TOPIC_PREFIX}{group.group_name}"
+        if len(retry_topic) <= MAX_RETRY_TOPIC_CHARS:  # else the group consumes, and cannot send back
+            self._topics.ensure(retry_topic, max(group.retry_queue_nums, 1))
+        subscriptions = {
+            each.topic: Subscription(each.topic, each.sub_string, each.sub_version, each.expression_type)
+            for each in consumer.subscriptions
+        }
+        heard = ConsumerHeartbeat(
+            consumer.group_name,
+            subscriptions,
+            consumer.consume_type,
+            consumer.message_model,
+            consumer.consume_from_where,
+        )
+        if self._clients.heard_consumer(heard, client_id, connection):
+            self._changed(consumer.group_name)
+
+    def _connection_closed(self, connection: Connection) -> None:
+        for group, client_id in self._clients.connection_closed(connection):
+            self._consumer_gone(group, client_id, connection_closed=True)
+
+    def _consumer_gone(self, group: str, client_id: str, *, connection_closed: bool) -> None:
+        if self._rebalancers.is_used:
+            self._rebalancers.forward_unregister(group, client_id, connection_closed=connection_closed)
+        self._changed(group)
+
+    def _changed(self, group: str) -> None:
+        self._rebalancers.drop_members(group)
+        if not self._rebalancers.is_used:
+            self._notify(group)
+
+    def _notify(self, group_name: str) -> None:
+        group = self._clients.group(group_name)
+        if group is None:
+            return
+        ext = ConsumerGroupHeader(group_name).to_ext()
+        for member in group.members.values():
+            member.connection.oneway(RemotingCommand(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, ext))
+
+    def _is_member(self, group_name: str, client_id: str) -> bool:
+        group = self._clients.group(group_name)
+        return group is not None and client_id in group.members
+
+    def _tell_again(self, group_name: str, client_id: str, connection: Connection) -> None:
+        """Pass on once more what a member has told: its rebalancer was started anew, or has missed it."""
+        group = self._clients.group(group_name)
+        if group is None or not self._rebalancers.is_used:
+            return
+        consumer = ConsumerData(
+            group_name,
+            group.consume_type,
+            group.message_model,
+            group.consume_from_where,
+            list(map(subscription_data, group.subscriptions.values())),
+        )
+        self._rebalancers.forward_heartbeat(HeartbeatData(client_id, [consumer]), connection)
+
+    def _local_members(self, group_name: str) -> tuple[str, ...]:
+        group = self._clients.group(group_name)
+        return () if group is None else tuple(sorted(group.members))
+
+    def _fence(self, group: str, reply: SyncGroupReply) -> None:
+        for granted in reply.granted:
+            if granted.queue.broker_name == self._broker_name:
+                self._offsets.claim(group, granted.queue.topic, granted.queue.queue_id, granted.generation)

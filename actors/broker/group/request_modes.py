@@ -1,0 +1,75 @@
+"""RocketMQ's setConsumeMode: whether a group pulls the messages of a topic, or pops them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import orjson
+
+from actors.broker.group.groups import Groups
+from actors.broker.topics import Topics
+from actors.remoting.chain import RequestContext
+from actors.remoting.codes import ResponseCode
+from actors.remoting.command import RemotingCommand
+from actors.remoting.errors import Refused
+from actors.remoting.json_fields import load_kept_object
+from store.message.validate import RETRY_TOPIC_PREFIX
+from store.metadata import MessageRequestMode, MessageRequestModeTable
+
+PULL = "PULL"
+
+
+class RequestModes:
+    """Answers for the modes of one broker; `on_change` is told of changes."""
+
+    def __init__(
+        self,
+        topics: Topics,
+        groups: Groups,
+        table: MessageRequestModeTable,
+        on_change: Callable[[], None],
+    ) -> None:
+        self.table = table
+        self._topics = topics
+        self._groups = groups
+        self._on_change = on_change
+
+    def set(self, context: RequestContext) -> RemotingCommand:
+        """SET_MESSAGE_REQUEST_MODE."""
+        content = load_kept_object(context.command.body, "message request mode")
+        try:
+            mode = MessageRequestMode.from_json(content)
+        except ValueError as error:
+            raise Refused(
+                ResponseCode.INVALID_PARAMETER, f"{content!r} is no message request mode: {error}"
+            ) from error
+        self._check(mode)
+        self.table.put(mode)
+        self._on_change()
+        return RemotingCommand.response()
+
+    def all(self, context: RequestContext) -> RemotingCommand:
+        """GET_ALL_MESSAGE_REQUEST_MODE."""
+        return RemotingCommand.response(body=orjson.dumps(self.table.to_json()))
+
+    def forget_topic(self, topic: str) -> None:
+        """The topic is deleted."""
+        if self.table.remove_topic(topic):
+            self._on_change()
+
+    def forget_group(self, group: str) -> None:
+        """The group is deleted."""
+        if self.table.remove_group(group):
+            self._on_change()
+
+    def _check(self, mode: MessageRequestMode) -> None:
+        if mode.topic.startswith(RETRY_TOPIC_PREFIX):
+            raise Refused(ResponseCode.NO_PERMISSION, "retry topic is not allowed to set mode")
+        if self._topics.find(mode.topic) is None:
+            raise Refused(ResponseCode.TOPIC_NOT_EXIST, f"topic[{mode.topic}] not exist")
+        self._groups.get(mode.consumer_group)
+        if mode.mode != PULL:
+            raise Refused(
+                ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
+                f"mode {mode.mode} is not offered by this broker: its groups consume by {PULL}",
+            )

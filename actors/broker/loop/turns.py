@@ -1,0 +1,154 @@
+"""What a broker does once per turn of its loop: flush, dispatch, call back, wake.
+
+The flusher gets what is written; the store dispatches what is confirmed and calls back those who wait for it;
+pulls that waited for the messages are answered. Dispatch costs a write for each queue, however few messages
+it brings, so while nobody waits for these messages several turns share one; whoever reads calls `catch_up`
+first.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+
+from actors.broker.loop.flusher import Flusher
+from actors.broker.reading.hold import HeldPull, HeldPulls
+from actors.broker.sending.put_times import PutTimes
+from store.clock import Clock
+from store.message_store import MessageStore
+
+DISPATCH_LATER_NS = 2_000_000
+DISPATCH_LATER_BYTES = 256 * 1024
+# Each costs some 30 µs.
+WOKEN_A_TURN = 128
+# A timer that fires a little early would find nothing expired and spin.
+TIMER_SLACK_S = 0.001
+
+
+class Turns:
+    """The turns of one broker's loop."""
+
+    def __init__(
+        self,
+        store: MessageStore,
+        flusher: Flusher,
+        held: HeldPulls,
+        clock: Clock,
+        request_tick: Callable[[], None],
+        put_times: PutTimes,
+    ) -> None:
+        """`request_tick` asks for another turn's end; `put_times` is told how long puts take."""
+        self._put_times = put_times
+        self._store = store
+        self._flusher = flusher
+        self._held = held
+        store.await_messages(held.queues)
+        self._clock = clock
+        self._request_tick = request_tick
+        self._hold_timer: asyncio.TimerHandle | None = None
+        self._hold_timer_ns = 0
+        self._dispatch_timer: asyncio.TimerHandle | None = None
+        self._dispatched_ns = 0
+        self._woken: deque[HeldPull] = deque()
+        self._resumed = 0  # of them, in this turn
+        self._is_stopped = False
+
+    def tick(self) -> None:
+        """End a turn."""
+        if self._is_stopped:
+            return
+        self._flusher.poke()  # first: the disk works while this thread dispatches
+        times, positions = self._put_times, self._store.positions
+        if times.puts:
+            times.end_turn(positions.written)
+        self._resumed = 0
+        if self._woken:
+            self._resume_woken()
+        if self._may_dispatch_later():
+            self._store.tick(dispatch=False)
+        else:
+            self._dispatch()
+            if self._store.has_more_to_do:
+                self._request_tick()
+        if times.turns:
+            times.settle(positions.confirmed)
+        if len(self._held):  # by requests of this turn, or again by pulls that dispatch has woken
+            self._arm_hold_timer()
+
+    def catch_up(self) -> None:
+        """Make readable what has been confirmed."""
+        if self._store.has_more_to_dispatch:
+            self._dispatch()
+
+    def wake(self, topic: str) -> None:
+        """Answer those who wait for messages of a topic: it is gone, or their offsets are others now."""
+        self._wake(self._held.of_topic(topic))
+
+    def stop(self) -> None:
+        """Cancel the timers; what is still asked for a turn's end finds nothing done."""
+        self._is_stopped = True
+        for timer in (self._hold_timer, self._dispatch_timer):
+            if timer is not None:
+                timer.cancel()
+
+    def _may_dispatch_later(self) -> bool:
+        positions = self._store.positions
+        behind_bytes = positions.confirmed - positions.dispatched
+        if not 0 < behind_bytes < DISPATCH_LATER_BYTES or positions.awaited > positions.dispatched:
+            return False
+        now_ns = self._clock.monotonic_ns()
+        if now_ns - self._dispatched_ns >= DISPATCH_LATER_NS:
+            self._dispatched_ns = now_ns
+            return False
+        if self._dispatch_timer is None:
+            delay_s = DISPATCH_LATER_NS / 1e9
+            self._dispatch_timer = asyncio.get_running_loop().call_later(delay_s, self._dispatch_is_due)
+        return True
+
+    def _dispatch_is_due(self) -> None:
+        self._dispatch_timer = None
+        self._dispatched_ns = 0
+        self._request_tick()
+
+    def _dispatch(self) -> None:
+        # With tens of thousands of queues to tell of, telling is work. Pulls are held on this thread only.
+        arrivals = self._store.tick(tells=len(self._held) > 0)
+        waited_for = self._held.queues
+        for arrival in arrivals:
+            topic, queue_id = arrival.topic, arrival.queue_id
+            if (topic, queue_id) in waited_for:
+                woken = self._held.arrived(topic, queue_id, arrival.max_offset, arrival.tags_codes)
+                if woken:
+                    self._wake(woken)
+
+    def _wake(self, pulls: Sequence[HeldPull]) -> None:
+        """Answer pulls: some at once, the others, where one message has woken thousands, in later turns."""
+        self._woken.extend(pulls)
+        self._resume_woken()
+
+    def _resume_woken(self) -> None:
+        for _ in range(WOKEN_A_TURN - self._resumed):
+            if not self._woken:
+                break
+            self._resumed += 1
+            pull = self._woken.popleft()
+            pull.resume(pull)
+        if self._woken:
+            self._request_tick()
+
+    def _arm_hold_timer(self) -> None:
+        deadline_ns = self._held.next_deadline_ns
+        if deadline_ns is None or (self._hold_timer is not None and self._hold_timer_ns <= deadline_ns):
+            return
+        if self._hold_timer is not None:
+            self._hold_timer.cancel()
+        self._hold_timer_ns = deadline_ns
+        delay_s = max(deadline_ns - self._clock.monotonic_ns(), 0) / 1e9 + TIMER_SLACK_S
+        self._hold_timer = asyncio.get_running_loop().call_later(delay_s, self._expire_pulls)
+
+    def _expire_pulls(self) -> None:
+        self._hold_timer = None
+        self._resumed = 0
+        self._wake(self._held.expired(self._clock.monotonic_ns()))
+        self._request_tick()

@@ -1,0 +1,1 @@
+"""Reading: pulls, those that wait for messages, reads that wait for the disk, and questions about queues."""

@@ -1,0 +1,283 @@
+"""Pulling: what a queue holds from an offset on, now or as soon as there is something.
+
+A pull that finds nothing new and may wait is held (`hold`) and read again when its queue moves on, or at its
+deadline. Records are handed to the socket as slices of the map; no body is copied here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from actors.broker.group.subscriptions import require_tag_type, tags_codes_of
+from actors.broker.parts import BrokerParts
+from actors.broker.reading.hold import HeldPull, deadline_of
+from actors.broker.reading.late_subscriptions import LateSubscriptions, NotTold
+from actors.broker.reading.queue_ends import QueueEnds, offsets_of
+from actors.broker.wire import PULL_RECORDS_BYTES_MAX
+from actors.remoting.chain import RequestContext
+from actors.remoting.codes import ResponseCode
+from actors.remoting.command import RemotingCommand
+from actors.remoting.errors import Refused
+from actors.remoting.headers import PullRecordsHeader
+from actors.remoting.hot_headers import PullMessageHeader
+from store.message_store import GetMessageResult, GetMessageStatus
+
+COMMIT_OFFSET = 0x1
+SUSPEND = 0x2
+SUBSCRIPTION = 0x4
+
+_WATCHED = "held_pulls_watch_close"
+
+_CODES = {
+    GetMessageStatus.FOUND: ResponseCode.SUCCESS,
+    GetMessageStatus.MESSAGE_WAS_REMOVING: ResponseCode.PULL_RETRY_IMMEDIATELY,
+    GetMessageStatus.NO_MATCHED_MESSAGE: ResponseCode.PULL_RETRY_IMMEDIATELY,
+    GetMessageStatus.OFFSET_FOUND_NULL: ResponseCode.PULL_NOT_FOUND,
+    GetMessageStatus.OFFSET_OVERFLOW_ONE: ResponseCode.PULL_NOT_FOUND,
+    GetMessageStatus.OFFSET_OVERFLOW_BADLY: ResponseCode.PULL_OFFSET_MOVED,
+    GetMessageStatus.OFFSET_TOO_SMALL: ResponseCode.PULL_OFFSET_MOVED,
+}
+
+
+@dataclass(slots=True)
+class PullRequest:
+    """What a pull asks for, whichever way it came. Unfrozen, as that doubles its cost."""
+
+    topic: str
+    queue_id: int
+    offset: int
+    max_messages: int
+    max_bytes: int
+    tags_codes: frozenset[int] | None
+    wait_ms: int
+    group: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class PullOutcome:
+    """What a pull found: RocketMQ's response code, and where to go on."""
+
+    code: ResponseCode
+    next_offset: int
+    found: GetMessageResult
+
+
+def outcome_of(found: GetMessageResult, offset: int) -> PullOutcome:
+    """Translate a store's status into a pull's answer (RocketMQ PullMessageProcessor)."""
+    code = _CODES.get(found.status)
+    if code is None:
+        # No such queue yet, or an empty one: at 0 that is an end like any other; elsewhere the offset is
+        # wrong.
+        code = ResponseCode.PULL_NOT_FOUND if offset == 0 else ResponseCode.PULL_OFFSET_MOVED
+    return PullOutcome(code, found.next_begin_offset, found)
+
+
+def answer_of(outcome: PullOutcome) -> RemotingCommand:
+    """The answer to a pull."""
+    found = outcome.found
+    remark = None if outcome.code == ResponseCode.SUCCESS else found.status.name
+    ext = offsets_of(found)
+    ext["nextBeginOffset"] = str(outcome.next_offset)
+    return RemotingCommand.response(outcome.code, remark, ext, parts=found.slices)
+
+
+class _WaitingPull(HeldPull):
+    """A held pull of a connection. There may be 50,000: it keeps as little as it can."""
+
+    __slots__ = ("context", "request")
+
+    def __init__(
+        self,
+        context: RequestContext,
+        request: PullRequest,
+        deadline_ns: int,
+        resume: Callable[[HeldPull], None],
+    ) -> None:
+        self.topic = request.topic
+        self.queue_id = request.queue_id
+        self.offset = request.offset
+        self.tags_codes = request.tags_codes
+        self.deadline_ns = deadline_ns
+        self.owner = context.connection
+        self.resume = resume
+        self.context = context
+        self.request = request
+
+    def end(self) -> None:
+        # As an error: who is told that there is nothing comes again at once, over a connection that closes.
+        remark = "this broker is shutting down"
+        self.context.refuse(Refused(ResponseCode.SERVICE_NOT_AVAILABLE, remark))
+
+
+class Puller:
+    """Answers pulls."""
+
+    def __init__(self, parts: BrokerParts) -> None:
+        self.catch_up = parts.catch_up
+        self._stats = parts.stats
+        self._settings = parts.settings
+        self._store = parts.store
+        self._reads = parts.reads
+        self._topics = parts.topics
+        self._groups = parts.groups
+        self._offsets = parts.offsets
+        self._late = LateSubscriptions(parts.clients, self.pull)
+        self._held = parts.held
+        self._clock = parts.clock
+        self._ends = QueueEnds(parts.store)
+        self._resume_held = self._resume  # one bound method for all that wait
+
+    def pull(self, context: RequestContext) -> None:
+        """PULL_MESSAGE and LITE_PULL_MESSAGE, within RocketMQ's limits of messages and bytes."""
+        header: PullMessageHeader = context.header
+        self._groups.for_consuming(header.consumer_group)
+        self._check_queue(header.topic, header.queue_id)
+        try:
+            if header.sys_flag & SUBSCRIPTION:
+                require_tag_type(header.expression_type)
+                tags_codes = tags_codes_of(header.subscription or "")
+            else:
+                tags_codes = self._late.tags_codes(header, context.connection)
+        except NotTold as refusal:
+            self._late.wait(context, refusal)
+            return
+        settings = self._settings
+        may_wait = settings.long_polling and header.sys_flag & SUSPEND
+        request = PullRequest(
+            header.topic,
+            header.queue_id,
+            header.queue_offset,
+            max(min(header.max_msg_nums, settings.pull_max_messages), 1),
+            settings.pull_max_bytes,
+            tags_codes,
+            min(header.suspend_timeout_millis, settings.max_hold_ms) if may_wait else 0,
+            header.consumer_group,
+        )
+        if header.sys_flag & COMMIT_OFFSET and header.commit_offset >= 0:
+            self._offsets.commit(header.consumer_group, header.topic, header.queue_id, header.commit_offset)
+        self._answer_or_hold(context, request)
+
+    def pull_records(self, context: RequestContext) -> None:
+        """PULL_RECORDS: as many records as fit into the bytes asked for (`actors.broker.wire`)."""
+        header: PullRecordsHeader = context.header
+        self._groups.for_consuming(header.consumer_group)
+        self._check_queue(header.topic, header.queue_id)
+        require_tag_type(header.expression_type)
+        if header.commit_offset is not None and header.commit_offset >= 0:
+            self._offsets.commit(header.consumer_group, header.topic, header.queue_id, header.commit_offset)
+        request = PullRequest(
+            header.topic,
+            header.queue_id,
+            header.queue_offset,
+            max(header.max_messages, 1),
+            max(min(header.max_bytes, PULL_RECORDS_BYTES_MAX), 1),
+            tags_codes_of(header.subscription),
+            min(header.wait_ms, self._settings.max_hold_ms),
+            header.consumer_group,
+        )
+        self._answer_or_hold(context, request)
+
+    def read(self, request: PullRequest) -> PullOutcome:
+        """Read a queue, as far as it has been dispatched (`catch_up`). Raises `Refused` when the topic, the
+        queue or the permission to read it is missing, and Cold where it must not wait.
+        """
+        self._check_queue(request.topic, request.queue_id)
+        return self._read(request)
+
+    def _read(self, request: PullRequest) -> PullOutcome:
+        if self._offsets.resets and (moved := self._reset(request)) is not None:
+            return moved
+        found = self._store.get_message(
+            request.topic,
+            request.queue_id,
+            request.offset,
+            request.max_messages,
+            request.max_bytes,
+            request.tags_codes,
+        )
+        group, topic = request.group, request.topic
+        self._stats.got(group, topic, found.message_count, found.size_bytes)
+        outcome = outcome_of(found, request.offset)
+        if group:
+            self._offsets.pulled[topic, group, request.queue_id] = outcome.next_offset
+        return outcome
+
+    def _reset(self, request: PullRequest) -> PullOutcome | None:
+        """What to answer where an administrator has set the group's offset since its last pull."""
+        offset = self._offsets.take_reset(request.group, request.topic, request.queue_id)
+        if offset is None or offset == request.offset:
+            return None
+        first = self._store.min_offset(request.topic, request.queue_id)
+        end = self._store.max_offset(request.topic, request.queue_id)
+        return PullOutcome(
+            ResponseCode.PULL_OFFSET_MOVED,
+            offset,
+            GetMessageResult(GetMessageStatus.OFFSET_RESET, offset, first, end),
+        )
+
+    def _answer_or_hold(self, context: RequestContext, request: PullRequest) -> None:
+        self.catch_up()
+        if request.wait_ms > 0 and self._is_at_end(request):
+            self._hold(context, request)
+            return
+        self._reads.serve(
+            context,
+            lambda: self._read(request),
+            lambda outcome: self._answer_of_or_hold(context, request, outcome),
+        )
+
+    def _answer_of_or_hold(
+        self, context: RequestContext, request: PullRequest, outcome: PullOutcome
+    ) -> RemotingCommand | None:
+        if outcome.code != ResponseCode.PULL_NOT_FOUND or request.wait_ms <= 0:
+            return answer_of(outcome)
+        self._hold(context, request)
+        return None
+
+    def _is_at_end(self, request: PullRequest) -> bool:
+        """Whether a read would find nothing, and so may be spared."""
+        if self._offsets.resets or not self._ends.is_at(request.topic, request.queue_id, request.offset):
+            return False
+        self._stats.got(request.group, request.topic, 0, 0)
+        if request.group:
+            self._offsets.pulled[request.topic, request.group, request.queue_id] = request.offset
+        return True
+
+    def _hold(self, context: RequestContext, request: PullRequest) -> None:
+        deadline_ns = deadline_of(self._clock.monotonic_ns(), request.wait_ms)
+        self._held.hold(_WaitingPull(context, request, deadline_ns, self._resume_held))
+        context.let_go_of_request()
+        connection = context.connection
+        if _WATCHED not in connection.attributes.extra:
+            connection.attributes.extra[_WATCHED] = True
+            connection.on_close(self._held.forget)
+
+    def _resume(self, pull: HeldPull) -> None:
+        assert isinstance(pull, _WaitingPull)
+        context, request = pull.context, pull.request
+        if context.connection.is_closed:
+            return
+        if context.connection.over_high_water:
+            # Its peer is behind: nothing more is produced for it until it has caught up.
+            context.connection.when_drained(lambda _: self._resume(pull))
+            return
+        try:
+            self.catch_up()
+            if self._is_at_end(request):
+                self._check_queue(request.topic, request.queue_id)
+                context.reply(self._ends.answer(request.topic, request.queue_id, request.offset))
+            else:
+                self._reads.admit(context.connection)
+                self._reads.serve(context, lambda: self.read(request), answer_of)
+        except Exception as error:  # noqa: BLE001 - one pull's damage is its own answer, and ends no other's
+            context.refuse(error)
+
+    def _check_queue(self, topic_name: str, queue_id: int) -> None:
+        topic = self._topics.for_pulling(topic_name)
+        if not 0 <= queue_id < topic.read_queue_nums:
+            raise Refused(
+                ResponseCode.INVALID_PARAMETER,
+                f"queue {queue_id} of topic {topic_name!r} cannot be read: "
+                f"it has queues 0 to {topic.read_queue_nums - 1}",
+            )

@@ -1,0 +1,171 @@
+"""Questions about queues and single messages: their ends, times, keys and ids; and the splits of a bulk
+reader.
+"""
+
+from __future__ import annotations
+
+import socket
+from functools import cache
+from pathlib import Path
+
+from actors.broker.parts import BrokerParts
+from actors.broker.reading.reads import TRIES_OF_A_SEARCH
+from actors.broker.wire import QueueRange, SplitsBody
+from actors.remoting.chain import RequestContext
+from actors.remoting.codes import ResponseCode
+from actors.remoting.command import RemotingCommand
+from actors.remoting.errors import Refused
+from actors.remoting.headers import (
+    OffsetResponse,
+    QueryMessageHeader,
+    QueryMessageResponse,
+    SearchOffsetHeader,
+    TimestampResponse,
+    TopicHeader,
+    TopicQueueHeader,
+    ViewMessageHeader,
+)
+from store.consumequeue.consume_queue import UNIT_BYTES
+from store.errors import StoreError
+from store.message.record import decode_record
+
+QUERY_MESSAGES_MAX = 64
+NO_TIMESTAMP = -1
+
+
+@cache
+def machine_id() -> str:
+    """What tells this machine from others while it runs: a reader with the same id can map our files."""
+    boot_id = Path("/proc/sys/kernel/random/boot_id")
+    boot = boot_id.read_text().strip() if boot_id.exists() else ""
+    return f"{socket.gethostname()}/{boot}"
+
+
+class QueueQueries:
+    """Answers what is asked about queues, beside pulling from them."""
+
+    def __init__(self, parts: BrokerParts) -> None:
+        self._catch_up = parts.catch_up
+        self._settings = parts.settings
+        self._store = parts.store
+        self._reads = parts.reads
+        self._topics = parts.topics
+        self._address = parts.address
+
+    def max_offset(self, context: RequestContext) -> RemotingCommand:
+        """GET_MAX_OFFSET: one past the last readable message."""
+        header: TopicQueueHeader = context.header
+        self._catch_up()
+        return _offset(self._store.max_offset(header.topic, header.queue_id))
+
+    def min_offset(self, context: RequestContext) -> RemotingCommand:
+        """GET_MIN_OFFSET."""
+        header: TopicQueueHeader = context.header
+        return _offset(self._store.min_offset(header.topic, header.queue_id))
+
+    def search_offset(self, context: RequestContext) -> None:
+        """SEARCH_OFFSET_BY_TIMESTAMP."""
+        header: SearchOffsetHeader = context.header
+        self._catch_up()
+        topic, queue_id, time_ms = header.topic, header.queue_id, header.timestamp
+        upper = header.boundary_type.upper() == "UPPER"
+        self._reads.serve(
+            context,
+            lambda: self._store.offset_by_timestamp(topic, queue_id, time_ms, upper=upper),
+            _offset,
+            TRIES_OF_A_SEARCH,
+        )
+
+    def earliest_store_time(self, context: RequestContext) -> None:
+        """GET_EARLIEST_MSG_STORETIME: of the oldest message of a queue, -1 where there is none."""
+        header: TopicQueueHeader = context.header
+        self._catch_up()
+        self._reads.serve(
+            context,
+            lambda: self._earliest_ms(header.topic, header.queue_id),
+            lambda timestamp: RemotingCommand.response(ext=TimestampResponse(timestamp).to_ext()),
+        )
+
+    def _earliest_ms(self, topic: str, queue_id: int) -> int:
+        oldest = self._store.min_offset(topic, queue_id)
+        found = self._store.get_message(topic, queue_id, oldest, 1, 1)
+        return _store_timestamp(found.slices[0]) if found.slices else NO_TIMESTAMP
+
+    def view_message(self, context: RequestContext) -> None:
+        """VIEW_MESSAGE_BY_ID: the record at a physical offset."""
+        header: ViewMessageHeader = context.header
+
+        def read() -> memoryview:
+            try:
+                return self._store.record_at(header.offset)
+            except StoreError as error:
+                raise Refused(
+                    ResponseCode.SYSTEM_ERROR, f"no message at offset {header.offset}: {error}"
+                ) from error
+
+        self._reads.serve(context, read, lambda record: RemotingCommand.response(parts=[record]))
+
+    def query_message(self, context: RequestContext) -> None:
+        """QUERY_MESSAGE: by key, or by UNIQ_KEY, within a time."""
+        self._catch_up()
+        context.spawn(self._query_message(context.header))
+
+    async def _query_message(self, header: QueryMessageHeader) -> RemotingCommand:
+        store = self._store
+        if header.is_unique_key:
+            query = store.key_query(header.topic, header.key)
+        else:
+            query = store.key_query(
+                header.topic,
+                header.key,
+                max(min(header.max_num, QUERY_MESSAGES_MAX), 1),
+                header.begin_timestamp,
+                header.end_timestamp,
+            )
+        records = await self._reads.search(query)
+        if header.is_unique_key:
+            records = records[:1]
+        newest = max(map(_store_timestamp, records), default=0)
+        ext = QueryMessageResponse(newest, self._store.positions.dispatched).to_ext()
+        if not records:
+            remark = f"no message of topic {header.topic!r} has the key {header.key!r} in that time"
+            return RemotingCommand.response(ResponseCode.QUERY_NOT_FOUND, remark, ext)
+        return RemotingCommand.response(ext=ext, parts=records)
+
+    def describe_splits(self, context: RequestContext) -> RemotingCommand:
+        """DESCRIBE_SPLITS: what a bulk reader may read of a topic, and where the files are."""
+        header: TopicHeader = context.header
+        return RemotingCommand.response(body=self.splits(header.topic).encode())
+
+    def splits(self, topic_name: str) -> SplitsBody:
+        """The readable ranges of a topic's queues. Raises `Refused` when it does not exist or may not be
+        read.
+        """
+        topic = self._topics.for_pulling(topic_name)
+        self._catch_up()
+        store = self._store
+        queues = [
+            QueueRange(
+                queue_id, store.min_offset(topic_name, queue_id), store.max_offset(topic_name, queue_id)
+            )
+            for queue_id in range(topic.read_queue_nums)
+        ]
+        return SplitsBody(
+            self._settings.broker_name,
+            self._address,
+            machine_id(),
+            str(self._settings.store_root.resolve()),
+            store.identity.store_id,
+            self._settings.store.commit_log_file_bytes,
+            self._settings.store.consume_queue_file_bytes // UNIT_BYTES,
+            store.positions.confirmed,
+            queues,
+        )
+
+
+def _offset(offset: int) -> RemotingCommand:
+    return RemotingCommand.response(ext=OffsetResponse(offset).to_ext())
+
+
+def _store_timestamp(record: memoryview) -> int:
+    return decode_record(record, check_crc=False).store_timestamp

@@ -1,0 +1,135 @@
+"""Reads: reading the store on the loop, where nothing may wait for the disk (design law 4).
+
+A read is tried at once. When the page cache lacks something of it, a thread brings that in, and the read is
+tried again: so it sees the store as it is then, whatever has been deleted or cut meanwhile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TypeVar
+
+from actors.broker.loop.off_loop import OffLoop
+from actors.remoting.chain import RequestContext
+from actors.remoting.command import RemotingCommand
+from actors.remoting.connection import Connection
+from actors.remoting.errors import Refused
+from store.disk.residency import Cold, WarmJob
+from store.message_store import MessageStore
+from store.queries import KeyQuery
+
+Result = TypeVar("Result")
+
+# A pull asks for units, then records, of two files at most. When pages go as fast as they come, memory is
+# short: then one wait on the loop is better than a read that never ends.
+TRIES_OF_A_PULL = 6
+# A search by time looks at a unit and a record in each of its steps.
+TRIES_OF_A_SEARCH = 200
+
+
+class Reads:
+    """The reads of one broker that must not hold its loop."""
+
+    def __init__(self, store: MessageStore, off_loop: OffLoop, admit: Callable[[Connection], None]) -> None:
+        """`admit` raises Refused where no more may be read for a peer that has waited."""
+        self.admit = admit
+        self._store = store
+        self._off_loop = off_loop
+        self.cold = 0
+
+    @property
+    def waiting(self) -> int:
+        """How many reads wait for the disk."""
+        return len(self._off_loop)
+
+    @property
+    def longest_wait_ms(self) -> int:
+        """For how long the first of those that have no thread yet has waited."""
+        return self._off_loop.longest_wait_ms
+
+    @property
+    def longest_ms(self) -> int:
+        """How long the slowest of the reads that had to wait for the disk has taken."""
+        return self._off_loop.longest_ns // 1_000_000
+
+    def now(self, read: Callable[[], Result], tries_left: int) -> Result:
+        """What `read` gives. Raises Cold when it would have to wait, unless no tries are left."""
+        if tries_left <= 0:
+            return read()
+        with self._store.resident_only:
+            return read()
+
+    def serve(
+        self,
+        context: RequestContext,
+        read: Callable[[], Result],
+        answer: Callable[[Result], RemotingCommand | None],
+        tries: int = TRIES_OF_A_PULL,
+    ) -> None:
+        """Answer a request with what `answer` makes of what `read` gives: at once, or when it is there.
+
+        Raises what they raise at once; what comes later is told to the peer.
+        """
+        try:
+            found = self.now(read, tries)
+        except Cold as cold:
+            self.cold += 1
+            self._off_loop.submit(
+                WarmJob(cold.ranges).run,
+                lambda error: self._serve_again(context, read, answer, tries - 1, error),
+            )
+            return
+        response = answer(found)
+        if response is not None:
+            context.reply(response)
+
+    def _serve_again(
+        self,
+        context: RequestContext,
+        read: Callable[[], Result],
+        answer: Callable[[Result], RemotingCommand | None],
+        tries: int,
+        error: Exception | None,
+    ) -> None:
+        connection = context.connection
+        if connection.is_closed:
+            return
+        if error is not None:
+            context.refuse(error)
+        elif connection.over_high_water:
+            # Its peer is behind: nothing more is produced for it until it has caught up.
+            connection.when_drained(lambda _: self._serve_again(context, read, answer, tries, None))
+        else:
+            try:
+                self.admit(connection)
+                self.serve(context, read, answer, tries)
+            except Exception as failure:  # noqa: BLE001 - one read's damage is its own answer, and ends no other's
+                context.refuse(failure)
+
+    def bring(self, cold: Cold, done: Callable[[], None]) -> None:
+        """Bring in what was lacking, for one who tries again later; that others wait too is no failure."""
+        self.cold += 1
+        try:
+            self._off_loop.submit(WarmJob(cold.ranges).run, lambda _: done())
+        except Refused:
+            done()
+
+    async def settled(self, read: Callable[[], Result], tries: int = TRIES_OF_A_SEARCH) -> Result:
+        """What `read` gives, when all that it looks at is there. Raises what it raises."""
+        while True:
+            try:
+                return self.now(read, tries)
+            except Cold as cold:
+                tries -= 1
+                self.cold += 1
+                await self._off_loop.run(WarmJob(cold.ranges).run)
+
+    async def search(self, query: KeyQuery | None) -> list[memoryview]:
+        """The records that a search by key finds; the index is looked up in a thread."""
+        if query is None:
+            return []
+        await self._off_loop.run(query.find)
+        while not await self.settled(query.look):  # noqa: ASYNC110 - it is no event that is waited for
+            await asyncio.sleep(0)  # others first: thousands of candidates may share one hash
+        return query.records

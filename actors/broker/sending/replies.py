@@ -1,0 +1,68 @@
+"""Replies: the answer to a request that travelled as a message (SEND_REPLY_MESSAGE 324 and 325).
+
+The one who asks waits with its connection open, and wrote its client id into the request; whoever consumes
+the request copies that into the reply. The broker hands the reply to that client over its own connection
+(PUSH_REPLY_MESSAGE_TO_CLIENT 326), and stores it like any message.
+"""
+
+from __future__ import annotations
+
+from actors.broker.group.clients import CLIENT_TIMEOUT_MS
+from actors.broker.parts import BrokerParts
+from actors.broker.sending.send import Sender
+from actors.remoting.chain import RequestContext
+from actors.remoting.codes import RequestCode, ResponseCode
+from actors.remoting.command import RemotingCommand
+from actors.remoting.errors import Refused, RemotingError
+from actors.remoting.hot_headers import SendMessageHeader
+from store.message.properties import MessageConst, decode_properties, encode_properties
+
+
+class Replies:
+    """Brings replies to those who wait for them."""
+
+    def __init__(self, sender: Sender, parts: BrokerParts) -> None:
+        self._clients = parts.clients
+        self._clock = parts.clock
+        self._store_host = parts.address
+        self._sender = sender
+
+    def send(self, context: RequestContext) -> None:
+        """SEND_REPLY_MESSAGE and SEND_REPLY_MESSAGE_V2: answers when the reply was handed over and stored."""
+        header: SendMessageHeader = context.header
+        properties = decode_properties(header.properties.encode())
+        client_id = properties.get(MessageConst.REPLY_TO_CLIENT)
+        if not client_id:
+            raise Refused(
+                ResponseCode.SYSTEM_ERROR,
+                f"the reply has no property {MessageConst.REPLY_TO_CLIENT}, so nobody can be given it",
+            )
+        connection = self._clients.producer_connection(client_id)
+        if connection is None:
+            raise Refused(
+                ResponseCode.SYSTEM_ERROR, f"push reply message fail, channel of <{client_id}> not found."
+            )
+
+        def handed_over(answer: RemotingCommand | RemotingError) -> None:
+            if isinstance(answer, RemotingError) or answer.code != ResponseCode.SUCCESS:
+                cause = answer if isinstance(answer, RemotingError) else answer.remark
+                remark = f"push reply message to {client_id} fail: {cause}"
+                context.reply(RemotingCommand.response(ResponseCode.SYSTEM_ERROR, remark))
+                return
+            try:
+                self._sender.send(context)
+            except Exception as error:  # noqa: BLE001 - what goes wrong here is the answer, as in the chain
+                context.refuse(error)
+
+        connection.call(self._pushed(context, properties), CLIENT_TIMEOUT_MS, handed_over)
+
+    def _pushed(self, context: RequestContext, properties: dict[str, str]) -> RemotingCommand:
+        header: SendMessageHeader = context.header
+        now_ms = self._clock.wall_ms()
+        ext = header.long_ext()
+        properties[MessageConst.PUSH_REPLY_TIME] = str(now_ms)
+        ext["properties"] = encode_properties(properties).decode()
+        ext["bornHost"] = context.connection.peer
+        ext["storeHost"] = self._store_host
+        ext["storeTimestamp"] = str(now_ms)
+        return RemotingCommand(RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT, ext, context.command.body)

@@ -1,0 +1,96 @@
+"""CONSUMER_SEND_MSG_BACK: a consumer could not use a message, and wants it again later, or given up as dead.
+
+The message is stored anew under the group's retry topic, one more time counted (store format 13.1); after the
+group's `retry_max_times` it goes to its dead-letter topic instead.
+"""
+
+from __future__ import annotations
+
+from actors.broker.parts import BrokerParts
+from actors.broker.sending.send import SendAck
+from actors.remoting.chain import RequestContext
+from actors.remoting.codes import ResponseCode
+from actors.remoting.command import RemotingCommand
+from actors.remoting.errors import Refused
+from actors.remoting.headers import ConsumerSendMsgBackHeader
+from store.errors import StoreError
+from store.message.message import MessageExt
+from store.message.properties import MessageConst, encode_properties
+from store.message.record import RecordDraft, decode_record
+from store.message.validate import DLQ_TOPIC_PREFIX, RETRY_TOPIC_PREFIX
+
+# Where the consumer leaves it to the broker: 10 s after the first failure, then longer each time.
+FIRST_RETRY_LEVEL = 3
+
+
+class SendBack:
+    """Takes messages back from consumers."""
+
+    def __init__(self, parts: BrokerParts) -> None:
+        self._stats = parts.stats
+        self._reads = parts.reads
+        self._delays = parts.delays
+        self._store = parts.store
+        self._topics = parts.topics
+        self._groups = parts.groups
+        self._acks = parts.acks
+
+    def send_back(self, context: RequestContext) -> None:
+        """Answer when the message is stored under its new topic."""
+        header: ConsumerSendMsgBackHeader = context.header
+        self._groups.get(header.group)
+
+        def read() -> MessageExt:
+            try:
+                return decode_record(self._store.record_at(header.offset))
+            except StoreError as error:
+                raise Refused(
+                    ResponseCode.SYSTEM_ERROR, f"no message at offset {header.offset}: {error}"
+                ) from error
+
+        self._reads.serve(context, read, lambda message: self._store_again(context, header, message))
+
+    def _store_again(
+        self, context: RequestContext, header: ConsumerSendMsgBackHeader, message: MessageExt
+    ) -> RemotingCommand | None:
+        group = self._groups.get(header.group)
+        limit = group.retry_max_times if header.max_reconsume_times is None else header.max_reconsume_times
+        is_dead = message.reconsume_times >= limit or header.delay_level < 0
+        if not is_dead and group.retry_queue_nums <= 0:
+            return RemotingCommand.response()
+        prefix = DLQ_TOPIC_PREFIX if is_dead else RETRY_TOPIC_PREFIX
+        topic = self._topics.ensure(f"{prefix}{group.group_name}", 1 if is_dead else group.retry_queue_nums)
+        level = 0 if is_dead else header.delay_level or FIRST_RETRY_LEVEL + message.reconsume_times
+        draft = _again(message, topic.topic_name, level)
+        if level:
+            draft = self._delays.put_off(draft, level)
+        try:
+            result = self._store.append(draft)
+        except StoreError as error:
+            raise Refused(ResponseCode.SERVICE_NOT_AVAILABLE, str(error)) from error
+        origin = message.properties.get(MessageConst.RETRY_TOPIC, message.topic)
+        self._stats.sent_back(group.group_name, origin, result.size_bytes)
+        self._acks.when_confirmed(result.physical_offset + result.size_bytes, SendAck(context, {}))
+        return None
+
+
+def _again(message: MessageExt, topic: str, level: int) -> RecordDraft:
+    properties = dict(message.properties)
+    properties.setdefault(MessageConst.RETRY_TOPIC, message.topic)
+    properties.setdefault(MessageConst.ORIGIN_MESSAGE_ID, message.offset_msg_id)
+    properties[MessageConst.WAIT] = "false"
+    properties[MessageConst.DELAY] = str(level)
+    if level:  # `put_off` writes them anew; a dead letter keeps those of its last delay, as in RocketMQ
+        for name in (MessageConst.REAL_TOPIC, MessageConst.REAL_QUEUE_ID):
+            properties.pop(name, None)
+    return RecordDraft(
+        topic,
+        0,
+        message.body,
+        encode_properties(properties),
+        message.flag,
+        message.sys_flag,
+        message.born_timestamp,
+        message.born_host.packed,
+        message.reconsume_times + 1,
+    )

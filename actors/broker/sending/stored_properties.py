@@ -1,0 +1,106 @@
+"""The properties of a message as they are stored: what the client gave, without what is not to be kept, and
+with what RocketMQ's brokers add. Works on the property string, as every send passes here.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from actors.broker.sending.delays import delay_level
+from actors.broker.settings import BrokerSettings
+from actors.remoting.codes import ResponseCode
+from actors.remoting.errors import Refused
+from store.message.message_id import UniqKeyGenerator
+from store.message.properties import MessageConst
+from store.message.record import MAX_PROPERTIES_BYTES
+
+_UNIQ_KEY = f"{MessageConst.UNIQ_KEY}\x01"
+_POP_CK = f"{MessageConst.POP_CK}\x01"
+_TRANSIENT = MessageConst.TRANSIENT_PREFIX
+_ADDED_NAMES = ("MSG_REGION\x01", "TRACE_ON\x01", "CLUSTER\x01")
+_PREPARED = f"{MessageConst.TRANSACTION_PREPARED}\x01"
+_DELAY = f"{MessageConst.DELAY}\x01"
+_END = 2
+
+
+class StoredProperties(NamedTuple):
+    """The encoded string, and what the broker needs to know of it."""
+
+    encoded: bytes
+    uniq_key: str
+    delay_level: int
+
+
+class PropertyWriter:
+    """Makes the stored properties of one broker's messages."""
+
+    def __init__(self, settings: BrokerSettings, uniq_keys: UniqKeyGenerator) -> None:
+        self._uniq_keys = uniq_keys
+        trace_on = str(settings.trace_on).lower()
+        self._added = (
+            f"MSG_REGION\x01{settings.region_id}\x02TRACE_ON\x01{trace_on}\x02"
+            f"CLUSTER\x01{settings.cluster_name}\x02"
+        ).encode()
+        self.answer_fields = {"MSG_REGION": settings.region_id, "TRACE_ON": trace_on}
+
+    def next_uniq_key(self) -> str:
+        """A UNIQ_KEY for a message that came without."""
+        return self._uniq_keys.next()
+
+    def write(self, text: str) -> StoredProperties:
+        """The properties to store for those given. Raises `Refused` when they are too long."""
+        if _holds_what_is_not_kept(text):
+            text = _without(text, (_TRANSIENT, _POP_CK, *_ADDED_NAMES))
+        level = delay_level(text) if "DELAY" in text or "DELIVER" in text else 0
+        uniq_key = uniq_key_of(text)
+        encoded = text.encode("utf-8", "replace")
+        if encoded and encoded[-1] != _END:
+            encoded += b"\x02"
+        if not uniq_key:
+            uniq_key = self._uniq_keys.next()
+            encoded += f"{_UNIQ_KEY}{uniq_key}\x02".encode()
+        encoded += self._added
+        if len(encoded) > MAX_PROPERTIES_BYTES:
+            raise Refused(
+                ResponseCode.MESSAGE_ILLEGAL,
+                f"properties of {len(encoded):,} bytes (with what the broker adds) are over the limit of "
+                f"{MAX_PROPERTIES_BYTES:,}: move data to the body",
+            )
+        return StoredProperties(encoded, uniq_key, level)
+
+
+def _holds_what_is_not_kept(text: str) -> bool:
+    """Whether to look at each pair. A message that is sent on as it was received has what a broker added."""
+    region, trace, cluster = _ADDED_NAMES
+    return _TRANSIENT in text or _POP_CK in text or region in text or trace in text or cluster in text
+
+
+def of_dead_letter(text: str) -> str:
+    """The properties of a message that a consumer gives up by sending it to its retry topic once too often:
+    not to be delayed, as RocketMQ says it.
+    """
+    return f"{_without(text, (_DELAY,))}{_DELAY}-1\x02"
+
+
+def _without(text: str, starts: tuple[str, ...]) -> str:
+    return "".join(f"{pair}\x02" for pair in text.split("\x02") if pair and not pair.startswith(starts))
+
+
+def is_prepared(text: str) -> bool:
+    """Whether the properties make it the first half of a transaction: RocketMQ goes by them."""
+    return _PREPARED in text and any(
+        pair.startswith(_PREPARED) and pair[len(_PREPARED) :].lower() == "true" for pair in text.split("\x02")
+    )
+
+
+def uniq_key_of(properties: str) -> str:
+    """The value of UNIQ_KEY in a property string, or nothing."""
+    if properties.startswith(_UNIQ_KEY):
+        start = len(_UNIQ_KEY)
+    else:
+        found = properties.find(f"\x02{_UNIQ_KEY}")
+        if found < 0:
+            return ""
+        start = found + 1 + len(_UNIQ_KEY)
+    end = properties.find("\x02", start)
+    return properties[start:] if end < 0 else properties[start:end]

@@ -1,0 +1,50 @@
+"""Subscription groups: created when first seen, or refused by name."""
+
+from __future__ import annotations
+
+import pytest
+
+from actors.broker.group.groups import Groups
+from actors.broker.settings import BrokerSettings
+from actors.remoting.codes import ResponseCode
+from actors.remoting.errors import Refused
+from store.metadata import SubscriptionGroupConfig, SubscriptionGroupTable
+
+
+def groups_of(clock, **settings) -> tuple[Groups, list[str]]:
+    changed: list[str] = []
+    return Groups(BrokerSettings(**settings), SubscriptionGroupTable(clock), changed.append), changed
+
+
+def test_a_group_is_made_when_it_is_first_seen(clock) -> None:
+    groups, changed = groups_of(clock)
+    assert groups.get("G").retry_max_times == 16
+    assert groups.get("G") is groups.get("G")
+    assert changed == ["G"]
+    groups.delete("G")
+    groups.delete("G")
+    assert changed == ["G", "G"]
+
+
+def test_without_auto_create_it_must_exist(clock) -> None:
+    groups, _ = groups_of(clock, auto_create_groups=False)
+    with pytest.raises(Refused, match="auto_create_groups") as refused:
+        groups.get("G")
+    assert refused.value.code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
+    assert groups.get("TOOLS_CONSUMER").consume_broadcast_enable
+    assert groups.get("CID_RMQ_SYS_X").group_name == "CID_RMQ_SYS_X"
+
+
+def test_a_group_that_may_not_consume_is_told_so(clock) -> None:
+    groups, _ = groups_of(clock)
+    groups.update(SubscriptionGroupConfig("G", consume_enable=False))
+    with pytest.raises(Refused) as refused:
+        groups.for_consuming("G")
+    assert refused.value.code == ResponseCode.NO_PERMISSION
+
+
+def test_a_bad_name_is_refused(clock) -> None:
+    groups, _ = groups_of(clock)
+    with pytest.raises(Refused) as refused:
+        groups.get("a group")
+    assert refused.value.code == ResponseCode.INVALID_PARAMETER

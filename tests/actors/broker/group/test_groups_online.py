@@ -1,0 +1,260 @@
+"""Groups, over the socket: heartbeats, member lists, offsets with generations, messages sent back."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import orjson
+
+from actors.broker.reading.pull import COMMIT_OFFSET
+from actors.broker.wire import CommitOffsetsBody, CommitOffsetsReply, OffsetCommit, RefusedCommit
+from actors.remoting.bodies.groups import GroupMembers, SyncGroupRequest
+from actors.remoting.chain import RequestContext
+from actors.remoting.codes import RayMQRequestCode, RequestCode, ResponseCode
+from actors.remoting.headers import (
+    ConsumerGroupHeader,
+    ConsumerSendMsgBackHeader,
+    QueryConsumerOffsetHeader,
+    UnregisterClientHeader,
+)
+from actors.remoting.hot_headers import PullMessageHeader
+from actors.remoting.table import RequestTable
+from store.message.record import decode_record
+from tests.actors.broker.brokers import SUBSCRIPTION, Peer, settings_of, with_broker
+
+
+async def members(peer: Peer, group: str = "G") -> tuple[str, ...]:
+    ext = ConsumerGroupHeader(group).to_ext()
+    answer = await peer.ask(RequestCode.GET_CONSUMER_LIST_BY_GROUP, ext)
+    if answer.code == ResponseCode.SYSTEM_ERROR:
+        return ()
+    return GroupMembers.decode(answer.body).members
+
+
+def listening(broker_peer: Peer) -> tuple[Peer, asyncio.Queue[str]]:
+    """A client that is told of changes in its group."""
+    told: asyncio.Queue[str] = asyncio.Queue()
+
+    def changed(context: RequestContext) -> None:
+        told.put_nowait(context.command.ext["consumerGroup"])
+
+    table = RequestTable()
+    table.add(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, changed)
+    return Peer(broker_peer.broker, table), told
+
+
+def test_members_come_and_go_and_the_others_are_told(tmp_path: Path) -> None:
+    async def story(peer: Peer) -> None:
+        one, told = listening(peer)
+        await one.heartbeat("client-1", "G", T="*")
+        assert await told.get() == "G"
+        assert await members(peer) == ("client-1",)
+        two, three = Peer(peer.broker), Peer(peer.broker)
+        await two.heartbeat("client-2", "G", T="*")
+        await told.get()
+        await three.heartbeat("client-3", "G", T="*")
+        await told.get()
+        assert await members(peer) == ("client-1", "client-2", "client-3")
+        unregister = UnregisterClientHeader("client-2", "PG", "G").to_ext()
+        assert (await two.ask(RequestCode.UNREGISTER_CLIENT, unregister)).code == 0
+        await told.get()
+        await three.client.close()
+        await told.get()
+        assert await members(peer) == ("client-1",)
+        await one.client.close()
+        await two.client.close()
+
+    with_broker(story, settings_of(tmp_path))
+
+
+def test_a_heartbeat_makes_the_group_and_its_retry_topic(tmp_path: Path) -> None:
+    async def story(peer: Peer) -> None:
+        assert (await peer.heartbeat("client-1", "G", T="*")).code == 0
+        assert (await peer.pull("%RETRY%G")).code == ResponseCode.PULL_NOT_FOUND
+        assert (await peer.ask(RequestCode.HEART_BEAT, body=b"{}")).code == ResponseCode.SYSTEM_ERROR
+        assert (await peer.ask(RequestCode.HEART_BEAT, body=b"no json")).code == ResponseCode.SYSTEM_ERROR
+
+    with_broker(story, settings_of(tmp_path))
+
+
+def test_an_offset_that_was_never_committed_is_not_found_unless_the_topic_is_young(tmp_path: Path) -> None:
+    async def story(peer: Peer) -> None:
+        await peer.send("T")
+        assert (await peer.committed("G", "T")).code == ResponseCode.QUERY_NOT_FOUND
+        lenient = QueryConsumerOffsetHeader("G", "T", 0).to_ext()
+        young = await peer.ask(RequestCode.QUERY_CONSUMER_OFFSET, lenient)
+        assert (young.code, young.ext["offset"]) == (0, "0")
+        empty = QueryConsumerOffsetHeader("G", "T", 1).to_ext()
+        assert (await peer.ask(RequestCode.QUERY_CONSUMER_OFFSET, empty)).code == ResponseCode.QUERY_NOT_FOUND
+        assert (await peer.commit("G", "T", 1)).code == 0
+        assert (await peer.committed("G", "T")).ext["offset"] == "1"
+        assert (await peer.commit("G", "T", -1)).code == ResponseCode.INVALID_PARAMETER
+        assert (await peer.commit("G", "UNKNOWN", 1)).code == ResponseCode.TOPIC_NOT_EXIST
+
+    with_broker(story, settings_of(tmp_path))
+
+
+def test_a_pull_may_commit_on_its_way(tmp_path: Path) -> None:
+    async def story(peer: Peer) -> None:
+        await peer.send("T")
+        assert (await peer.pull_records("T", commit_offset=1)).code == 0
+        assert (await peer.committed("CG", "T")).ext["offset"] == "1"
+
+    with_broker(story, settings_of(tmp_path))
+
+
+def test_a_pull_of_rocketmqs_commits_only_what_it_says(tmp_path: Path) -> None:
+    async def pull(peer: Peer, sys_flag: int, commit_offset: int) -> None:
+        header = PullMessageHeader(
+            "CG", "T", 0, 0, sys_flag=SUBSCRIPTION | sys_flag, commit_offset=commit_offset, subscription="*"
+        )
+        assert (await peer.ask(RequestCode.PULL_MESSAGE, header.to_ext())).code == 0
+
+    async def story(peer: Peer) -> None:
+        await peer.send("T")
+        await pull(peer, COMMIT_OFFSET, -1)
+        await pull(peer, 0, 1)
+        assert (await peer.committed("CG", "T")).code == ResponseCode.QUERY_NOT_FOUND
+        await pull(peer, COMMIT_OFFSET, 1)
+        assert (await peer.committed("CG", "T")).ext["offset"] == "1"
+
+    with_broker(story, settings_of(tmp_path))
+
+
+async def commit(peer: Peer, *commits: OffsetCommit) -> CommitOffsetsReply:
+    answer = await peer.ask(
+        RayMQRequestCode.COMMIT_OFFSETS, body=CommitOffsetsBody("G", "client-1", commits).encode()
+    )
+    assert answer.code == 0
+    return CommitOffsetsReply.decode(answer.body)
+
+
+def test_generations_outlive_the_broker(tmp_path: Path) -> None:
+    async def first(peer: Peer) -> None:
+        await peer.send("T")
+        await peer.send("T", queue_id=1)
+        assert (await commit(peer, OffsetCommit("T", 0, 1, 5))).refused == []
+        claim = {**QueryConsumerOffsetHeader("G", "T", 1).to_ext(), "generation": "7"}
+        assert (await peer.ask(RequestCode.QUERY_CONSUMER_OFFSET, claim)).code == 0
+
+    async def second(peer: Peer) -> None:
+        reply = await commit(peer, OffsetCommit("T", 0, 9, 4), OffsetCommit("T", 1, 9, 6))
+        assert reply.refused == [RefusedCommit("T", 0, 5, 1), RefusedCommit("T", 1, 7, -1)]
+        assert (await commit(peer, OffsetCommit("T", 0, 9, 5))).refused == []
+        assert (await peer.committed("G", "T")).ext["offset"] == "9"
+
+    with_broker(first, settings_of(tmp_path))
+    with_broker(second, settings_of(tmp_path))
+
+
+def test_commits_are_taken_all_or_none_when_the_request_is_wrong(tmp_path: Path) -> None:
+    async def story(peer: Peer) -> None:
+        await peer.send("T")
+        for wrong in (OffsetCommit("UNKNOWN", 0, 1, 1), OffsetCommit("T", 0, -1, 1)):
+            body = CommitOffsetsBody("G", "client-1", [OffsetCommit("T", 0, 1, 1), wrong]).encode()
+            assert (await peer.ask(RayMQRequestCode.COMMIT_OFFSETS, body=body)).code != 0
+        assert (await peer.ask(RayMQRequestCode.COMMIT_OFFSETS, body=b"[]")).code == 29
+        assert (await peer.committed("G", "T")).code == ResponseCode.QUERY_NOT_FOUND
+
+    with_broker(story, settings_of(tmp_path))
+
+
+def test_without_a_rebalancer_members_are_told_to_help_themselves(tmp_path: Path) -> None:
+    async def story(peer: Peer) -> None:
+        body = SyncGroupRequest("G", "client-1", subscriptions={"T": "*"}).encode()
+        answer = await peer.ask(RayMQRequestCode.SYNC_GROUP, body=body)
+        assert answer.code == ResponseCode.SERVICE_NOT_AVAILABLE
+        await peer.heartbeat("client-1", "G", T="*")
+        assert await members(peer) == ("client-1",)
+
+    with_broker(story, settings_of(tmp_path))
+    with_broker(story, settings_of(tmp_path, rebalancers=["127.0.0.1:1"]))
+
+
+def test_a_message_sent_back_comes_again_later_and_dies_in_the_end(tmp_path: Path, clock) -> None:
+    async def story(peer: Peer) -> None:
+        await peer.send("T", b"bad", properties="KEYS\x01k\x02")
+        (message,) = await peer.messages("T")
+        back = ConsumerSendMsgBackHeader(message.commit_log_offset, "G", 0, max_reconsume_times=1).to_ext()
+        assert (await peer.ask(RequestCode.CONSUMER_SEND_MSG_BACK, back)).code == 0
+        assert await peer.messages("%RETRY%G") == []
+        clock.advance(10_000)  # level 3
+        again = decode_record((await peer.pull("%RETRY%G", wait_ms=10_000)).body)
+        assert (again.body, again.reconsume_times, again.properties["KEYS"]) == (b"bad", 1, "k")
+        assert again.properties["RETRY_TOPIC"] == "T"
+        assert again.properties["ORIGIN_MESSAGE_ID"] == message.offset_msg_id
+        last = ConsumerSendMsgBackHeader(again.commit_log_offset, "G", 0, max_reconsume_times=1).to_ext()
+        assert (await peer.ask(RequestCode.CONSUMER_SEND_MSG_BACK, last)).code == 0
+        (dead,) = await peer.messages("%DLQ%G")
+        assert (dead.reconsume_times, dead.properties["RETRY_TOPIC"]) == (2, "T")
+        assert dead.properties["ORIGIN_MESSAGE_ID"] == message.offset_msg_id
+        missing = ConsumerSendMsgBackHeader(1 << 40, "G", 0).to_ext()
+        assert (await peer.ask(RequestCode.CONSUMER_SEND_MSG_BACK, missing)).code == ResponseCode.SYSTEM_ERROR
+        assert decode_record((await peer.pull("T")).body).body == b"bad"
+
+    with_broker(story, settings_of(tmp_path), clock)
+
+
+def test_groups_are_as_long_as_rocketmqs_clients_allow(tmp_path: Path, clock) -> None:
+    async def story(peer: Peer) -> None:
+        await peer.send("T", b"bad")
+        (message,) = await peer.messages("T")
+        group = "g" * 248  # its retry topic has 255 characters, as many as a file's name
+        assert (await peer.heartbeat("client", group, T="*")).code == 0
+        assert await members(peer, group) == ("client",)
+        back = ConsumerSendMsgBackHeader(message.commit_log_offset, group, 0).to_ext()
+        assert (await peer.ask(RequestCode.CONSUMER_SEND_MSG_BACK, back)).code == 0
+        clock.advance(10_000)
+        assert decode_record((await peer.pull(f"%RETRY%{group}", wait_ms=10_000)).body).body == b"bad"
+        longest = "g" * 255
+        assert (await peer.heartbeat("client", longest, T="*")).code == 0
+        assert await members(peer, longest) == ("client",)
+        back = ConsumerSendMsgBackHeader(message.commit_log_offset, longest, 0).to_ext()
+        refused = await peer.ask(RequestCode.CONSUMER_SEND_MSG_BACK, back)
+        assert refused.code == ResponseCode.INVALID_PARAMETER
+        assert "262 characters, the limit is 255" in (refused.remark or "")
+
+    with_broker(story, settings_of(tmp_path), clock)
+
+
+def test_a_message_sent_back_waits_longer_each_time_or_as_long_as_the_consumer_says(
+    tmp_path: Path, clock
+) -> None:
+    async def back(peer: Peer, position: int, level: int = 0) -> None:
+        ext = ConsumerSendMsgBackHeader(position, "G", level).to_ext()
+        assert (await peer.ask(RequestCode.CONSUMER_SEND_MSG_BACK, ext)).code == 0
+
+    async def story(peer: Peer) -> None:
+        await peer.send("T", b"bad")
+        (first,) = await peer.messages("T")
+        await back(peer, first.commit_log_offset)
+        clock.advance(10_000)  # level 3
+        again = decode_record((await peer.pull("%RETRY%G", wait_ms=10_000)).body)
+        await back(peer, again.commit_log_offset)
+        assert len(await peer.messages("SCHEDULE_TOPIC_XXXX", queue_id=3)) == 1, (
+            "level 4 after the second time"
+        )
+        await back(peer, again.commit_log_offset, 7)
+        assert len(await peer.messages("SCHEDULE_TOPIC_XXXX", queue_id=6)) == 1
+        await back(peer, again.commit_log_offset, -1)
+        (dead,) = await peer.messages("%DLQ%G")
+        assert (dead.body, dead.properties["RETRY_TOPIC"]) == (b"bad", "T")
+
+    with_broker(story, settings_of(tmp_path), clock)
+
+
+def test_the_groups_own_settings_say_how_often_and_whether_at_all(tmp_path: Path, clock) -> None:
+    async def story(peer: Peer) -> None:
+        await peer.send("T", b"bad", reconsume_times=1)
+        (message,) = await peer.messages("T")
+        for group, queues, times in (("NEVER", 0, 16), ("ONCE", 1, 1)):
+            config = {"groupName": group, "retryQueueNums": queues, "retryMaxTimes": times}
+            body = orjson.dumps(config)
+            await peer.ask(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=body)
+            ext = ConsumerSendMsgBackHeader(message.commit_log_offset, group, 0).to_ext()
+            assert (await peer.ask(RequestCode.CONSUMER_SEND_MSG_BACK, ext)).code == 0
+        assert len(await peer.messages("%DLQ%ONCE")) == 1
+        assert await peer.messages("SCHEDULE_TOPIC_XXXX", queue_id=3) == [], "NEVER is left alone"
+
+    with_broker(story, settings_of(tmp_path), clock)

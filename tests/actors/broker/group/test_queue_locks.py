@@ -1,0 +1,67 @@
+"""Queue locks: one member of a group at a time, until it lets go or 60 s have passed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import orjson
+
+from actors.broker.group.queue_locks import QueueLocks
+from actors.remoting.bodies.locks import LockRequest
+from actors.remoting.codes import RequestCode, ResponseCode
+from store.message.message_queue import MessageQueue
+from tests.actors.broker.brokers import Peer, settings_of, with_broker
+
+QUEUES = [MessageQueue("T", "broker-a", number) for number in range(3)]
+
+
+def test_a_queue_has_one_owner_in_a_group_and_another_in_another_group(clock) -> None:
+    locks = QueueLocks(clock)
+    assert locks.lock("G", "one", QUEUES[:2]) == QUEUES[:2]
+    assert locks.lock("G", "two", QUEUES) == QUEUES[2:]
+    assert locks.lock("H", "two", QUEUES) == QUEUES
+
+
+def test_an_owner_renews_and_one_who_does_not_loses_it_after_60_seconds(clock) -> None:
+    locks = QueueLocks(clock)
+    locks.lock("G", "one", QUEUES[:2])
+    clock.advance(59_000)
+    assert locks.lock("G", "one", QUEUES[:1]) == QUEUES[:1]
+    clock.advance(1_000)
+    locks.expire()
+    assert locks.lock("G", "two", QUEUES[:2]) == [QUEUES[1]]
+
+
+def test_only_the_owner_unlocks(clock) -> None:
+    locks = QueueLocks(clock)
+    locks.lock("G", "one", QUEUES)
+    locks.unlock("G", "two", QUEUES)
+    assert locks.lock("G", "two", QUEUES) == []
+    locks.unlock("G", "one", QUEUES)
+    assert locks.lock("G", "two", QUEUES) == QUEUES
+
+
+def test_clients_lock_and_unlock_over_the_socket(tmp_path: Path) -> None:
+    async def story(peer: Peer) -> None:
+        async def ask(code: int, client_id: str) -> object:
+            answer = await peer.ask(code, body=LockRequest("G", client_id, QUEUES[:1]).encode())
+            assert answer.code == ResponseCode.SUCCESS
+            return orjson.loads(answer.body) if answer.body else None
+
+        mine = {"lockOKMQSet": [{"brokerName": "broker-a", "queueId": 0, "topic": "T"}]}
+        assert await ask(RequestCode.LOCK_BATCH_MQ, "one") == mine
+        assert await ask(RequestCode.LOCK_BATCH_MQ, "two") == {"lockOKMQSet": []}
+        assert await ask(RequestCode.UNLOCK_BATCH_MQ, "one") is None
+        assert await ask(RequestCode.LOCK_BATCH_MQ, "two") == mine
+
+    with_broker(story, settings_of(tmp_path))
+
+
+def test_a_body_that_is_no_lock_request_is_refused(tmp_path: Path) -> None:
+    async def story(peer: Peer) -> None:
+        for body in (b"", b"[]", b'{"mqSet": 7}'):
+            answer = await peer.ask(RequestCode.LOCK_BATCH_MQ, body=body)
+            assert answer.code == ResponseCode.SYSTEM_ERROR
+            assert answer.remark
+
+    with_broker(story, settings_of(tmp_path))

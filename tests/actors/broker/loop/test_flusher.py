@@ -1,0 +1,131 @@
+"""The flusher: one flush at a time, the next at once when somebody waits; a failed one is final."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable
+from typing import cast
+
+from actors.broker.loop.flusher import Flusher
+from store.clock import SystemClock
+from store.commitlog.flush import FlushJob
+from tests.actors.broker.brokers import run
+
+
+class JobInHand:
+    """A flush that lasts until the test lets it go."""
+
+    def __init__(self, error: OSError | None = None) -> None:
+        self.may_end = threading.Event()
+        self._error = error
+
+    def run(self) -> None:
+        assert self.may_end.wait(10)
+        if self._error is not None:
+            raise self._error
+
+
+class StoreInHand:
+    def __init__(self) -> None:
+        self.dirty: list[JobInHand] = []
+        self.asked = 0
+        self.done: list[object] = []
+        self.failed: list[OSError] = []
+
+    def flush_job(self) -> FlushJob | None:
+        self.asked += 1
+        return cast("FlushJob", self.dirty.pop(0)) if self.dirty else None
+
+    def flush_done(self, job: FlushJob) -> None:
+        self.done.append(job)
+
+    def flush_failed(self, job: FlushJob, error: OSError) -> None:
+        self.failed.append(error)
+
+
+def with_flusher(
+    story: Callable[[StoreInHand, Flusher, asyncio.Queue[None]], Awaitable[None]],
+    *,
+    sync: bool,
+    interval_ms: int = 1,
+) -> None:
+    async def told() -> None:
+        store, progress = StoreInHand(), asyncio.Queue[None]()
+        flusher = Flusher(
+            store,
+            SystemClock(),
+            lambda: progress.put_nowait(None),
+            flushes_each_tick=sync,
+            flush_interval_ms=1,
+        )
+        flusher.start()
+        await story(store, flusher, progress)
+        await flusher.stop()
+
+    run(told)
+
+
+def test_senders_gather_behind_the_flush_in_flight() -> None:
+    async def story(store: StoreInHand, flusher: Flusher, progress: asyncio.Queue[None]) -> None:
+        first, second = JobInHand(), JobInHand()
+        store.dirty = [first]
+        flusher.poke()
+        assert flusher.is_flushing
+        store.dirty = [second]
+        flusher.poke()
+        flusher.poke()
+        assert store.asked == 1
+        first.may_end.set()
+        await progress.get()
+        assert store.done == [first]
+        flusher.poke()
+        second.may_end.set()
+        await progress.get()
+        assert store.done == [first, second]
+        assert flusher.flushes == 2
+        flusher.poke()
+        assert not flusher.is_flushing
+
+    with_flusher(story, sync=True)
+
+
+def test_under_async_flush_the_timer_flushes_and_ticks_do_not() -> None:
+    async def story(store: StoreInHand, flusher: Flusher, progress: asyncio.Queue[None]) -> None:
+        job = JobInHand()
+        job.may_end.set()
+        store.dirty = [job]
+        flusher.poke()
+        assert store.asked == 0
+        await progress.get()
+        assert store.done == [job]
+
+    with_flusher(story, sync=False)
+
+
+def test_a_failed_flush_is_given_to_the_store_with_its_cause() -> None:
+    async def story(store: StoreInHand, flusher: Flusher, progress: asyncio.Queue[None]) -> None:
+        job = JobInHand(OSError(5, "Input/output error"))
+        job.may_end.set()
+        store.dirty = [job]
+        flusher.poke()
+        await progress.get()
+        assert [str(error) for error in store.failed] == ["[Errno 5] Input/output error"]
+        assert store.done == []
+
+    with_flusher(story, sync=True)
+
+
+def test_stopping_waits_for_the_flush_in_flight() -> None:
+    async def story(store: StoreInHand, flusher: Flusher, progress: asyncio.Queue[None]) -> None:
+        job = JobInHand()
+        store.dirty = [job]
+        flusher.poke()
+        stopping = asyncio.create_task(flusher.stop())
+        await asyncio.sleep(0)
+        assert not stopping.done()
+        job.may_end.set()
+        await stopping
+        assert store.done == [job]
+
+    with_flusher(story, sync=True)

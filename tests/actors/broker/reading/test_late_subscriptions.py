@@ -1,0 +1,142 @@
+"""Pulls that name a subscription which no heartbeat has told yet, as Java clients send them."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from actors.broker.reading import late_subscriptions
+from actors.remoting.bodies.groups import ConsumerData, HeartbeatData, SubscriptionData
+from actors.remoting.codes import RequestCode, ResponseCode
+from actors.remoting.command import RemotingCommand
+from actors.remoting.headers import DeleteTopicHeader
+from actors.remoting.hot_headers import PullMessageHeader
+from store.message.record import decode_records
+from tests.actors.broker.brokers import SUSPEND, Peer, settings_of, with_broker
+
+
+async def tell(peer: Peer, version: int, expression: str = "a", topic: str = "T", client: str = "c1") -> None:
+    subscription = SubscriptionData(topic, expression, sub_version=version)
+    beat = HeartbeatData(client, [ConsumerData("G", subscriptions=[subscription])])
+    assert (await peer.ask(RequestCode.HEART_BEAT, body=beat.encode())).code == ResponseCode.SUCCESS
+
+
+async def pull(peer: Peer, version: int, topic: str = "T") -> RemotingCommand:
+    header = PullMessageHeader("G", topic, 0, 0, sys_flag=SUSPEND, sub_version=version)
+    return await peer.ask(RequestCode.PULL_MESSAGE, header.to_ext())
+
+
+def bodies(answer: RemotingCommand) -> list[bytes]:
+    assert answer.code == ResponseCode.SUCCESS, answer.remark
+    return [message.body for message in decode_records(answer.body)]
+
+
+async def send_a_and_b(peer: Peer, topic: str = "T") -> None:
+    await peer.send(topic, b"a", properties="TAGS\x01a\x02")
+    await peer.send(topic, b"b", properties="TAGS\x01b\x02")
+
+
+@pytest.fixture
+def long_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is refused within the test's time."""
+    monkeypatch.setattr(late_subscriptions, "WAIT_MS", 60_000)
+
+
+async def begin(peer: Peer, version: int, topic: str = "T") -> asyncio.Task[RemotingCommand]:
+    """A pull that is under way: what is asked after it over the same connection comes after it."""
+    pulling = asyncio.create_task(pull(peer, version, topic))
+    await asyncio.sleep(0)
+    return pulling
+
+
+@pytest.mark.usefixtures("long_wait")
+def test_a_pull_that_comes_before_its_heartbeat_waits_for_it(tmp_path: Path) -> None:
+    async def story(peer: Peer) -> None:
+        await send_a_and_b(peer)
+        first = await begin(peer, 1)
+        await tell(peer, 1, "a")
+        assert bodies(await first) == [b"a"]
+
+        newer = await begin(peer, 2)
+        await tell(peer, 1, "a", client="c2")
+        assert not newer.done()
+        await tell(peer, 2, "b")
+        assert bodies(await newer) == [b"b"]
+
+    with_broker(story, settings_of(tmp_path))
+
+
+@pytest.mark.usefixtures("long_wait")
+def test_pulls_that_wait_for_a_heartbeat_end_each_in_its_own_way(tmp_path: Path) -> None:
+    async def story(peer: Peer) -> None:
+        await send_a_and_b(peer)
+        await peer.send("Gone")
+        gone, kept = await begin(peer, 1, "Gone"), await begin(peer, 1)
+        lost = Peer(peer.broker)
+        unheard = await begin(lost, 1)
+        await tell(lost, 0, topic="Other")
+        await lost.client.close()
+        await asyncio.gather(unheard, return_exceptions=True)
+        await peer.ask(RequestCode.DELETE_TOPIC_IN_BROKER, DeleteTopicHeader("Gone").to_ext())
+        subscriptions = [SubscriptionData(topic, "*", sub_version=1) for topic in ("Gone", "T")]
+        beat = HeartbeatData("c1", [ConsumerData("G", subscriptions=subscriptions)])
+        await peer.ask(RequestCode.HEART_BEAT, body=beat.encode())
+        assert (await gone).code == ResponseCode.TOPIC_NOT_EXIST
+        assert bodies(await kept) == [b"a", b"b"]
+
+    with_broker(story, settings_of(tmp_path))
+
+
+def test_who_asks_again_is_served_though_no_heartbeat_comes(tmp_path: Path) -> None:
+    async def story(peer: Peer) -> None:
+        await send_a_and_b(peer)
+        await tell(peer, 1, "a")
+        assert bodies(await pull(peer, 1)) == [b"a"]
+        assert (await pull(peer, 2)).code == ResponseCode.SUBSCRIPTION_NOT_LATEST
+        assert bodies(await pull(peer, 2)) == [b"a", b"b"]  # which of them the client wants, it knows itself
+        stranger = Peer(peer.broker)
+        assert (await pull(stranger, 2)).code == ResponseCode.SUBSCRIPTION_NOT_LATEST
+        await stranger.client.close()
+        await tell(peer, 2, "b")
+        assert bodies(await pull(peer, 2)) == [b"b"]
+
+    with_broker(story, settings_of(tmp_path))
+
+
+def test_a_member_is_served_before_its_first_heartbeat_to_a_broker_that_is_back(tmp_path: Path) -> None:
+    async def story(peer: Peer) -> None:
+        await send_a_and_b(peer)
+        assert (await pull(peer, 1)).code == ResponseCode.SUBSCRIPTION_NOT_EXIST
+        assert bodies(await pull(peer, 1)) == [b"a", b"b"]
+        await tell(peer, 1, "a")
+        assert bodies(await pull(peer, 1)) == [b"a"]
+
+    with_broker(story, settings_of(tmp_path))
+
+
+def test_what_no_member_subscribes_to_stays_refused(tmp_path: Path) -> None:
+    async def story(peer: Peer) -> None:
+        await send_a_and_b(peer)
+        for _ in range(2):  # of no version: nobody's that has told one
+            assert (await pull(peer, 0)).code == ResponseCode.SUBSCRIPTION_NOT_EXIST
+        await tell(peer, 1, topic="Other")
+        for _ in range(2):
+            assert (await pull(peer, 1)).code == ResponseCode.SUBSCRIPTION_NOT_EXIST
+
+    with_broker(story, settings_of(tmp_path))
+
+
+@pytest.mark.usefixtures("long_wait")
+def test_no_more_pulls_wait_for_heartbeats_than_may(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(late_subscriptions, "WAITING_MAX", 1)
+
+    async def story(peer: Peer) -> None:
+        await send_a_and_b(peer)
+        waiting = await begin(peer, 1)
+        assert (await pull(peer, 1)).code == ResponseCode.SUBSCRIPTION_NOT_EXIST
+        await tell(peer, 1, "a")
+        assert bodies(await waiting) == [b"a"]
+
+    with_broker(story, settings_of(tmp_path))

@@ -1,0 +1,201 @@
+"""Delayed messages: when they come, what they are then, and that a restart forgets none."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from actors.broker.sending.delays import Waiting
+from store.disk.residency import Cold
+from store.message.message import MessageExt
+from store.message.record import RecordDraft, decode_record
+from tests.actors.broker.brokers import Peer, settings_of, with_broker
+
+LEVEL_2_MS = 5_000
+MS = 1_000_000
+
+
+def test_a_delayed_message_comes_when_its_level_says(tmp_path: Path, clock) -> None:
+    async def story(peer: Peer) -> None:
+        sent = await peer.send(
+            "T", b"late", 1, "DELAY\x012\x02TAGS\x01t\x02", born_timestamp=77, reconsume_times=3, flag=9
+        )
+        assert (sent.code, sent.ext["queueId"]) == (0, "1")
+        (waiting,) = await peer.messages("SCHEDULE_TOPIC_XXXX", queue_id=1)
+        assert (waiting.properties["REAL_TOPIC"], waiting.properties["REAL_QID"]) == ("T", "1")
+        await peer.send("T", b"sooner", 0, "DELAY\x011\x02")
+        clock.advance(LEVEL_2_MS - 1)
+        assert decode_record((await peer.pull("T", wait_ms=10_000)).body).body == b"sooner"
+        assert await peer.messages("T", queue_id=1) == []
+        clock.advance(1)
+        answer = await peer.pull("T", queue_id=1, wait_ms=10_000, tags="t")
+        message = decode_record(answer.body)
+        assert (message.body, message.flag, message.reconsume_times) == (b"late", 9, 3)
+        assert message.properties == waiting.properties
+        assert message.born_timestamp == waiting.born_timestamp == 77
+
+    with_broker(story, settings_of(tmp_path), clock)
+
+
+def test_levels_too_high_are_the_highest_and_none_is_none(tmp_path: Path, clock) -> None:
+    async def story(peer: Peer) -> None:
+        await peer.send("T", properties="DELAY\x0199\x02")
+        (waiting,) = await peer.messages("SCHEDULE_TOPIC_XXXX", queue_id=17)
+        assert waiting.properties["DELAY"] == "18"
+        await peer.send("T", b"now", properties="DELAY\x010\x02")
+        assert [message.body for message in await peer.messages("T")] == [b"now"]
+
+    with_broker(story, settings_of(tmp_path), clock)
+
+
+def test_the_highest_level_is_delivered_and_one_more_is_the_highest(tmp_path: Path, clock) -> None:
+    async def story(peer: Peer) -> None:
+        for level in (1, 2, 3, 4):
+            await peer.send("T", b"%d" % level, properties=f"DELAY\x01{level}\x02")
+        levels = [message.properties["DELAY"] for message in await peer.messages("SCHEDULE_TOPIC_XXXX", 0, 2)]
+        assert levels == ["3", "3"]
+        for level, due in ((1, [b"1"]), (2, [b"1", b"2"]), (3, [b"1", b"2", b"3", b"4"])):
+            clock.advance(999)
+            peer.broker._tables.delays.deliver()
+            assert len(await peer.messages("T")) == level - 1
+            clock.advance(1)
+            peer.broker._tables.delays.deliver()
+            assert [message.body for message in await peer.messages("T")] == due
+
+    with_broker(story, settings_of(tmp_path, {"message_delay_level": "1s 2s 3s", "flush": "async"}), clock)
+
+
+def test_a_level_is_delivered_in_slices_and_goes_on_behind_a_message_that_leads_nowhere(
+    tmp_path: Path, clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("actors.broker.service.HOUSEKEEPING_MS", 1_000_000_000)  # we deliver ourselves
+
+    async def story(peer: Peer) -> None:
+        broker = peer.broker
+        for number in range(70):  # 64 go in one slice
+            await peer.send("T", b"%d" % number, properties="DELAY\x011\x02")
+        lost = RecordDraft("SCHEDULE_TOPIC_XXXX", 0, b"lost", b"REAL_TOPIC\x01T\x02REAL_QID\x01x\x02")
+        broker._store.append(lost)
+        clock.advance(500)
+        await peer.send("T", b"last", properties="DELAY\x011\x02")
+        delays = broker._tables.delays
+        delays.bring = None  # each delivery reads for itself, whatever the system takes for being on the disk
+        clock.advance(500)
+        delays.deliver()
+        assert (delays.delivered, delays.table.offsets[1]) == (64, 64)
+        delays.deliver()
+        assert (delays.delivered, delays.table.offsets[1]) == (70, 71)
+        clock.advance(499)
+        delays.deliver()
+        assert delays.delivered == 70
+        clock.advance(1)
+        delays.deliver()
+        assert (delays.delivered, delays.table.offsets[1]) == (71, 72)
+        bodies = [message.body async for message in all_of(peer)]
+        assert bodies == [*(b"%d" % number for number in range(70)), b"last"]
+
+    async def all_of(peer: Peer) -> AsyncIterator[MessageExt]:
+        offset = 0
+        while found := await peer.messages("T", offset):
+            for message in found:
+                yield message
+            offset += len(found)
+
+    with_broker(story, settings_of(tmp_path, {"flush": "async"}), clock)
+
+
+@pytest.mark.parametrize("leap_ms", [1_100, 3_600_000])
+def test_a_wall_that_leaps_forward_brings_no_message_before_its_delay(
+    leap_ms: int, tmp_path: Path, clock
+) -> None:
+    async def story(peer: Peer) -> None:
+        delays = peer.broker._tables.delays
+        await peer.send("T", b"before", properties="DELAY\x012\x02")
+        assert len(await peer.messages("SCHEDULE_TOPIC_XXXX", queue_id=1)) == 1
+        delays.deliver()
+        clock.set_wall_ms(clock.wall_ms() + leap_ms)
+        delays.deliver()
+        await peer.send("T", b"after", properties="DELAY\x012\x02")
+        assert len(await peer.messages("SCHEDULE_TOPIC_XXXX", queue_id=1)) == 2
+        delays.deliver()
+        clock.advance(LEVEL_2_MS - 1)
+        delays.deliver()
+        assert delays.delivered == 0
+        clock.advance(1)
+        delays.deliver()
+        assert delays.delivered == 2
+
+    with_broker(story, settings_of(tmp_path), clock)
+
+
+def test_a_level_whose_messages_are_on_the_disk_only_is_asked_for_once_and_then_goes_on(
+    tmp_path: Path, clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("actors.broker.service.HOUSEKEEPING_MS", 1_000_000_000)
+
+    def is_cold(*_: Any) -> None:
+        raise Cold([])
+
+    async def story(peer: Peer) -> None:
+        store, delays = peer.broker._store, peer.broker._tables.delays
+        brought: list[Callable[[], None]] = []
+        delays.bring = lambda _, done: brought.append(done)
+        for level in (1, 1, 2):
+            await peer.send("T", b"1", properties=f"DELAY\x01{level}\x02")
+        assert len(await peer.messages("SCHEDULE_TOPIC_XXXX")) == 2
+        clock.advance(LEVEL_2_MS)
+        for _ in range(2):
+            with monkeypatch.context() as patched:
+                patched.setattr(store, "get_message", is_cold)
+                delays.deliver()
+                delays.deliver()
+            assert len(brought) == 2  # once for each level, however often it is looked at
+            delays.deliver()
+            assert delays.delivered == 0  # it is on its way
+            brought.pop()()
+            brought.pop()()
+        delays.deliver()
+        assert delays.delivered == 3
+
+    with_broker(story, settings_of(tmp_path, {"flush": "async"}), clock)
+
+
+def test_a_restart_delivers_what_was_waiting_and_nothing_twice(tmp_path: Path, clock) -> None:
+    async def before(peer: Peer) -> None:
+        for body in (b"0", b"1"):
+            await peer.send("T", body, properties="DELAY\x011\x02")
+            clock.advance(600)
+        clock.advance(-200)
+        assert decode_record((await peer.pull("T", wait_ms=10_000)).body).body == b"0"
+
+    async def after(peer: Peer) -> None:
+        clock.advance(2_000)
+        assert decode_record((await peer.pull("T", 1, wait_ms=10_000)).body).body == b"1"
+
+    with_broker(before, settings_of(tmp_path), clock)
+    with_broker(after, settings_of(tmp_path), clock)
+
+
+def test_a_clock_set_back_keeps_no_message_for_longer_than_its_delay(tmp_path: Path, clock) -> None:
+    async def story(peer: Peer) -> None:
+        await peer.send("T", b"late", properties="DELAY\x011\x02")
+        clock.set_wall_ms(clock.wall_ms() - 3_600_000)
+        assert len(await peer.messages("SCHEDULE_TOPIC_XXXX")) == 1
+        peer.broker._tables.delays.deliver()
+        clock.advance(1_000)
+        assert decode_record((await peer.pull("T", wait_ms=10_000)).body).body == b"late"
+
+    with_broker(story, settings_of(tmp_path), clock)
+
+
+def test_a_level_has_waited_only_since_the_last_look_that_saw_it_grow() -> None:
+    """Looks shortly after one another are one note: the earlier may have seen fewer messages."""
+    waiting = Waiting(1_000)
+    waiting.note(1, 0)
+    waiting.note(2, 40 * MS)
+    assert not waiting.is_over(1, 1_000 * MS)
+    assert waiting.is_over(1, 1_040 * MS)
+    assert not waiting.is_over(2, 1_040 * MS), "nobody has seen that one yet"
