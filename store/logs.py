@@ -16,7 +16,7 @@ from collections.abc import Mapping, MutableMapping
 from datetime import UTC, datetime
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import orjson
 import structlog
@@ -33,15 +33,107 @@ _OTHERS = ("asyncio", "py.warnings")
 logging.getLogger(LOGGER_NAME).addHandler(logging.NullHandler())
 
 
-def get_logger(module: str) -> structlog.typing.FilteringBoundLogger:
-    """The logger of a module: `log.info("event_name", key=value)`."""
-    logger = logging.getLogger(f"{LOGGER_NAME}.{module}")
-    return cast("structlog.typing.FilteringBoundLogger", structlog.wrap_logger(logger))
+def _plain_processors() -> list[structlog.typing.Processor]:
+    """An event as a line for people. Tracebacks are Python's: structlog's show what every variable holds, and
+    take a tenth of a second each.
+    """
+    return [
+        structlog.processors.add_log_level,
+        structlog.processors.StackInfoRenderer(),
+        structlog.dev.set_exc_info,
+        structlog.processors.TimeStamper(fmt="%Y-%m-%d %H:%M:%S", utc=False),
+        structlog.dev.ConsoleRenderer(colors=False, exception_formatter=structlog.dev.plain_traceback),
+    ]
+
+
+class EventLogger:
+    """Tells events: `log.info("event_name", key=value)`. One that nobody hears costs next to nothing."""
+
+    def __init__(self, logger: logging.Logger, *, has_last_resort: bool) -> None:
+        self._logger = logger
+        self._has_last_resort = has_last_resort
+        self._configured: Any = structlog.wrap_logger(logger)
+        self._plain: Any = structlog.wrap_logger(logger, processors=_plain_processors())
+        self._loud: Any = structlog.wrap_logger(_LastResort(logger), processors=_plain_processors())
+
+    def debug(self, event: str, **told: Any) -> None:
+        """What only who looks for a fault wants."""
+        self._tell(logging.DEBUG, event, told)
+
+    def info(self, event: str, **told: Any) -> None:
+        """What goes its way."""
+        self._tell(logging.INFO, event, told)
+
+    def warning(self, event: str, **told: Any) -> None:
+        """What somebody should look at."""
+        self._tell(logging.WARNING, event, told)
+
+    def error(self, event: str, **told: Any) -> None:
+        """What has failed."""
+        self._tell(logging.ERROR, event, told)
+
+    def exception(self, event: str, **told: Any) -> None:
+        """What has failed, with the exception that is being handled."""
+        self._tell(logging.ERROR, event, {"exc_info": True, **told})
+
+    def _tell(self, level: int, event: str, told: dict[str, Any]) -> None:
+        if structlog.is_configured():
+            events = self._configured
+        elif not self._logger.isEnabledFor(level):
+            return
+        elif self._is_heard():
+            events = self._plain
+        elif self._has_last_resort:
+            events = self._loud
+        else:
+            return
+        getattr(events, logging.getLevelName(level).lower())(event, **told)
+
+    def _is_heard(self) -> bool:
+        logger: logging.Logger | None = self._logger
+        while logger is not None:
+            if any(not isinstance(each, logging.NullHandler) for each in logger.handlers):
+                return True
+            logger = logger.parent if logger.propagate else None
+        return False
+
+
+class _LastResort:
+    """Python's own last resort (warnings and worse on standard error), as a logger that structlog ends in."""
+
+    def __init__(self, logger: logging.Logger) -> None:
+        self._logger = logger
+
+    def warning(self, line: str) -> None:
+        self._write(logging.WARNING, line)
+
+    def error(self, line: str) -> None:
+        self._write(logging.ERROR, line)
+
+    def info(self, line: str) -> None:
+        """Nothing that has to be seen."""
+
+    debug = info
+
+    def _write(self, level: int, line: str) -> None:
+        if logging.lastResort is not None:
+            logging.lastResort.handle(
+                self._logger.makeRecord(self._logger.name, level, "", 0, line, (), None)
+            )
+
+
+def get_logger(module: str, *, has_last_resort: bool = False) -> EventLogger:
+    """The logger of a module. With `has_last_resort` warnings and worse are on standard error where the
+    program has no handler at all: for what the program itself did wrong, as Python tells it of callbacks.
+    """
+    return EventLogger(logging.getLogger(f"{LOGGER_NAME}.{module}"), has_last_resort=has_last_resort)
 
 
 def tell_events(handler: logging.Handler, level: int = logging.INFO) -> None:
     """Hand the events of this process from `level` on to `handler`, as the lines that structlog renders."""
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(level))
+    structlog.configure(
+        processors=_plain_processors(), wrapper_class=structlog.make_filtering_bound_logger(level)
+    )
     handler.setFormatter(logging.Formatter("%(message)s"))
     logger = logging.getLogger(LOGGER_NAME)
     logger.addHandler(handler)

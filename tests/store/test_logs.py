@@ -30,3 +30,27 @@ def test_who_asks_gets_one_line_an_event_from_that_level_on() -> None:
     [line] = output_of("asked").splitlines()
     assert "disk_filling" in line
     assert "0.9" in line
+
+
+def test_a_traceback_that_nobody_hears_is_not_made_and_one_that_is_heard_shows_no_variables() -> None:
+    program = """
+import logging, sys, time
+from store.logs import get_logger
+log = get_logger("x")
+def fail(secret="hunter2"):
+    raise ValueError("boom")
+try:
+    fail()
+except ValueError as error:
+    began = time.process_time()
+    for _ in range(100):
+        log.warning("failed", exc_info=error)
+    assert time.process_time() - began < 1, "a tenth of a second each"
+    logging.basicConfig(stream=sys.stdout, format="%(message)s")
+    log.warning("failed", exc_info=error)
+"""
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert result.returncode == 0, result.stderr
+    assert "ValueError: boom" in result.stdout
+    assert "hunter2" not in result.stdout.replace('secret="hunter2"', "")
+    assert "\x1b" not in result.stdout

@@ -15,6 +15,9 @@ from typing import Any, Generic, TypeVar
 import uvloop
 
 from cluster.client.errors import ClientError
+from store.logs import get_logger
+
+log = get_logger(__name__)
 
 T = TypeVar("T")
 
@@ -59,6 +62,7 @@ class LoopThread:
         self.pid = os.getpid()
         self._posted: deque[tuple[Callable[..., object], tuple[object, ...]]] = deque()
         self._is_rung = False
+        self._is_stopping = False
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
@@ -72,11 +76,17 @@ class LoopThread:
 
     def _run(self) -> None:
         asyncio.set_event_loop(self.loop)
-        self.loop.run_forever()
+        while not self._is_stopping:
+            try:
+                self.loop.run_forever()
+            except (SystemExit, KeyboardInterrupt):
+                # Of somebody's callback: it would take with it every client of the process, without a word.
+                log.exception("callback_would_end_the_loop")
         self.loop.close()
 
     def stop(self) -> None:
         """End the loop and its thread. Not for the shared one."""
+        self._is_stopping = True
         self.loop.call_soon_threadsafe(self.loop.stop)
         self._thread.join()
 

@@ -15,6 +15,7 @@ import inspect
 import threading
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from contextvars import ContextVar
 from functools import partial
 from typing import Any, cast
 
@@ -28,7 +29,7 @@ from store.clock import Clock
 from store.logs import get_logger
 from store.message.message import MessageExt
 
-log = get_logger(__name__)
+log = get_logger(__name__, has_last_resort=True)
 
 TIMED_EVERY = 16
 
@@ -38,8 +39,15 @@ Item = QueueWork | Task
 
 
 def is_success(verdict: Verdict) -> bool:
-    """What a listener's answer means."""
-    return verdict in (None, True, ConsumeStatus.CONSUME_SUCCESS)
+    """What a listener's answer means. Raises TypeError for one that means nothing."""
+    if verdict in (None, True, ConsumeStatus.CONSUME_SUCCESS):
+        return True
+    if verdict in (False, ConsumeStatus.RECONSUME_LATER):
+        return False
+    raise TypeError(
+        f"the listener returned {verdict!r}: return nothing, True or CONSUME_SUCCESS when the messages are "
+        "done, False or RECONSUME_LATER when they are to come again"
+    )
 
 
 class Consuming:
@@ -71,8 +79,14 @@ class Consuming:
         self._is_held = False
         self._held: list[Item] = []
         self._holding = threading.Lock()
+        self._in_listener: ContextVar[bool] = ContextVar("in_listener", default=False)
         self._before = [hook.before_consume for hook in config.consume_hooks]
         self._after = [hook.after_consume for hook in config.consume_hooks]
+
+    @property
+    def is_caller_listener(self) -> bool:
+        """Whether the listener itself is asking, from its thread or its task (a context goes with a call)."""
+        return self._in_listener.get()
 
     def offer(self, item: Item) -> None:
         """Have the listener called with what `item` has. From any thread where the listener is a plain
@@ -102,22 +116,39 @@ class Consuming:
         """
         if self._is_async:
             try:
-                return is_success(await cast("Awaitable[Verdict]", self._listener([message])))
-            except Exception as error:  # noqa: BLE001 -- the one who asked is told
-                return error
+                return is_success(await self._awaited([message]))
+            except BaseException as error:  # noqa: BLE001 -- the one who asked is told
+                return _failure(error)
         # As a result, not raised: a future takes no StopIteration.
         ended: asyncio.Future[bool | Exception] = self._loop.create_future()
 
         def call() -> None:
             outcome: bool | Exception
             try:
-                outcome = is_success(cast("Verdict", self._listener([message])))
-            except Exception as error:  # noqa: BLE001 -- the one who asked is told
-                outcome = error
+                outcome = is_success(self._called([message]))
+            except BaseException as error:  # noqa: BLE001 -- the one who asked is told
+                outcome = _failure(error)
             self._loop.call_soon_threadsafe(_end, ended, outcome)
 
         self._workers.put(call)
         return await ended
+
+    def _called(self, messages: list[MessageExt]) -> Verdict:
+        """What a plain function answers, in its thread; of an awaitable what comes of it on the loop."""
+        self._in_listener.set(True)
+        answer = self._listener(messages)
+        if answer is None or not inspect.isawaitable(answer):
+            return answer
+
+        async def awaited() -> Verdict:
+            return await answer
+
+        return asyncio.run_coroutine_threadsafe(awaited(), self._loop).result()
+
+    async def _awaited(self, messages: list[MessageExt]) -> Verdict:
+        """What a coroutine function answers, in its task."""
+        self._in_listener.set(True)
+        return await cast("Awaitable[Verdict]", self._listener(messages))
 
     def _time(self, task: Task) -> None:
         """Time one call in so many: a look at the clock for each would be felt."""
@@ -156,10 +187,9 @@ class Consuming:
             return
         context = self._context(task)
         try:
-            succeeded = is_success(cast("Verdict", self._listener(task.messages)))
-        except Exception as error:  # noqa: BLE001 -- whatever the user's code raises means: again later
-            self._log_failure(task, error)
-            self._tell_hooks(context, is_success=False, error=error)
+            succeeded = is_success(self._called(list(task.messages)))  # a list that is the listener's own
+        except BaseException as raised:  # noqa: BLE001 -- whatever the user's code raises means: again later
+            self._failed(task, context, _failure(raised))
             succeeded = False
         else:
             self._tell_hooks(context, is_success=succeeded)
@@ -182,10 +212,9 @@ class Consuming:
     async def _work_async(self, task: Task) -> None:
         context = self._context(task)
         try:
-            succeeded = is_success(await cast("Awaitable[Verdict]", self._listener(task.messages)))
-        except Exception as error:  # noqa: BLE001 -- whatever the user's code raises means: again later
-            self._log_failure(task, error)
-            self._tell_hooks(context, is_success=False, error=error)
+            succeeded = is_success(await self._awaited(list(task.messages)))
+        except BaseException as raised:  # noqa: BLE001 -- as above
+            self._failed(task, context, _failure(raised))
             succeeded = False
         else:
             self._tell_hooks(context, is_success=succeeded)
@@ -214,7 +243,7 @@ class Consuming:
             context.is_success, context.error = is_success, error
             call_hooks(self._after, context)
 
-    def _log_failure(self, task: Task, error: Exception) -> None:
+    def _failed(self, task: Task, context: ConsumeContext | None, error: Exception) -> None:
         log.warning(
             "listener_failed",
             group=self._config.group,
@@ -223,6 +252,7 @@ class Consuming:
             attempt=task.messages[0].reconsume_times + 1,
             exc_info=error,
         )
+        self._tell_hooks(context, is_success=False, error=error)
 
     def _again(self, task: Task) -> None:
         for message in task.messages:
@@ -243,6 +273,24 @@ class Consuming:
                 self._settled(work)
                 return
             await asyncio.sleep(delay_s)
+
+
+def _failure(raised: BaseException) -> Exception:
+    """What a listener raised, as a failure of its messages: `sys.exit` in it must end neither its thread nor
+    the loop, where all clients of the process live. Raises CancelledError where the client cancels its task.
+    """
+    if isinstance(raised, Exception):
+        return raised
+    if isinstance(raised, asyncio.CancelledError):
+        try:
+            task = asyncio.current_task()
+        except RuntimeError:  # in a thread
+            task = None
+        if task is not None and task.cancelling():
+            raise raised
+    failure = RuntimeError(f"the listener raised {type(raised).__name__}")
+    failure.__cause__ = raised
+    return failure
 
 
 def _end(ended: asyncio.Future[bool | Exception], outcome: bool | Exception) -> None:

@@ -57,6 +57,7 @@ class PushCore:
         self._is_suspended = False
         self._is_paused = False
         self._changed = asyncio.Event()
+        self._closing: asyncio.Task[None] | None = None
 
     def open(self) -> None:
         """Make the connections' home on the running loop; nothing is dialled yet."""
@@ -363,8 +364,19 @@ class PushCore:
                         self._settled(work)
 
     async def close(self) -> None:
-        """Stop fetching, finish what runs (at most `close_timeout_ms`), commit, release, leave the group."""
+        """Stop fetching, finish what runs (at most `close_timeout_ms`), commit, release, leave the group.
+
+        Where the listener asks, it would wait for itself: that goes on beside it then, and `join` tells the
+        end.
+        """
         self.session.begin_to_leave()
+        if self._consuming.is_caller_listener:
+            # Not one of the instance's tasks: closing ends those.
+            self._closing = asyncio.get_running_loop().create_task(self._close(), name="close")
+        else:
+            await self._close()
+
+    async def _close(self) -> None:
         try:
             async with asyncio.timeout(self.config.close_timeout_ms / 1000):
                 while self._works or self._releases:

@@ -1,0 +1,178 @@
+"""Listeners that do what they should not: end their thread, answer nonsense, close their own consumer."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import subprocess
+import sys
+import threading
+from typing import Any
+
+import pytest
+
+from cluster.client import MessageExt, Producer, PullConsumer, PushConfig, PushConsumer, aio
+from cluster.client.core.loop_thread import LoopThread, Waiter
+
+from .conftest import Cluster, eventually
+from .test_pull_consumer import committed, fill, poll_numbers
+
+QUICK = PushConfig(consume_threads=2, retry_backoff_ms=(20,), max_reconsume_times=1, close_timeout_ms=5_000)
+
+
+@pytest.mark.parametrize("kind", [SystemExit, KeyboardInterrupt, asyncio.CancelledError, StopIteration])
+@pytest.mark.parametrize("is_async", [False, True])
+def test_whatever_a_listener_raises_costs_no_thread_and_no_loop(
+    cluster: Cluster, group: str, kind: type[BaseException], is_async: bool
+) -> None:
+    topic, bodies = cluster.topic(queues=1), []
+    fill(cluster, topic, 12)
+
+    def listen(messages: list[MessageExt]) -> None:
+        bodies.extend(message.body for message in messages)
+        if int(messages[0].body) < 3:
+            raise kind
+
+    async def listen_async(messages: list[MessageExt]) -> None:
+        listen(messages)
+
+    # An async function that raises StopIteration gives a RuntimeError: Python's own rule.
+    with PushConsumer(cluster.address, group, listen_async if is_async else listen, config=QUICK) as consumer:
+        consumer.subscribe(topic)
+        eventually(lambda: len(bodies) == 12 + 3)
+        eventually(lambda: all(not work.running for work in consumer._consumer._core._works.values()))
+        eventually(
+            lambda: all(not work.process_queue.span for work in consumer._consumer._core._works.values())
+        )
+    assert committed(cluster, group, topic) == 12
+    with PullConsumer(cluster.address, f"{group}-dead") as reader:
+        reader.assign(reader.queues(f"%DLQ%{group}"))
+        assert sorted(poll_numbers(reader, 3)) == [0, 1, 2]
+
+
+def test_a_callback_that_exits_does_not_end_the_loop_of_all_clients() -> None:
+    thread = LoopThread("test")
+    thread.post(sys.exit, 1)
+    waiter: Waiter[int] = Waiter()
+    thread.post(waiter.resolve, 7)
+    assert thread.call(lambda: 8) == 8
+    assert waiter.wait() == 7
+    thread.stop()
+
+
+@pytest.mark.parametrize("answer", [5, "CONSUME_SUCCESS", [], object()])
+def test_an_answer_that_means_nothing_is_told_with_what_may_be_answered(
+    cluster: Cluster, group: str, answer: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    topic, calls = cluster.topic(queues=1), []
+    fill(cluster, topic, 1)
+
+    def listen(messages: list[MessageExt]) -> Any:
+        calls.append(messages)
+        return answer
+
+    with (
+        caplog.at_level(logging.WARNING),
+        PushConsumer(cluster.address, group, listen, config=QUICK) as consumer,
+    ):
+        consumer.subscribe(topic)
+        eventually(lambda: len(calls) == 2)
+    assert "the listener returned" in caplog.text
+    assert "RECONSUME_LATER" in caplog.text
+
+
+def test_a_plain_function_may_give_a_coroutine(cluster: Cluster, group: str) -> None:
+    topic, bodies, threads = cluster.topic(queues=1), [], set()
+    fill(cluster, topic, 10)
+
+    async def work(messages: list[MessageExt]) -> bool:
+        await asyncio.sleep(0)
+        threads.add(threading.current_thread().name)
+        bodies.extend(message.body for message in messages)
+        return len(bodies) != 5
+
+    with PushConsumer(cluster.address, group, lambda messages: work(messages), config=QUICK) as consumer:
+        consumer.subscribe(topic)
+        eventually(lambda: len(bodies) == 11)
+    assert committed(cluster, group, topic) == 10
+    assert threads == {LoopThread.shared()._thread.name}
+
+
+def test_a_listener_that_empties_its_list_loses_nothing(cluster: Cluster, group: str) -> None:
+    topic, bodies = cluster.topic(queues=1), []
+    fill(cluster, topic, 5)
+
+    def listen(messages: list[MessageExt]) -> bool:
+        bodies.extend(message.body for message in messages)
+        messages.clear()
+        return len(bodies) > 5
+
+    with PushConsumer(cluster.address, group, listen, config=QUICK) as consumer:
+        consumer.subscribe(topic)
+        eventually(lambda: len(bodies) == 10)
+    assert committed(cluster, group, topic) == 5
+
+
+def test_a_listener_may_close_its_consumer_and_its_message_is_done(cluster: Cluster, group: str) -> None:
+    topic, bodies = cluster.topic(queues=1), []
+    fill(cluster, topic, 20)
+
+    def listen(messages: list[MessageExt]) -> None:
+        bodies.extend(message.body for message in messages)
+        if len(bodies) == 3:
+            consumer.close()
+            bodies.append(b"closed")
+
+    config = PushConfig(consume_threads=1, close_timeout_ms=60_000)
+    consumer = PushConsumer(cluster.address, group, listen, config=config)
+    consumer.subscribe(topic)
+    joining = threading.Thread(target=consumer.join, daemon=True)
+    joining.start()
+    joining.join(10)
+    assert not joining.is_alive()
+    assert bodies.pop() == b"closed"
+    assert committed(cluster, group, topic) == len(bodies) == 3
+
+
+def test_an_async_listener_may_close_its_consumer_too(cluster: Cluster, group: str) -> None:
+    topic, bodies = cluster.topic(queues=1), []
+    fill(cluster, topic, 20)
+
+    async def main() -> None:
+        async def listen(messages: list[MessageExt]) -> None:
+            bodies.extend(message.body for message in messages)
+            if len(bodies) == 3:
+                await consumer.close()
+
+        config = PushConfig(consume_threads=1, close_timeout_ms=60_000)
+        consumer = aio.PushConsumer(cluster.address, group, listen, config=config)
+        await consumer.subscribe(topic)
+        async with asyncio.timeout(10):
+            await consumer.join()
+
+    asyncio.run(main())
+    assert committed(cluster, group, topic) == len(bodies) == 3
+
+
+PROGRAM = """
+import sys, threading
+from cluster.client import PushConfig, PushConsumer
+called = threading.Event()
+def listen(messages):
+    called.set()
+    raise ValueError("no such customer")
+with PushConsumer(sys.argv[1], sys.argv[2], listen, config=PushConfig(retry_backoff_ms=[60_000])) as consumer:
+    consumer.subscribe(sys.argv[3])
+    assert called.wait(20)
+"""
+
+
+def test_a_program_without_logging_is_shown_what_its_listener_raised(cluster: Cluster, group: str) -> None:
+    topic = cluster.topic(queues=1)
+    with Producer(cluster.address, group) as producer:
+        producer.send(topic, b"1")
+    command = [sys.executable, "-c", PROGRAM, cluster.address, group, topic]
+    ended = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+    assert "listener_failed" in ended.stderr
+    assert "ValueError: no such customer" in ended.stderr
+    assert ended.stdout == ""
