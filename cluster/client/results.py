@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from array import array
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
 
@@ -51,6 +53,65 @@ class QueueReceipt:
     last_offset: int
 
 
+class QueueReceipts(Mapping[MessageQueue, QueueReceipt]):
+    """The receipt of each queue that got rows, in the order of queues.
+
+    Kept in columns: a table may go to tens of thousands of queues, and hardly anybody asks for one.
+    """
+
+    __slots__ = ("_first_offsets", "_last_offsets", "_places", "_resent_rows", "_rows")
+
+    def __init__(self) -> None:
+        self._places: dict[MessageQueue, int] = {}
+        self._rows = array("q")
+        self._resent_rows = array("q")
+        self._first_offsets = array("q")
+        self._last_offsets = array("q")
+
+    def add(self, queue: MessageQueue, rows: int, resent_rows: int, first_offset: int) -> None:
+        """`rows` more are acknowledged, behind all that the queue has got before."""
+        place = self._places.get(queue)
+        if place is None:
+            self._places[queue] = len(self._rows)
+            self._rows.append(rows)
+            self._resent_rows.append(resent_rows)
+            self._first_offsets.append(first_offset)
+            self._last_offsets.append(first_offset + rows - 1)
+            return
+        self._rows[place] += rows
+        self._resent_rows[place] += resent_rows
+        self._last_offsets[place] = first_offset + rows - 1
+
+    @property
+    def rows(self) -> int:
+        """How many rows are acknowledged in all."""
+        return sum(self._rows)
+
+    @property
+    def resent_rows(self) -> int:
+        """How many of them were sent again in all."""
+        return sum(self._resent_rows)
+
+    def __getitem__(self, queue: MessageQueue) -> QueueReceipt:
+        """Raises KeyError for a queue that got nothing."""
+        place = self._places[queue]
+        return QueueReceipt(
+            self._rows[place],
+            self._resent_rows[place],
+            self._first_offsets[place],
+            self._last_offsets[place],
+        )
+
+    def __iter__(self) -> Iterator[MessageQueue]:
+        return iter(sorted(self._places))
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def __repr__(self) -> str:
+        return repr(dict(self))
+
+
 @dataclass(frozen=True, slots=True)
 class TableReceipt:
     """What became of a table: all `rows` are acknowledged."""
@@ -59,7 +120,7 @@ class TableReceipt:
     rows: int
     resent_rows: int
     batches: int
-    queues: dict[MessageQueue, QueueReceipt]
+    queues: Mapping[MessageQueue, QueueReceipt]
 
 
 class ConsumeStatus(Enum):

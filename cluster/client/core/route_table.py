@@ -92,8 +92,10 @@ class RouteTable:
         if not route.shares:
             self._routes.pop(topic, None)
             raise TopicNotFound(ResponseCode.TOPIC_NOT_EXIST, f"topic {topic!r} is in no route any more")
+        if route == before:
+            return before  # with the lists of queues that it has made
         self._routes[topic] = route
-        if route != before and self._on_change is not None:
+        if self._on_change is not None:
             self._on_change(route)
         return route
 

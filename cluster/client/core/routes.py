@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from actors.remoting.bodies.routes import MASTER_ID, PERM_READ, PERM_WRITE, TopicRouteData
 from store.message.message_queue import MessageQueue
@@ -37,27 +38,39 @@ class QueueShare:
         return bool(self.perm & PERM_WRITE)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class TopicRoute:
-    """One topic's queues and its brokers' addresses: `addresses[broker_name][broker_id] = "host:port"`."""
+    """One topic's queues and its brokers' addresses: `addresses[broker_name][broker_id] = "host:port"`.
+
+    The lists of queues are made once, when they are first asked for: some are asked for at every send, and a
+    topic may have tens of thousands.
+    """
 
     topic: str
     shares: tuple[QueueShare, ...] = ()
     addresses: Mapping[str, Mapping[int, str]] = field(default_factory=dict)
     order_conf: str = ""
-    writable: tuple[MessageQueue, ...] = field(init=False)
-    keyed: tuple[MessageQueue, ...] = field(init=False)
-    readable: tuple[MessageQueue, ...] = field(init=False)
 
-    def __post_init__(self) -> None:
-        """Work out the queue lists once: they are asked for at every send."""
-        present = [share for share in self.shares if share.left_at_ms is None and share.is_writable]
-        writable = _queues(self.topic, [s for s in present if self.master(s.broker_name)], writing=True)
-        keyed = _queues(self.topic, [s for s in self.shares if s.is_writable], writing=True)
-        readable = _queues(self.topic, [s for s in self.shares if s.is_readable], writing=False)
-        object.__setattr__(self, "writable", _interleaved(writable))
-        object.__setattr__(self, "keyed", _of_order_conf(self.topic, self.order_conf) or keyed)
-        object.__setattr__(self, "readable", readable)
+    @cached_property
+    def writable(self) -> tuple[MessageQueue, ...]:
+        """The queues to send to now, neighbours on different brokers."""
+        present = [s for s in self._shares_to_write if s.left_at_ms is None and self.master(s.broker_name)]
+        return _interleaved(_queues(self.topic, present, writing=True))
+
+    @cached_property
+    def keyed(self) -> tuple[MessageQueue, ...]:
+        """The queues that keys are dealt to, those of brokers that are away for a moment among them."""
+        of_order = _of_order_conf(self.topic, self.order_conf)
+        return of_order or _queues(self.topic, self._shares_to_write, writing=True)
+
+    @cached_property
+    def readable(self) -> tuple[MessageQueue, ...]:
+        """The queues to read."""
+        return _queues(self.topic, [s for s in self.shares if s.is_readable], writing=False)
+
+    @property
+    def _shares_to_write(self) -> list[QueueShare]:
+        return [share for share in self.shares if share.is_writable]
 
     def master(self, broker_name: str) -> str | None:
         """The address of the broker's master (id 0), None when it is unknown."""

@@ -10,7 +10,6 @@ import asyncio
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from actors.remoting.codes import ResponseCode
@@ -27,7 +26,7 @@ from cluster.client.errors import (
     PermissionDenied,
     TableSendFailed,
 )
-from cluster.client.results import QueueReceipt, TableReceipt
+from cluster.client.results import QueueReceipts, TableReceipt
 from store.errors import MessageIllegal
 from store.message.message_queue import MessageQueue
 from store.message.record import RecordDraft
@@ -61,16 +60,6 @@ class BufferBudget:
             self._changed.notify_all()
 
 
-@dataclass(slots=True)
-class _Tally:
-    """What became of one queue's rows."""
-
-    rows: int = 0
-    resent_rows: int = 0
-    first_offset: int = -1
-    last_offset: int = -1
-
-
 @dataclass(eq=False)
 class TableJob:
     """One table on its way: counts what is acknowledged, keeps the first failure of each queue."""
@@ -79,7 +68,7 @@ class TableJob:
     budget: BufferBudget
     batches: int = 0
     failures: dict[MessageQueue, ClientError] = field(default_factory=dict)
-    _tallies: dict[MessageQueue, _Tally] = field(default_factory=dict)
+    _receipts: QueueReceipts = field(default_factory=QueueReceipts)
     _open: int = 1  # the encoder itself
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _ended: threading.Event = field(default_factory=threading.Event)
@@ -96,12 +85,8 @@ class TableJob:
             if isinstance(outcome, ClientError):
                 self.failures.setdefault(queue, outcome)
                 continue
-            tally = self._tallies.get(queue)
-            if tally is None:
-                tally = self._tallies[queue] = _Tally(first_offset=outcome.first_offset)
-            tally.rows += run.messages
-            tally.resent_rows += run.messages * outcome.resends
-            tally.last_offset = outcome.first_offset + run.messages - 1
+            resent_rows = run.messages * outcome.resends
+            self._receipts.add(queue, run.messages, resent_rows, outcome.first_offset)
         self.budget.release(batch.size_bytes)
         self._leave()
 
@@ -118,15 +103,10 @@ class TableJob:
 
     def receipt(self, rows: int) -> TableReceipt:
         """The table's receipt. Raises TableSendFailed when a row of its `rows` is not acknowledged."""
-        acknowledged = sum(tally.rows for tally in self._tallies.values())
+        receipts = self._receipts
         if self.failures:
-            raise TableSendFailed(self.topic, rows, acknowledged, self.failures)
-        queues = {
-            queue: QueueReceipt(tally.rows, tally.resent_rows, tally.first_offset, tally.last_offset)
-            for queue, tally in sorted(self._tallies.items(), key=itemgetter(0))
-        }
-        resent = sum(tally.resent_rows for tally in self._tallies.values())
-        return TableReceipt(self.topic, acknowledged, resent, self.batches, queues)
+            raise TableSendFailed(self.topic, rows, receipts.rows, self.failures)
+        return TableReceipt(self.topic, receipts.rows, receipts.resent_rows, self.batches, receipts)
 
 
 class TableSender:
