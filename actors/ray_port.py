@@ -1,7 +1,7 @@
 """The one place where our actors meet Ray: how they are made, found, asked and ended.
 
 All that is decided is decided elsewhere, in plain Python; here are only Ray's calls, with deadlines. Ray is
-imported by the first of them: what it reads at its import must be set before (`cluster.environment`).
+imported by the first of them: what it reads at its import must be set before (`cluster.session.environment`).
 """
 
 from __future__ import annotations

@@ -19,8 +19,9 @@ from store.logs import write_events
 class ActorShell:
     """Holds a service in its host. A subclass makes the service and adds the methods of its handle.
 
-    `spec` is what the driver wants of this actor (`cluster.plan.ActorSpec` as JSON): kept as it is, but for
-    settings that are changed while it runs, and shown in `raymq_status`, so that the next driver can compare.
+    `spec` is what the driver wants of this actor (`cluster.driver.plan.ActorSpec` as JSON): kept as it is,
+    but for settings that are changed while it runs, and shown in `raymq_status`, so that the next driver can
+    compare.
     """
 
     def __init__(self, spec: Mapping[str, Any]) -> None:

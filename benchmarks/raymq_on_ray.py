@@ -16,7 +16,7 @@ import yaml
 
 from cluster.bench.memory import anonymous_bytes
 from cluster.paths import HOME_ENV
-from cluster.ray_head import free_port, marked_processes, read_record
+from cluster.session.ray_head import free_port, marked_processes, read_record
 
 BROKER_NAME = "broker-a"
 COMMAND_TIMEOUT_S = 300

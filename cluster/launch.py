@@ -19,19 +19,19 @@ from rich.console import Console
 from actors import ray_port
 from actors.ray_port import ActorFailed, ActorGone, ActorSilent
 from actors.service_host import State
-from cluster import fleet
-from cluster.draining import Draining, find_broker
-from cluster.driver import Driver, LaunchFailed, LaunchRefused, UpResult
-from cluster.environment import EnvironmentUnfit
-from cluster.health import probe
+from cluster.driver import fleet
+from cluster.driver.draining import Draining, find_broker
+from cluster.driver.driver import Driver, LaunchFailed, LaunchRefused, UpResult
+from cluster.driver.health import probe
+from cluster.driver.placement import place
+from cluster.driver.plan import ActorSpec, Kind, Running
 from cluster.paths import home_of, only_one_driver
-from cluster.placement import place
-from cluster.plan import ActorSpec, Kind, Running
-from cluster.ray_head import HeadFailed, read_record, stop_head
-from cluster.ray_session import Mode, SessionFailed, choose_way, disconnect, is_connected, session
 from cluster.report import ConsoleReport, Report
-from cluster.topology import DEFAULT_NAMESPACE, Topology
-from cluster.topology_file import TopologyError, load_with_source
+from cluster.session.environment import EnvironmentUnfit
+from cluster.session.ray_head import HeadFailed, read_record, stop_head
+from cluster.session.ray_session import Mode, SessionFailed, choose_way, disconnect, is_connected, session
+from cluster.topology.topology import DEFAULT_NAMESPACE, Topology
+from cluster.topology.topology_file import TopologyError, load_with_source
 
 STAYS = "stays"
 EXIT_FAILED, EXIT_REFUSED, EXIT_INTERRUPTED = 1, 2, 130

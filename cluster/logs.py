@@ -12,13 +12,13 @@ from functools import partial
 
 from actors import ray_port
 from actors.ray_port import ActorSilent
-from cluster.driver import LaunchFailed, LaunchRefused
+from cluster.driver.driver import LaunchFailed, LaunchRefused
 from cluster.log_files import LEVELS, Found, Query, merged, read_logs
 from cluster.paths import home_of
-from cluster.ray_head import CURRENT_CLUSTER
-from cluster.ray_session import Mode, choose_way, is_connected, session
 from cluster.report import Report
-from cluster.topology import Topology
+from cluster.session.ray_head import CURRENT_CLUSTER
+from cluster.session.ray_session import Mode, choose_way, is_connected, session
+from cluster.topology.topology import Topology
 
 LAST_SESSION = CURRENT_CLUSTER.parent / "session_latest" / "logs"
 """Where the logs of the Ray lie that was started last on this machine, and may have ended."""

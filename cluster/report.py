@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from rich.console import Console
 from rich.markup import escape
 
-from cluster.plan import Plan, Verb
+from cluster.driver.plan import Plan, Verb
 
 STYLES = {
     Verb.CREATE: "green",

@@ -16,7 +16,7 @@ from actors.broker.settings import BrokerSettings
 from actors.nameserver.settings import NameserverSettings
 from actors.rebalancer.settings import RebalancerSettings
 from actors.remoting.settings_text import rocketmq_key
-from cluster.topology import ADDRESS_KEYS
+from cluster.topology.topology import ADDRESS_KEYS
 from store.live_settings import live_names
 from store.settings import StoreSettings
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from cluster.environment import JAVA_OPTIONS, java_home
+from cluster.session.environment import JAVA_OPTIONS, java_home
 from jobs.errors import JavaMissing, JobError
 
 JAVA_RESOURCE = "java"

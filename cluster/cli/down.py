@@ -18,7 +18,7 @@ def command(
 
     from cluster.launch import down
     from cluster.report import ConsoleReport
-    from cluster.topology_file import load_topology
+    from cluster.topology.topology_file import load_topology
 
     console = Console()
 

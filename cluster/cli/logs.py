@@ -59,7 +59,7 @@ def command(
     from cluster.log_files import Query
     from cluster.logs import checked_level, parse_since, read
     from cluster.report import ConsoleReport
-    from cluster.topology_file import load_topology
+    from cluster.topology.topology_file import load_topology
 
     console, errors = Console(), Console(stderr=True)
 

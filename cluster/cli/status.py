@@ -38,7 +38,7 @@ def command(
     from rich.console import Console
 
     from cluster.launch import status
-    from cluster.topology_file import load_topology
+    from cluster.topology.topology_file import load_topology
 
     console = Console()
 

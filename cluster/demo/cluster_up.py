@@ -17,11 +17,11 @@ import psutil
 
 from actors.ray_port import ActorGone, ActorName, ActorSilent, ask
 from actors.service_host import State
-from cluster.environment import TOKEN_PATH_ENV
 from cluster.launch import leave_embedded, up
 from cluster.paths import HOME_ENV
 from cluster.report import Report
-from cluster.topology import DEFAULT_NAMESPACE
+from cluster.session.environment import TOKEN_PATH_ENV
+from cluster.topology.topology import DEFAULT_NAMESPACE
 
 VICTIM = "broker-b-0"
 ASK_TIMEOUT_S = 2.0

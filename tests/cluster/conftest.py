@@ -62,9 +62,9 @@ class RayMQ:
 @pytest.fixture(scope="session")
 def raymq(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RayMQ]:
     """Give the command, with nothing running yet; whatever it starts is ended after the last test."""
-    from cluster.environment import make_token
-    from cluster.preflight import free_ports
-    from cluster.ray_head import stop_head
+    from cluster.driver.preflight import free_ports
+    from cluster.session.environment import make_token
+    from cluster.session.ray_head import stop_head
 
     home = tmp_path_factory.mktemp("raymq-home")
     make_token(home / "token")

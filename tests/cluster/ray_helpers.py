@@ -11,9 +11,9 @@ import msgpack
 from actors import ray_port
 from actors.ray_port import ActorName
 from cluster.paths import home_of
-from cluster.ray_head import read_record
-from cluster.ray_session import choose_way, connect, is_connected
-from cluster.topology_file import load_topology
+from cluster.session.ray_head import read_record
+from cluster.session.ray_session import choose_way, connect, is_connected
+from cluster.topology.topology_file import load_topology
 from tests.cluster.conftest import RayMQ
 
 TOPIC = "kept"

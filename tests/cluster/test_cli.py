@@ -11,7 +11,7 @@ import typer
 from typer.testing import CliRunner
 
 from cluster.cli.main import COMMANDS, build
-from cluster.topology import LOOPBACK_HOSTS
+from cluster.topology.topology import LOOPBACK_HOSTS
 
 HEAVY = ("ray", "pyspark", "numba", "pyarrow", "pydantic")
 

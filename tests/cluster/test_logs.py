@@ -11,12 +11,12 @@ import pytest
 
 from cluster import logs
 from cluster.cli.logs import clock_time, told
-from cluster.driver import LaunchFailed, LaunchRefused
+from cluster.driver.driver import LaunchFailed, LaunchRefused
 from cluster.log_files import Query, event_of, read_logs
 from cluster.logs import Gathering, checked_level, parse_since
-from cluster.ray_session import Mode, Way
 from cluster.report import Report
-from cluster.topology_file import load_topology
+from cluster.session.ray_session import Mode, Way
+from cluster.topology.topology_file import load_topology
 
 NOW = datetime(2026, 1, 31, 12, 0, tzinfo=UTC)
 

@@ -24,13 +24,14 @@ from actors.remoting.client import RemotingClient
 from actors.remoting.codes import RequestCode
 from actors.remoting.command import RemotingCommand
 from actors.remoting.properties_text import parse_properties
-from cluster import driver, launch
-from cluster.driver import LaunchFailed, LaunchRefused
-from cluster.plan import Verb
-from cluster.preflight import free_ports
-from cluster.ray_head import marked_processes, read_record
-from cluster.ray_session import disconnect
-from cluster.topology_file import TopologyError, load_topology
+from cluster import launch
+from cluster.driver import driver
+from cluster.driver.driver import LaunchFailed, LaunchRefused
+from cluster.driver.plan import Verb
+from cluster.driver.preflight import free_ports
+from cluster.session.ray_head import marked_processes, read_record
+from cluster.session.ray_session import disconnect
+from cluster.topology.topology_file import TopologyError, load_topology
 from store.clock import SystemClock
 from store.identity import StoreIdentity, StoreName, write_name
 from tests.cluster.conftest import REPO, RayMQ

@@ -13,9 +13,9 @@ import pytest
 
 from cluster import launch
 from cluster.client import Admin, ClientError, MessageQueue, Producer, PullConsumer
-from cluster.driver import LaunchFailed, LaunchRefused
+from cluster.driver.driver import LaunchFailed, LaunchRefused
 from cluster.report import Report
-from cluster.topology_file import load_topology
+from cluster.topology.topology_file import load_topology
 from tests.checkers import Recorder, assert_sound
 from tests.cluster.conftest import RayMQ
 from tests.cluster.ray_helpers import kill_process, status_of, wait_for_successor

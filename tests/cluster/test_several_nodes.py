@@ -22,11 +22,11 @@ from actors import ray_port
 from actors.ray_port import ActorName
 from cluster import launch, logs
 from cluster.client import Admin, Producer, PullConsumer
-from cluster.fleet import status_of
+from cluster.driver.fleet import status_of
 from cluster.log_files import Query, event_of
-from cluster.ray_head import MARK_ENV, read_record
-from cluster.topology import Topology
-from cluster.topology_file import TopologyError, load_topology
+from cluster.session.ray_head import MARK_ENV, read_record
+from cluster.topology.topology import Topology
+from cluster.topology.topology_file import TopologyError, load_topology
 from tests.cluster.conftest import COMMIT_LOG_FILE_BYTES, RayMQ
 from tests.cluster.ray_helpers import ensure_up
 

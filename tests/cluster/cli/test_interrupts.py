@@ -42,7 +42,7 @@ def test_an_interrupt_while_modules_are_imported_ends_it_without_a_word(module: 
 
 
 def test_an_interrupt_of_what_is_done_to_the_cluster_says_how_to_go_on() -> None:
-    done = interrupted_at("cluster.topology_file", "up", "--dry-run")
+    done = interrupted_at("cluster.topology.topology_file", "up", "--dry-run")
     assert done.returncode in ENDED
     assert "Traceback" not in done.stderr
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from actors.ray_port import Node
-from cluster.placement import place
-from cluster.topology import Topology
+from cluster.driver.placement import place
+from cluster.topology.topology import Topology
 
 HEAD = Node("10.0.0.1", {"CPU": 2, "node:10.0.0.1": 1, "node:__internal_head__": 1}, is_head=True)
 OTHER = Node("10.0.0.2", {"CPU": 2, "node:10.0.0.2": 1, "disk-b": 1}, is_head=False)

@@ -19,8 +19,8 @@ from pathlib import Path
 
 import psutil
 
-from cluster.environment import java_home, ray_environment
-from cluster.topology import Topology
+from cluster.session.environment import java_home, ray_environment
+from cluster.topology.topology import Topology
 
 MARK_ENV = "RAYMQ_RAY_HEAD"
 RECORD_FILE = "ray.json"

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from cluster.topology import LOOPBACK_HOSTS, Problem, Topology
+from cluster.topology.topology import LOOPBACK_HOSTS, Problem, Topology
 
 UNSPECIFIED_HOSTS = ("0.0.0.0", "::")
 

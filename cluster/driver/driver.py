@@ -13,19 +13,19 @@ from typing import Any, TypeVar
 from actors import ray_port
 from actors.code_version import code_version
 from actors.service_host import State
-from cluster import fleet
-from cluster.environment import AUTH_MODE_ENV
-from cluster.health import wait_until_healthy
+from cluster.driver import fleet
+from cluster.driver.health import wait_until_healthy
+from cluster.driver.placement import place
+from cluster.driver.plan import Action, ActorSpec, Kind, Plan, Running, Verb, make_plan, restarting
+from cluster.driver.preflight import Demand, check_all, free_ports
+from cluster.driver.specs import is_live_setting, make_specs
 from cluster.paths import home_of, only_one_driver
-from cluster.placement import place
-from cluster.plan import Action, ActorSpec, Kind, Plan, Running, Verb, make_plan, restarting
-from cluster.preflight import Demand, check_all, free_ports
-from cluster.ray_head import read_record, stop_head
-from cluster.ray_session import Mode, Way, choose_way, is_connected, session
 from cluster.report import Report
-from cluster.specs import is_live_setting, make_specs
-from cluster.topology import Topology
-from cluster.topology_file import Source, TopologyError
+from cluster.session.environment import AUTH_MODE_ENV
+from cluster.session.ray_head import read_record, stop_head
+from cluster.session.ray_session import Mode, Way, choose_way, is_connected, session
+from cluster.topology.topology import Topology
+from cluster.topology.topology_file import Source, TopologyError
 from store.identity import StoreIdentity
 
 Result = TypeVar("Result")

@@ -12,12 +12,12 @@ from typing import Any
 import yaml
 from pydantic import BaseModel, ValidationError
 
-from cluster.broker_conf import CLUSTER_KEY, ENTRY_KEYS, BrokerConf, carry_over, read_broker_conf
 from cluster.paths import home_of
-from cluster.topology import KeyPath, Problem, Topology, find_problems, show
+from cluster.topology.broker_conf import CLUSTER_KEY, ENTRY_KEYS, BrokerConf, carry_over, read_broker_conf
+from cluster.topology.topology import KeyPath, Problem, Topology, find_problems, show
 
 DEFAULT_TOPOLOGY = "configs/local.yaml"
-SHIPPED = Path(__file__).parent.parent / "configs"
+SHIPPED = Path(__file__).parents[2] / "configs"
 LISTS_BY_NAME = {"brokers": "name"}
 
 

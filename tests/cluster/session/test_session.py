@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from cluster import ray_head, ray_session
-from cluster.environment import (
+from cluster.session import ray_head, ray_session
+from cluster.session.environment import (
     AUTH_MODE_ENV,
     JAVA_OPTIONS,
     TOKEN_PATH_ENV,
@@ -20,7 +20,7 @@ from cluster.environment import (
     prepare_to_import_ray,
     ray_environment,
 )
-from cluster.ray_head import (
+from cluster.session.ray_head import (
     WORKER_PORTS,
     HeadFailed,
     HeadRecord,
@@ -30,10 +30,10 @@ from cluster.ray_head import (
     worker_ports,
     write_record,
 )
-from cluster.ray_session import Mode, SessionFailed, Way, choose_way
-from cluster.topology import Topology
+from cluster.session.ray_session import Mode, SessionFailed, Way, choose_way
+from cluster.topology.topology import Topology
 
-REPO = Path(__file__).parent.parent.parent
+REPO = Path(__file__).parents[3]
 
 
 def topology(**ray: object) -> Topology:

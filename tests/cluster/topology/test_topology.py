@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from cluster.driver.specs import make_specs
 from cluster.paths import home_of
-from cluster.specs import make_specs
-from cluster.topology import Topology
-from cluster.topology_file import DEFAULT_TOPOLOGY, TopologyError, load_topology, load_with_source
+from cluster.topology.topology import Topology
+from cluster.topology.topology_file import DEFAULT_TOPOLOGY, TopologyError, load_topology, load_with_source
 
 
 @pytest.fixture(autouse=True)

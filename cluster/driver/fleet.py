@@ -12,7 +12,7 @@ from typing import Any
 from actors import ray_port
 from actors.ray_port import ActorFailed, ActorGone, ActorName, ActorSilent
 from actors.service_host import STOP_TIMEOUT_S, State
-from cluster.plan import ActorSpec, Kind, Running
+from cluster.driver.plan import ActorSpec, Kind, Running
 
 CLASSES = {
     Kind.NAMESERVER: ("actors.nameserver.actor", "Nameserver"),

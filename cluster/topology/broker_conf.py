@@ -18,7 +18,7 @@ from typing import Any
 from actors.broker.settings import BrokerSettings
 from actors.remoting.properties_text import located_properties
 from actors.remoting.settings_text import names_by_key
-from cluster.topology import ADDRESS_KEYS
+from cluster.topology.topology import ADDRESS_KEYS
 from store.settings import StoreSettings
 
 ENTRY_KEYS = {

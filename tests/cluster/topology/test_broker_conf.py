@@ -10,9 +10,9 @@ from rich.console import Console
 
 from actors.broker.settings import BrokerSettings
 from cluster import launch
-from cluster.plan import Kind, Plan
-from cluster.specs import make_specs
-from cluster.topology_file import TopologyError, load_with_source
+from cluster.driver.plan import Kind, Plan
+from cluster.driver.specs import make_specs
+from cluster.topology.topology_file import TopologyError, load_with_source
 
 # As it stands in production: comments, a namesrv list, thread pools, and what RocketMQ's own pages suggest.
 PRODUCTION = """\

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from cluster.drain import HEARTBEAT_S, QUIET_S, Drain, GroupLag, Seen, Step
-from cluster.draining import find_broker
-from cluster.driver import LaunchRefused
+from cluster.driver.drain import HEARTBEAT_S, QUIET_S, Drain, GroupLag, Seen, Step
+from cluster.driver.draining import find_broker
+from cluster.driver.driver import LaunchRefused
+from cluster.driver.plan import ActorSpec, Kind, Running
 from cluster.launch import drain, restart
-from cluster.plan import ActorSpec, Kind, Running
-from cluster.topology import Topology
+from cluster.topology.topology import Topology
 
 TOPOLOGY = Topology.model_validate({"brokers": [{"name": "broker-a"}]})
 

@@ -12,9 +12,9 @@ from actors.broker.settings import VIP_PORT_DISTANCE, BrokerSettings
 from actors.broker.settings_text import STORE_KEY, split_settings
 from actors.nameserver.settings import NameserverSettings
 from actors.rebalancer.settings import RebalancerSettings
-from cluster.plan import ActorSpec, Kind
-from cluster.topology import Broker, KeyPath, Listener, Topology, show
-from cluster.topology_file import Source, explain
+from cluster.driver.plan import ActorSpec, Kind
+from cluster.topology.topology import Broker, KeyPath, Listener, Topology, show
+from cluster.topology.topology_file import Source, explain
 from store.live_settings import live_names
 from store.settings import StoreSettings
 

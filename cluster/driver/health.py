@@ -18,7 +18,7 @@ from actors.remoting.command import (
     encode_command,
 )
 from actors.remoting.errors import ProtocolError
-from cluster.plan import ActorSpec, Kind
+from cluster.driver.plan import ActorSpec, Kind
 
 PROBE_TIMEOUT_S = 2.0
 PAUSE_S = 0.1

@@ -1,4 +1,4 @@
-"""Draining a broker of a running cluster: what `cluster.drain` decides is done, or undone, here."""
+"""Draining a broker of a running cluster: what `cluster.driver.drain` decides is done, or undone, here."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from actors.ray_port import ActorFailed, ActorGone, ActorSilent
-from cluster import fleet
-from cluster.drain import Drain, Seen, Step
-from cluster.driver import LaunchFailed, LaunchRefused
-from cluster.plan import Kind, Running, full_name
+from cluster.driver import fleet
+from cluster.driver.drain import Drain, Seen, Step
+from cluster.driver.driver import LaunchFailed, LaunchRefused
+from cluster.driver.plan import Kind, Running, full_name
 from cluster.report import Report
 
 PAUSE_S = 0.3

@@ -4,7 +4,7 @@
     close   when none came for a while: sends are refused, and go elsewhere
     down    when the groups that have members have read everything
 
-`Drain` decides from what the broker tells; `cluster.draining` acts.
+`Drain` decides from what the broker tells; `cluster.driver.draining` acts.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from cluster.plan import Action, ActorSpec, Kind, Plan, Running, Verb, make_plan, restarting
+from cluster.driver.plan import Action, ActorSpec, Kind, Plan, Running, Verb, make_plan, restarting
 
 
 def spec(name: str, port: int = 1, **settings: Any) -> ActorSpec:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
-from cluster.environment import (
+from cluster.session.environment import (
     AUTH_MODE_ENV,
     TOKEN_ENV,
     java_home,
@@ -24,8 +24,8 @@ from cluster.environment import (
     ray_environment,
     token_path,
 )
-from cluster.ray_head import current_cluster, living_head, start_head
-from cluster.topology import Topology
+from cluster.session.ray_head import current_cluster, living_head, start_head
+from cluster.topology.topology import Topology
 
 ADDRESS_ENV = "RAY_ADDRESS"
 JOB_ENV = "RAY_JOB_CONFIG_JSON_ENV_VAR"
