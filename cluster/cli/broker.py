@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
     from cluster.client import Admin
 
 app = typer.Typer(no_args_is_help=True, help="Brokers: list, describe, statistics, settings, cleaning.")
+
+COLUMNS = ("cluster", "broker", "id", "address", "version", "put_tps", "get_tps", "disk_used", "up_s")
 
 
 class Cleanable(StrEnum):
@@ -44,8 +47,7 @@ def list_brokers(nameserver: Nameserver = NAMESERVER, as_json: AsJson = False) -
                 if broker_id == 0:
                     row |= summary(admin.broker_runtime(name))
                 rows.append(row)
-        columns = ("cluster", "broker", "id", "address", "version", "put_tps", "get_tps", "disk_used", "up")
-        Output(as_json=as_json).table("brokers", columns, rows)
+        Output(as_json=as_json).table("brokers", COLUMNS, rows, spared=("version", "cluster", "id"))
 
     with_admin(nameserver, work)
 
@@ -215,7 +217,7 @@ def summary(runtime: dict[str, str]) -> dict[str, Any]:
         "put_tps": first_rate(runtime.get("putTps")),
         "get_tps": first_rate(runtime.get("getTransferredTps")),
         "disk_used": f"{float(runtime.get('commitLogDiskRatio') or 0):.0%}",
-        "up": (runtime.get("runtime") or "").strip("[ ]"),
+        "up_s": max(0, time.time_ns() // 1_000_000 - int(runtime.get("bootTimestamp") or 0)) // 1000,
     }
 
 

@@ -9,13 +9,14 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from datetime import UTC, datetime
+from collections.abc import Callable, Iterable, Sequence
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, TextIO
 
 import typer
 
 from cluster.cli.entry import interruptible
+from cluster.cli.tables import HEADINGS, Row, fitted, shown
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -26,8 +27,6 @@ EXIT_FAILED, EXIT_REFUSED, EXIT_INTERRUPTED = 1, 2, 130
 
 _EARLIEST = ("earliest", "first", "beginning", "consume_from_first_offset")
 _LATEST = ("latest", "last", "end", "consume_from_last_offset")
-
-Row = Mapping[str, Any]
 
 
 class Failed(Exception):
@@ -47,22 +46,29 @@ class Output:
         self.console: Console = Console(file=out)
         self.is_json = as_json or not self.console.is_terminal
 
-    def table(self, title: str, columns: Sequence[str], rows: Iterable[Row]) -> None:
-        """Show rows; in JSON they are a list of objects with all that they hold, not the columns alone."""
+    def table(
+        self, title: str, columns: Sequence[str], rows: Iterable[Row], spared: Sequence[str] = ()
+    ) -> None:
+        """Show rows; in JSON they are a list of objects with all that they hold, not the columns alone.
+
+        `spared`: the columns that a narrow terminal does without, in the order in which they go.
+        """
         rows = list(rows)
         if self.is_json:
             self.json(rows)
             return
-        self.console.print(table_of(title, columns, rows))
+        self.console.print(title if rows else f"{title}: none", style="bold", highlight=False, markup=False)
+        if rows:
+            self.console.print(fitted(columns, rows, self.console.width, spared))
 
     def fields(self, content: Row) -> None:
         """Show one thing: its fields, one a line, or one object."""
         if self.is_json:
             self.json(content)
             return
-        width = max(map(len, content), default=0)
+        width = max((len(HEADINGS.get(name, name)) for name in content), default=0)
         for name, value in content.items():
-            self.line(f"{name:{width}}  {shown(name, value)}")
+            self.line(f"{HEADINGS.get(name, name):{width}}  {shown(name, value)}")
 
     def json(self, value: object) -> None:
         """Write a value as one line of JSON."""
@@ -78,36 +84,6 @@ class Output:
             self.json(facts)
         else:
             self.line(what)
-
-
-def table_of(title: str, columns: Sequence[str], rows: Sequence[Row]) -> Any:
-    """Rows as rich's table; numbers stand at the right."""
-    from rich.table import Table
-
-    table = Table(title=title, title_justify="left", title_style="bold", header_style="bold")
-    for column in columns:
-        is_number = any(isinstance(row.get(column), int | float) for row in rows)
-        table.add_column(column.replace("_", " "), justify="right" if is_number else "left", overflow="fold")
-    for row in rows:
-        table.add_row(*(shown(column, row.get(column)) for column in columns))
-    return table
-
-
-def shown(name: str, value: object) -> str:
-    """A value for the eye: thousands apart, times as times, nothing for None."""
-    if value is None:
-        return ""
-    if name.endswith("_ms") and isinstance(value, int) and value > 1_000_000_000_000:
-        return datetime.fromtimestamp(value / 1000, UTC).astimezone().strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, float):
-        return f"{value:,.1f}"
-    if isinstance(value, int):
-        return f"{value:,}"
-    if isinstance(value, list | tuple | set):
-        return ", ".join(map(str, value))
-    return str(value)
 
 
 def with_admin(nameserver: str, work: Callable[[Admin], int | None]) -> None:
@@ -145,15 +121,23 @@ def finish(work: Callable[[], int | None]) -> None:
     raise typer.Exit(code or 0)
 
 
-def finish_reported(work: Callable[[], int]) -> NoReturn:
-    """The same for what is done to the cluster itself, whose errors `cluster.launch` knows."""
+def finish_reported(work: Callable[[], int], *, reads_only: bool = False) -> NoReturn:
+    """The same for what is done to the cluster itself, whose errors `cluster.launch` knows.
+
+    `reads_only`: an interrupt leaves nothing half done, so that there is nothing to say of it.
+    """
     from rich.console import Console
 
     from cluster.launch import reported
 
     def work_interruptibly() -> int:
-        with interruptible():
-            return work()
+        try:
+            with interruptible():
+                return work()
+        except KeyboardInterrupt:
+            if reads_only:
+                return EXIT_INTERRUPTED
+            raise
 
     raise typer.Exit(reported(work_interruptibly, Console(stderr=True)))
 

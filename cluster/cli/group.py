@@ -105,14 +105,22 @@ def describe(
 def create(
     group: Group,
     max_retries: Annotated[
-        int, typer.Option(min=-1, help="How often a message is given again before it is a dead letter.")
-    ] = 16,
-    enabled: Annotated[bool, typer.Option(help="Whether the group may consume.")] = True,
-    broadcast: Annotated[bool, typer.Option(help="Whether it may consume by broadcasting.")] = True,
+        int | None,
+        typer.Option(
+            min=-1, help="How often a message comes again before it is a dead letter; 16 if new."
+        ),
+    ] = None,
+    enabled: Annotated[
+        bool | None, typer.Option("--enabled/--no-enabled", help="Whether the group may consume.")
+    ] = None,
+    broadcast: Annotated[
+        bool | None,
+        typer.Option("--broadcast/--no-broadcast", help="Whether it may consume by broadcasting."),
+    ] = None,
     nameserver: Nameserver = NAMESERVER,
     as_json: AsJson = False,
 ) -> None:
-    """Create a group, or change the settings of one that is there."""
+    """Create a group, or change one that is there: what is not given stays as it is."""
 
     def work(admin: Admin) -> None:
         from dataclasses import replace
@@ -120,15 +128,15 @@ def create(
         from store.metadata import SubscriptionGroupConfig
 
         before = admin.groups().get(group) or SubscriptionGroupConfig(group)
-        admin.put_group(
-            replace(
-                before,
-                retry_max_times=max_retries,
-                consume_enable=enabled,
-                consume_broadcast_enable=broadcast,
-            )
-        )
-        Output(as_json=as_json).done(f"{group}: may consume" if enabled else f"{group}: off", group=group)
+        given: dict[str, Any] = {
+            "retry_max_times": max_retries,
+            "consume_enable": enabled,
+            "consume_broadcast_enable": broadcast,
+        }
+        after = replace(before, **{name: value for name, value in given.items() if value is not None})
+        admin.put_group(after)
+        what = f"{group}: {'may consume' if after.consume_enable else 'off'}"
+        Output(as_json=as_json).done(what, group=group, settings=after.to_json())
 
     with_admin(nameserver, work)
 

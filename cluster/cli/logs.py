@@ -82,7 +82,7 @@ def command(
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return 0
 
-    finish_reported(quietly)
+    finish_reported(quietly, reads_only=True)
 
 
 def show(console: Any, actor: str, line: bytes, *, as_json: bool) -> None:

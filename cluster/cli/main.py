@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import os
+import re
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -65,11 +66,21 @@ def mount(app: typer.Typer, name: str, module: str, line: str) -> None:
     """Import a command and put it in its place."""
     loaded = import_module(module)
     if hasattr(loaded, "app"):
+        for command in loaded.app.registered_commands:
+            command.help = paragraphs(command.callback)
         app.add_typer(loaded.app, name=name, help=line)
     else:
-        app.command(name, help=inspect.getdoc(loaded.command), epilog=getattr(loaded, "EPILOG", None))(
+        app.command(name, help=paragraphs(loaded.command), epilog=getattr(loaded, "EPILOG", None))(
             loaded.command
         )
+
+
+def paragraphs(command: object) -> str:
+    """A command's docstring without the line breaks of its source, which are none of the terminal's; those
+    before `name: …` stay.
+    """
+    text = inspect.getdoc(command) or ""
+    return "\n\n".join(re.sub(r"\n(?![\w-]+: )", " ", part) for part in text.split("\n\n"))
 
 
 def _nothing() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 from typing import TYPE_CHECKING, Any
 
-from cluster.cli.console import shown
+from cluster.cli.tables import shown
 
 if TYPE_CHECKING:
     from cluster.client import MessageExt

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cluster.cli.console import Output, Refusal, confirmed, place_named, queue_named, with_admin
+from cluster.cli.console import Failed, Output, Refusal, confirmed, place_named, queue_named, with_admin
 from cluster.cli.help import examples
 from cluster.cli.options import NAMESERVER, AsJson, DryRun, Group, Nameserver, Topic, Yes
 
@@ -39,6 +39,8 @@ def show(
             }
             for queue, offset in admin.group_stats(group, topic).offsets.items()
         ]
+        if not rows and group not in admin.groups():
+            raise Failed(f"no group {group!r}; `raymq group list` shows those there are")
         columns = ("topic", "broker", "queue", "committed", "end", "lag")
         Output(as_json=as_json).table(f"offsets of {group}", columns, rows)
 

@@ -85,7 +85,8 @@ def command(
                 return
             content = file.read_bytes() if file is not None else (body or "").encode()
             result = producer.send(Message(topic, content, **common), **where)
-            out.done(f"{result.status.name} {result.queue} offset {result.queue_offset}", **_facts(result))
+            where_it_is = f"{result.queue.broker_name}:{result.queue.queue_id}@{result.queue_offset}"
+            out.done(f"{result.status.name} {where_it_is}", **_facts(result))
 
     finish(work)
 

@@ -12,16 +12,18 @@ import typer
 from cluster.cli.console import finish_reported
 from cluster.cli.help import examples
 from cluster.cli.options import Overrides, Topology
+from cluster.cli.tables import STYLE, fitted
 
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.table import Table
 
     from cluster.launch import ActorStatus
 
 EPILOG = examples("raymq status", "raymq status --json")
 EXIT_NOT_SERVING = 1
-COLUMNS = ("actor", "kind", "state", "address", "node", "process", "code", "epoch", "loop lag", "up")
+COLUMNS = ("actor", "kind", "state", "address", "node", "process", "code", "epoch", "loop_lag", "up_s")
+SPARED = ("code", "epoch", "process", "node", "loop_lag", "kind")
+"""What a narrow terminal does without, the first first."""
 
 
 def command(
@@ -51,7 +53,7 @@ def command(
             show(console, given.cluster, found)
         return EXIT_NOT_SERVING if not found or any(actor.failing for actor in found) else 0
 
-    finish_reported(work)
+    finish_reported(work, reads_only=True)
 
 
 def as_row(entry: ActorStatus) -> dict[str, Any]:
@@ -78,31 +80,23 @@ def show(console: Console, cluster: str, found: Sequence[ActorStatus]) -> None:
         console.print(f"nothing of cluster {cluster} runs; `raymq up` starts it")
         return
     rows = [as_row(entry) for entry in found]
-    console.print(table_of(cluster, rows))
+    console.print(f"cluster {cluster}", style="bold", highlight=False, markup=False)
+    console.print(fitted(COLUMNS, [for_the_eye(row) for row in rows], console.width, SPARED))
     for row in rows:
         if row["reason"]:
             console.print(f"{row['actor']}: {row['reason']}", style="red", highlight=False, markup=False)
 
 
-def table_of(cluster: str, rows: Sequence[dict[str, Any]]) -> Table:
-    """The rows as rich's table."""
-    from rich.table import Table
-
-    table = Table(title=f"cluster {cluster}", title_justify="left")
-    for column in COLUMNS:
-        table.add_column(column)
-    for row in rows:
-        details = row["details"]
-        shown = row | {
-            "epoch": details.get("epoch", ""),
-            "loop lag": lag_of(details),
-            "up": f"{row['up_s']} s",
-        }
-        style = None if row["state"] == "serving" else "red"
-        table.add_row(
-            *(str(shown[column] if shown[column] is not None else "") for column in COLUMNS), style=style
-        )
-    return table
+def for_the_eye(row: Mapping[str, Any]) -> dict[str, Any]:
+    """One actor as its table has it."""
+    details = row["details"]
+    return {
+        **row,
+        "process": str(row["process"] or ""),
+        "epoch": details.get("epoch"),
+        "loop_lag": lag_of(details),
+        STYLE: None if row["state"] == "serving" else "red",
+    }
 
 
 def lag_of(details: Mapping[str, Any]) -> str:

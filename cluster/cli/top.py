@@ -10,16 +10,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cluster.cli.broker import summary
-from cluster.cli.console import Output, table_of, with_admin
+from cluster.cli.console import Output, with_admin
 from cluster.cli.group import is_system
 from cluster.cli.help import examples
 from cluster.cli.options import NAMESERVER, AsJson, Nameserver
+from cluster.cli.tables import table_of
 
 if TYPE_CHECKING:
     from cluster.client import Admin
 
 EPILOG = examples("raymq top", "raymq top --interval 5 --rows 30", "raymq top --once --json")
-BROKER_COLUMNS = ("broker", "address", "put_tps", "get_tps", "disk_used", "up")
+BROKER_COLUMNS = ("broker", "address", "put_tps", "get_tps", "disk_used", "up_s")
 TOPIC_COLUMNS = ("topic", "messages", "put_tps")
 GROUP_COLUMNS = ("group", "topic", "lag", "in_flight", "tps")
 
@@ -138,8 +139,13 @@ def _live(admin: Admin, out: Output, interval_s: float, rows: int) -> None:
 
 
 def _tables(snapshot: Snapshot, rows: int) -> list[Any]:
-    return [
-        table_of("brokers", BROKER_COLUMNS, snapshot.brokers),
-        table_of("topics", TOPIC_COLUMNS, snapshot.topics[:rows]),
-        table_of("groups", GROUP_COLUMNS, snapshot.groups[:rows]),
-    ]
+    from rich.text import Text
+
+    parts: list[Any] = []
+    for title, columns, of_it in (
+        ("brokers", BROKER_COLUMNS, snapshot.brokers),
+        ("topics", TOPIC_COLUMNS, snapshot.topics[:rows]),
+        ("groups", GROUP_COLUMNS, snapshot.groups[:rows]),
+    ):
+        parts += [Text(title, style="bold"), table_of(columns, of_it)]
+    return parts

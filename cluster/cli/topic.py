@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -12,6 +13,7 @@ from cluster.cli.options import NAMESERVER, AsJson, DryRun, Nameserver, Topic, Y
 
 if TYPE_CHECKING:
     from cluster.client import Admin
+    from store.metadata import TopicConfig
 
 app = typer.Typer(no_args_is_help=True, help="Topics: list, create, describe, change, delete.")
 
@@ -19,6 +21,7 @@ Brokers = Annotated[
     list[str] | None,
     typer.Option("--broker", "-b", help="On this broker; may be given again. By default on all."),
 ]
+NEW_QUEUES = 4
 _PERMS = {"r": 4, "w": 2, "rw": 6, "wr": 6, "none": 0, "0": 0, "2": 2, "4": 4, "6": 6}
 _NAMES = {0: "none", 2: "w", 4: "r", 6: "rw"}
 
@@ -45,29 +48,35 @@ def list_topics(
 )
 def create(
     topic: Topic,
-    queues: Annotated[int, typer.Option(min=1, max=65535, help="Queues on each broker.")] = 4,
+    queues: Annotated[
+        int | None, typer.Option(min=1, max=65535, help="Queues on each broker; 4 if it is new.")
+    ] = None,
     read_queues: Annotated[
         int | None, typer.Option(min=0, max=65535, help="Queues that are read, if other than written.")
     ] = None,
-    perm: Annotated[str, typer.Option(help="r, w, rw or none.")] = "rw",
-    order: Annotated[bool, typer.Option("--order", help="Marked as an order topic.")] = False,
+    perm: Annotated[str | None, typer.Option(help="r, w, rw or none; rw if it is new.")] = None,
+    order: Annotated[
+        bool | None, typer.Option("--order/--no-order", help="Marked as an order topic.", show_default=False)
+    ] = None,
     brokers: Brokers = None,
     nameserver: Nameserver = NAMESERVER,
     as_json: AsJson = False,
 ) -> None:
-    """Create a topic, or change one that is there."""
+    """Create a topic, or change one that is there: what is not given stays as it is."""
 
     def work(admin: Admin) -> None:
+        there = _settings_of(admin, topic)
+        wanted = queues or there.write_queue_nums
         route = admin.create_topic(
             topic,
-            queues=queues,
-            read_queues=read_queues,
-            perm=_perm_of(perm),
-            order=order,
+            queues=wanted,
+            read_queues=there.read_queue_nums if read_queues is queues is None else read_queues,
+            perm=there.perm & 6 if perm is None else _perm_of(perm),
+            order=there.order if order is None else order,
             brokers=brokers or None,
         )
         names = route.brokers()
-        what = f"{topic}: {queues} queues on each of {', '.join(names)}"
+        what = f"{topic}: {wanted} queues on each of {', '.join(names)}"
         Output(as_json=as_json).done(what, topic=topic, queues=len(route.keyed), brokers=names)
 
     with_admin(nameserver, work)
@@ -179,6 +188,22 @@ def delete(
         out.done(f"deleted {what}", **facts)
 
     with_admin(nameserver, work)
+
+
+def _settings_of(admin: Admin, topic: str) -> TopicConfig:
+    """What a topic has, the most where its brokers differ; what a new one gets where there is none."""
+    from cluster.client.errors import TopicNotFound
+    from store.metadata import TopicConfig
+
+    try:
+        configs = list(admin.topic_configs(topic).values())
+    except TopicNotFound:
+        return TopicConfig(topic, read_queue_nums=NEW_QUEUES, write_queue_nums=NEW_QUEUES)
+    return replace(
+        configs[0],
+        read_queue_nums=max(config.read_queue_nums for config in configs),
+        write_queue_nums=max(config.write_queue_nums for config in configs),
+    )
 
 
 def _topic_rows(admin: Admin) -> list[dict[str, Any]]:

@@ -47,6 +47,20 @@ def test_a_topic_is_made_listed_changed_and_deleted(raymq: Raymq) -> None:
     assert topic not in {row["topic"] for row in raymq.ok("topic", "list")}
 
 
+def test_making_a_topic_again_keeps_what_is_not_given(raymq: Raymq) -> None:
+    topic = raymq.filled(1, queues=8)
+    raymq.ok("topic", "create", topic, "--queues", "8", "--read-queues", "9", "--perm", "rw", "--order")
+    raymq.ok("topic", "create", topic, "--perm", "r")
+    for row in raymq.ok("topic", "describe", topic)["brokers"]:
+        kept = (row["write_queues"], row["read_queues"], row["perm"], row["order"])
+        assert kept == (8, 9, "r", True)
+    raymq.ok("topic", "create", topic, "--queues", "2", "--no-order")
+    row = raymq.ok("topic", "describe", topic)["brokers"][0]
+    assert (row["write_queues"], row["read_queues"], row["perm"], row["order"]) == (2, 2, "r", False)
+    raymq.ok("topic", "create", f"{topic}-new")
+    assert raymq.ok("topic", "describe", f"{topic}-new")["brokers"][0]["write_queues"] == 4
+
+
 def test_a_terminal_gets_tables(raymq: Raymq) -> None:
     topic = raymq.filled(12)
     assert topic in raymq.shown("topic", "list")
@@ -55,6 +69,8 @@ def test_a_terminal_gets_tables(raymq: Raymq) -> None:
     assert "127.0.0.1" in raymq.shown("broker", "list")
     assert "brokerVersionDesc" in raymq.shown("broker", "describe", "a")
     assert "would delete" in raymq.shown("topic", "delete", topic, "--dry-run")
+    assert "SEND_OK a:1@0" in raymq.shown("send", topic, "x", "--queue", "a:1")
+    assert "hours" not in raymq.shown("broker", "list")
 
 
 def test_a_groups_lag_members_and_settings_are_told(raymq: Raymq) -> None:
@@ -93,6 +109,10 @@ def test_a_group_is_created_with_its_settings(raymq: Raymq) -> None:
     raymq.ok("group", "create", "made-by-hand", "--max-retries", "3", "--no-broadcast")
     settings = raymq.ok("group", "describe", "made-by-hand")["settings"]
     assert (settings["retryMaxTimes"], settings["consumeBroadcastEnable"]) == (3, False)
+    changed = raymq.ok("group", "create", "made-by-hand", "--no-enabled")["settings"]
+    assert (changed["retryMaxTimes"], changed["consumeBroadcastEnable"], changed["consumeEnable"]) == (
+        3, False, False,
+    )  # fmt: skip
     raymq.ok("group", "delete", "made-by-hand", "--yes")
 
 

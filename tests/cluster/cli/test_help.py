@@ -57,6 +57,12 @@ def test_help_has_examples_of_this_very_command(page: list[str]) -> None:
                 assert used <= options, f"{line}: {used - options} are no options"
 
 
+@pytest.mark.parametrize("page", [["demo"], ["up"], ["broker", "clean"]], ids=" ".join)
+def test_help_breaks_no_line_but_at_the_terminals_edge(page: list[str]) -> None:
+    about = [line.strip() for line in help_of(page).partition("╭")[0].splitlines() if line.strip()]
+    assert all(line.endswith(".") for line in about[1:]), about
+
+
 def test_help_of_a_group_imports_nothing_heavy() -> None:
     names = [name for name in COMMANDS if name not in WITHOUT]
     script = f"""

@@ -173,6 +173,7 @@ def test_what_cannot_be_is_told_in_a_line(raymq: Raymq) -> None:
     assert "registered topic 'never-made'" in raymq.refused("topic", "stats", "never-made")
     assert "write r, w, rw or none" in raymq.refused("topic", "perm", topic, "all", code=2)
     assert "does not exist" in raymq.refused("offset", "skip", "never-made", topic, "--yes")
+    assert "no group 'never-made'" in raymq.refused("offset", "show", "never-made")
     assert "either --to" in raymq.refused("offset", "reset", "g", topic, code=2)
     code, _, errors = raymq.run("send", topic, "--json-lines", given='{"body": "good"}\n{"body": 5}\n')
     assert code == 2

@@ -1,0 +1,115 @@
+"""Rows on a terminal: as a table where they fit its width, else without what can be spared, else one by one.
+
+A row's values keep their meaning by their name: `_ms` is a point in time, `_s` a span. Headings leave the
+unit out where the value shows it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+    from rich.table import Table
+
+Row = Mapping[str, Any]
+
+A_TIME_MS = 1_000_000_000_000
+"""What is a point in time is not less (September 2001), what is a span is not more (30 years)."""
+
+FOLDED_AT = 24
+"""A column that is wider than this may be folded to it before a table counts as too wide."""
+
+STYLE = "style"
+"""A row may have its own style under this name; it is no column."""
+
+HEADINGS = {"store_ms": "stored", "born_ms": "born", "last_ms": "last message", "shown": "body", "up_s": "up"}
+_SPANS = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
+
+
+def fitted(
+    columns: Sequence[str], rows: Sequence[Row], width: int, spared: Sequence[str] = ()
+) -> RenderableType:
+    """Rows for a terminal of `width` columns; of the table's columns those in `spared` go first, in order."""
+    left = list(columns)
+    going = [column for column in spared if column in left]
+    while going and _least_width(left, rows) > width:
+        left.remove(going.pop(0))
+    return table_of(left, rows) if _least_width(left, rows) <= width else _one_by_one(columns, rows)
+
+
+def table_of(columns: Sequence[str], rows: Sequence[Row]) -> Table:
+    """Rows as rich's table; numbers stand at the right."""
+    from rich.table import Table
+
+    table = Table(header_style="bold")
+    for column in columns:
+        is_number = any(isinstance(row.get(column), int | float) for row in rows)
+        table.add_column(heading(column), justify="right" if is_number else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*(shown(column, row.get(column)) for column in columns), style=row.get(STYLE))
+    return table
+
+
+def heading(column: str) -> str:
+    """What stands over a column."""
+    return HEADINGS.get(column, column.replace("_", " "))
+
+
+def shown(name: str, value: object) -> str:
+    """A value for the eye: thousands apart, times as times, nothing for None."""
+    if value is None:
+        return ""
+    if name.endswith("_ms") and isinstance(value, int) and value > A_TIME_MS:
+        return datetime.fromtimestamp(value / 1000, UTC).astimezone().strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
+    if name == "up_s" and isinstance(value, int):
+        return span_of(value)
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        return f"{value:,.1f}"
+    if isinstance(value, int):
+        return f"{value:,}"
+    if isinstance(value, list | tuple | set):
+        return ", ".join(map(str, value))
+    return str(value)
+
+
+def span_of(seconds: int) -> str:
+    """A span by its two greatest units: `3 d 4 h`, `12 min 5 s`, `8 s`."""
+    for (size, name), (lesser, its_name) in pairwise(_SPANS):
+        if seconds >= size:
+            rest = seconds % size // lesser
+            return f"{seconds // size} {name} {rest} {its_name}" if rest else f"{seconds // size} {name}"
+    return f"{seconds} s"
+
+
+def _least_width(columns: Sequence[str], rows: Sequence[Row]) -> int:
+    """How wide a table is at least, its borders included."""
+    from rich.cells import cell_len
+
+    widths = (
+        max([cell_len(heading(column)), *(cell_len(shown(column, row.get(column))) for row in rows)])
+        for column in columns
+    )
+    return sum(min(width, FOLDED_AT) + 3 for width in widths) + 1
+
+
+def _one_by_one(columns: Sequence[str], rows: Sequence[Row]) -> RenderableType:
+    """Each row as lines of `name  value`, an empty line between rows."""
+    from rich.console import Group
+    from rich.padding import Padding
+    from rich.table import Table
+
+    parts = []
+    for number, row in enumerate(rows):
+        part = Table.grid(padding=(0, 2))
+        part.add_column(style="bold", no_wrap=True)
+        part.add_column(overflow="fold")
+        for column in columns:
+            part.add_row(heading(column), shown(column, row.get(column)), style=row.get(STYLE))
+        parts.append(Padding(part, (1 if number else 0, 0, 0, 0)))
+    return Group(*parts)
