@@ -106,9 +106,7 @@ def create(
     group: Group,
     max_retries: Annotated[
         int | None,
-        typer.Option(
-            min=-1, help="How often a message comes again before it is a dead letter; 16 if new."
-        ),
+        typer.Option(min=-1, help="How often a message comes again before it is a dead letter; 16 if new."),
     ] = None,
     enabled: Annotated[
         bool | None, typer.Option("--enabled/--no-enabled", help="Whether the group may consume.")
