@@ -5,12 +5,11 @@ name.
 from collections.abc import Mapping
 from typing import Any, Final
 
-import orjson
-
 from actors.remoting.codes import ResponseCode
 from actors.remoting.command import Buffer
 from actors.remoting.errors import Refused
 from actors.remoting.header import I64_MAX
+from store.message.json_text import parse_rocketmq_json
 
 _KEPT_DEPTH_MAX: Final = 32
 
@@ -18,12 +17,9 @@ _KEPT_DEPTH_MAX: Final = 32
 def load_object(body: Buffer, what: str) -> dict[str, Any]:
     """The JSON object that this body is; raises Refused where it is none."""
     try:
-        found = orjson.loads(body)
-    except orjson.JSONDecodeError as error:
+        return parse_rocketmq_json(body)
+    except ValueError as error:
         raise Refused(ResponseCode.SYSTEM_ERROR, f"the body is no {what}: {error}") from error
-    if not isinstance(found, dict):
-        raise Refused(ResponseCode.SYSTEM_ERROR, f"the body is no {what}, but a JSON {type(found).__name__}")
-    return found
 
 
 def load_kept_object(body: Buffer, what: str) -> dict[str, Any]:

@@ -6,7 +6,6 @@ the temporary one to the file's name. A crash at any point leaves the old conten
 """
 
 import os
-import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -16,28 +15,11 @@ import orjson
 from store.disk.files import sync_directory
 from store.errors import StoreError
 from store.logs import get_logger
+from store.message.json_text import parse_rocketmq_json
 
 logger = get_logger(__name__)
 
 Parsed = TypeVar("Parsed")
-
-# A string, which stays as it is, or a number that stands for a name: RocketMQ's writer leaves those unquoted.
-_STRING_OR_NAME = re.compile(rb'("(?:[^"\\]|\\.)*")|(?<=[{,])(\s*)(-?\d+)(?=\s*:)', re.DOTALL)
-
-
-def parse_rocketmq_json(text: bytes) -> dict[str, Any]:
-    """The object in `text`, whose names may be unquoted numbers. Raises ValueError."""
-    try:
-        content = orjson.loads(text)
-    except orjson.JSONDecodeError:
-        content = orjson.loads(_STRING_OR_NAME.sub(_quoted, text))
-    if not isinstance(content, dict):
-        raise ValueError(f"it holds a {type(content).__name__}, not an object")  # noqa: TRY004
-    return content
-
-
-def _quoted(match: re.Match[bytes]) -> bytes:
-    return match[1] if match[1] is not None else b'%b"%b"' % (match[2], match[3])
 
 
 class JsonConfigFile:

@@ -12,8 +12,8 @@ from actors.remoting.bodies import broker, connected, groups, locks, progress, r
 from actors.remoting.errors import Refused
 from actors.remoting.properties_text import parse_properties
 from store.errors import MessageIllegal
+from store.message.json_text import parse_rocketmq_json
 from store.message.properties import decode_properties, encode_properties
-from store.metadata.json_file import parse_rocketmq_json
 
 Decoder = Callable[[bytes], Any]
 

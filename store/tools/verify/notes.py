@@ -11,8 +11,8 @@ from store.disk.files import running_crc
 from store.errors import StoreError
 from store.identity import EPOCH_FILE
 from store.index.index_file import IndexFile
+from store.message.json_text import parse_rocketmq_json
 from store.metadata import ConsumerOffsetTable, SubscriptionGroupTable, TopicConfigTable
-from store.metadata.json_file import parse_rocketmq_json
 from store.recovery.checkpoint import CHECKPOINT_BYTES, StoreCheckpoint
 from store.recovery.opening import CHECKPOINT, INDEX
 from store.recovery.summary import DerivedSummary, summary_path

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from actors.remoting.codes import RequestCode
-from store.metadata.json_file import parse_rocketmq_json
+from store.message.json_text import parse_rocketmq_json
 from tests.actors.broker.brokers import Peer, settings_of, with_broker
 from tests.store.metadata.test_metadata import FILTERS
 

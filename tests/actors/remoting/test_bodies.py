@@ -54,6 +54,23 @@ def test_a_route_has_rocketmqs_shape_with_quoted_ids() -> None:
     assert ClusterInfo.decode(info.encode()) == info
 
 
+@pytest.mark.parametrize("hold", [bytes, bytearray, memoryview])
+def test_rocketmqs_own_nameserver_leaves_broker_ids_unquoted(hold: type[bytes]) -> None:
+    body = (
+        b'{"brokerAddrTable":{"broker-a":{"brokerAddrs":{0:"127.0.0.1:10911",1:"h{2:3"},'
+        b'"brokerName":"broker-a","cluster":"C","enableActingMaster":false}},"clusterAddrTable":{"C":["broker-a"]}}'
+    )
+    broker = BrokerData("C", "broker-a", {0: "127.0.0.1:10911", 1: "h{2:3"})
+    assert ClusterInfo.decode(hold(body)) == ClusterInfo({"broker-a": broker}, {"C": ["broker-a"]})
+
+
+@pytest.mark.parametrize("unended", [b'{"' + b'\\"' * 500_000, b'{"' + b'\\"' * 500_000 + b"\\"])
+def test_a_body_that_never_ends_a_string_is_refused_at_once(unended: bytes) -> None:
+    """A reader that tried from each quote again would take hours."""
+    with pytest.raises(Refused, match="no ClusterInfo"):
+        ClusterInfo.decode(unended)
+
+
 def topic_config(name: str) -> dict[str, object]:
     return {
         "topicName": name,
@@ -146,7 +163,7 @@ def test_a_sync_and_its_answer_survive() -> None:
     ("body", "remark"),
     [
         (b"", "no SYNC_GROUP request"),
-        (b"[]", "but a JSON list"),
+        (b"[]", "it holds a list, not an object"),
         (b"{}", "needs `group` and `clientId`"),
         (b'{"group":"g","clientId":"c","owned":5}', "`owned` in the body is '5', not a list"),
         (b'{"group":"g","clientId":"c","owned":[["T","b"]]}', "is no queue"),

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from store.errors import StoreError
+from store.message.json_text import parse_rocketmq_json
 from store.metadata import (
     ConsumerFilterTable,
     ConsumerOffsetTable,
@@ -21,7 +22,6 @@ from store.metadata import (
     TopicConfig,
     TopicConfigTable,
 )
-from store.metadata.json_file import parse_rocketmq_json
 from tests.conftest import ClockAtRest
 
 TABLES = {
