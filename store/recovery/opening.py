@@ -150,7 +150,7 @@ def recover(
     parts.positions.dispatched = parts.dispatcher.run(lack.position, tail.position)
     parts.dispatcher.is_recovering = False
     if summary is not None and tail.position >= summary.position:
-        keep_places(queues, summary)
+        keep_places(queues, {place: note.next_offset for place, note in summary.queues.items()})
     for each in queues:
         each.correct_min_offset(log_min)
     if not log.bases and summary is None and not loaded:

@@ -10,7 +10,7 @@ hole (`store.commitlog.holes`), and is told. Dispatch then starts at the minimum
 lacks – not at "the last file", which forgets what was behind before.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -141,19 +141,24 @@ def dispatch_start(
     return Lack(min(max(position, log_min), tail), reasons)
 
 
-def keep_places(queues: ConsumeQueueTable, summary: DerivedSummary) -> None:
-    """Queues whose last records are in a hole go on behind the offsets that were noted: none is given twice.
+def keep_places(queues: ConsumeQueueTable, following: Mapping[tuple[str, int], int]) -> None:
+    """Queues whose last records are in a hole go on behind the offsets they had given: none is given twice.
 
-    Raises OSError.
+    `following` has the next offset of each queue as it was noted. Raises OSError.
     """
-    for (topic, queue_id), note in summary.queues.items():
-        queue, following = queues.find(topic, queue_id), note.next_offset
-        if queue is not None and 0 < queue.next_offset < following:
-            _log.error(
-                "queue_end_lost",
-                topic=topic,
-                queue_id=queue_id,
-                from_offset=queue.next_offset,
-                to_offset=following,
-            )
-            queue.fill_to(following)
+    for (topic, queue_id), offset in following.items():
+        queue = queues.find(topic, queue_id)
+        if offset <= (queue.next_offset if queue is not None else 0):
+            continue
+        queue = queue or queues.get(topic, queue_id)
+        _log.error(
+            "queue_end_lost",
+            topic=topic,
+            queue_id=queue_id,
+            from_offset=queue.next_offset,
+            to_offset=offset,
+        )
+        if queue.next_offset == queue.first_offset:
+            queue.start_at(offset)
+        else:
+            queue.fill_to(offset)

@@ -41,7 +41,7 @@ from store.index.index_file import IndexNote
 from store.index.index_service import IndexService
 from store.recovery.opening import CONSUME_QUEUE, INDEX
 from store.recovery.summary import DerivedSummary, QueueNotes, read_summary, summary_path
-from store.recovery.tail import Tail, dispatch_start, find_tail
+from store.recovery.tail import Tail, dispatch_start, find_tail, keep_places
 from store.settings import StoreSettings
 from store.tools.image import StoreSizes, find_sizes
 
@@ -274,9 +274,14 @@ class Rebuild:
         self._mark.remove()
 
     @property
-    def places(self) -> dict[str, dict[str, int]]:
+    def places(self) -> dict[tuple[str, int], int]:
         """The next offset of each queue before the rebuild, as far as that was noted."""
-        return dict(self._begun["places"]) if self._begun is not None else {}
+        noted = self._begun["places"] if self._begun is not None else {}
+        return {
+            (topic, int(queue_id)): offset
+            for topic, by_id in noted.items()
+            for queue_id, offset in by_id.items()
+        }
 
 
 class _Derived:
@@ -328,18 +333,10 @@ class _Derived:
             if position - noted >= _NOTE_EVERY_BYTES:
                 self._note(position)
                 noted = position
-        self._keep_places()
+        keep_places(self.queues, self._rebuild.places)
         for queue in self.queues:
             queue.correct_min_offset(self._log.positions.min)
         self._note(position)
-
-    def _keep_places(self) -> None:
-        """Offsets that were given to records that are damaged now are not given again."""
-        for topic, by_id in self._rebuild.places.items():
-            for queue_id, following in by_id.items():
-                queue = self.queues.find(topic, int(queue_id))
-                if queue is not None and 0 < queue.next_offset < following:
-                    queue.fill_to(following)
 
     def _note(self, position: int) -> None:
         """Make what there is durable, then say so. Raises OSError."""

@@ -20,6 +20,7 @@ from store.message_store import MessageStore
 from store.recovery.tail import find_tail
 from store.settings import StoreSettings
 from store.tools.dump import dump
+from store.tools.rebuild import rebuild
 from tests.conftest import ClockAtRest
 from tests.store.conftest import OWNER, SMALL, a_draft, all_messages
 
@@ -135,11 +136,37 @@ def test_the_offsets_of_lost_last_messages_are_not_given_again(stores, draft, dr
     assert again.append(draft(b"new", queue_id=0)).queue_offset == lost.queue_offset + 1
 
 
-def test_a_batch_that_was_cut_short_is_no_hole(stores, draft, drain, read_all):
+@pytest.mark.parametrize("way", ["start", "rebuild"])
+def test_the_offsets_of_a_queue_of_which_nothing_is_left_are_not_given_again(
+    stores, draft, drain, read_all, way
+):
+    store = stores.open()
+    fill(store, draft, 31)
+    drain(store)
+    lost = read_all(store, "Topic", 2)
+    store.close()
+    for message in lost:
+        damage(store.root, message.commit_log_offset + 88, b"LOST")
+    if way == "start":
+        shutil.rmtree(store.root / "consumequeue")
+    else:
+        rebuild(store.root)
+    again = stores.open()
+    assert again.append(draft(b"new", queue_id=2)).queue_offset == 10
+    drain(again)
+    assert [message.body for message in read_all(again, "Topic", 2)] == [b"new"]
+    assert len(messages(again, read_all)) == 22
+
+
+@pytest.mark.parametrize("has_notes", [True, False])
+def test_a_batch_that_was_cut_short_is_no_hole(stores, draft, drain, read_all, has_notes):
     """Its records stand behind a head that was never written: nobody was told that they are stored."""
     store = stores.open()
     fill(store, draft, 5)
     drain(store)
+    if has_notes:  # then it begins right where the confirmed ones end
+        store.close()
+        store = stores.open()
     place = store.positions.written
     store.append_batch(RecordDraft("Topic", 0, b""), encode_batch([Message("Topic", b"x")] * 4))
     root = stores.kill(store, "killed")
@@ -159,11 +186,27 @@ def test_a_zeroed_record_among_confirmed_ones_is_a_hole_even_if_it_looks_like_a_
     store.append_batch(RecordDraft("Topic", 0, b""), encode_batch([Message("Topic", b"x")] * 4))
     drain(store)
     store.close()  # which notes that all of this was confirmed
+    last = store.positions.written - (store.positions.written - place) // 4
     damage(store.root, place, bytes(8))
+    damage(store.root, last + 88, b"y")  # so that the walk does not begin at it
     (store.root / "abort").touch()
     shutil.rmtree(store.root / "consumequeue")
     again = stores.open()
-    assert len(messages(again, read_all)) == 8
+    assert len(messages(again, read_all)) == 7
+
+
+def test_a_zeroed_record_near_the_end_of_a_log_of_rocketmqs_is_a_hole(clean_store):
+    """RocketMQ writes a record's head first: what stands behind zeros there is no append cut short."""
+    rocketmq = clean_store()
+    *_, victim, last = sorted(dump(rocketmq.root), key=lambda line: line["commitLogOffset"])
+    path = rocketmq.root / "commitlog" / f"{victim['commitLogOffset'] // (1 << 20) * (1 << 20):020d}"
+    with path.open("r+b") as file:
+        file.seek(victim["commitLogOffset"] % (1 << 20))
+        file.write(bytes(8))
+    log = CommitLog(LogPaths(rocketmq.root), 1 << 20, Positions(), read_only=True)
+    tail = find_tail(log, 0, check_crc=True, is_ours=False)
+    log.close()
+    assert tail.last_record == last["commitLogOffset"]
 
 
 def test_a_hole_in_a_log_of_rocketmqs_is_kept_apart_and_stale_records_are_not_taken_for_what_follows(

@@ -332,6 +332,27 @@ def test_units_that_lead_beyond_the_log_are_cut_off(stores, draft, drain, read_a
     assert stores.files(root) == stores.files(store.root)
 
 
+def test_a_log_that_has_lost_more_than_was_noted_ends_at_its_last_record_and_goes_on_from_there(
+    stores, draft, drain, read_all
+):
+    store = stores.open()
+    fill(store, draft, 60)
+    drain(store)
+    expected = bodies(store, read_all)
+    store.close()  # it notes the last record's place
+    [position] = [m.commit_log_offset for m in read_all(store, "Topic", 0) if m.body == b"45" * 3]
+    for path in (store.root / "commitlog").iterdir():
+        kept = max(min(position - int(path.name), 8192), 0)
+        path.write_bytes(path.read_bytes()[:kept] + bytes(8192 - kept))
+    again = stores.open()
+    assert again.positions.written == again.positions.dispatched == position
+    assert bodies(again, read_all) == expected[:45]
+    assert [again.max_offset("Topic", queue_id) for queue_id in range(3)] == [15, 15, 15]
+    fill(again, draft, 5, start=45)
+    drain(again)
+    assert bodies(again, read_all) == expected[:50]
+
+
 def test_a_log_that_is_gone_takes_its_queues_with_it(stores, draft, drain):
     store = stores.open()
     fill(store, draft, 30)
