@@ -12,11 +12,11 @@ import orjson
 from pydantic import ValidationError
 
 from actors.live_settings import LiveSettings, Settings
-from actors.remoting.chain import RequestContext
 from actors.remoting.codes import ResponseCode
 from actors.remoting.command import Buffer, RemotingCommand
 from actors.remoting.errors import Refused
 from actors.remoting.properties_text import encode_properties_text, parse_properties
+from actors.remoting.request import RequestContext
 from store.live_settings import with_changes
 
 # What RocketMQ's processes let nobody set from afar, named by themselves or not.

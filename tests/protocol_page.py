@@ -22,7 +22,7 @@ from actors.nameserver.settings import NameserverSettings
 from actors.rebalancer.service import RebalancerService
 from actors.rebalancer.settings import RebalancerSettings
 from actors.remoting.codes import RayMQRequestCode, RequestCode
-from actors.remoting.table import RequestEntry
+from actors.remoting.request import RequestEntry
 from store.clock import SystemClock
 
 TESTS = Path(__file__).parent
@@ -75,11 +75,11 @@ def tables() -> Mapping[str, Mapping[int, RequestEntry]]:
     clock = SystemClock()
     handlers: Any = Handlers(*(MagicMock() for _ in fields(Handlers)))
     return {
-        "nameserver": NameserverService(NameserverSettings(), clock).server.hub.chain.table.entries,
+        "nameserver": NameserverService(NameserverSettings(), clock).server.chain.table.entries,
         "broker": request_table(handlers).entries,
         "rebalancer": RebalancerService(
             RebalancerSettings(data_dir=Path()), clock
-        ).server.hub.chain.table.entries,
+        ).server.chain.table.entries,
     }
 
 

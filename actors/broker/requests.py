@@ -13,7 +13,8 @@ from actors.broker.tools.client_admin import ClientAdmin
 from actors.broker.tools.replica_requests import ReplicaRequests
 from actors.remoting import admin_headers, headers, hot_headers
 from actors.remoting.codes import RayMQRequestCode, RequestCode
-from actors.remoting.table import Action, Cost, Handler, HeaderType, RequestTable, Resource
+from actors.remoting.request import Action, Cost, Handler, HeaderType, Resource
+from actors.remoting.table import RequestTable
 from actors.settings_requests import SettingsRequests
 
 Row = tuple[int, Handler, HeaderType | None, Resource, Action, Cost]

@@ -16,7 +16,6 @@ from actors.remoting.bodies.routes import (
     encode_topic_list,
     read_data_version,
 )
-from actors.remoting.chain import RequestContext
 from actors.remoting.codes import RequestCode, ResponseCode
 from actors.remoting.command import RemotingCommand
 from actors.remoting.connection import Connection
@@ -37,8 +36,9 @@ from actors.remoting.headers import (
 )
 from actors.remoting.hub import RemotingLimits
 from actors.remoting.json_fields import load_object
+from actors.remoting.request import Action, Cost, Handler, HeaderType, RequestContext, Resource
 from actors.remoting.server import RemotingServer
-from actors.remoting.table import Action, Cost, Handler, HeaderType, RequestTable, Resource
+from actors.remoting.table import RequestTable
 from actors.settings_requests import SettingsRequests
 from store.clock import Clock
 from store.logs import get_logger

@@ -9,15 +9,15 @@ from actors.rebalancer.group import NS_PER_MS, Group
 from actors.rebalancer.routes import RouteWatch
 from actors.rebalancer.settings import RebalancerSettings
 from actors.remoting.bodies.groups import GroupMembers, HeartbeatData, SyncGroupRequest
-from actors.remoting.chain import RequestContext
 from actors.remoting.client import RemotingClient
 from actors.remoting.codes import RayMQRequestCode, ResponseCode
 from actors.remoting.command import RemotingCommand
 from actors.remoting.connection import Connection
 from actors.remoting.errors import Refused
 from actors.remoting.headers import ConsumerGroupHeader, ForwardHeartbeatHeader, ForwardUnregisterHeader
+from actors.remoting.request import Action, Cost, RequestContext, Resource
 from actors.remoting.server import RemotingServer
-from actors.remoting.table import Action, Cost, RequestTable, Resource
+from actors.remoting.table import RequestTable
 from actors.strategies import AllocateMessageQueueStrategy, make_strategy
 from store.clock import Clock
 from store.logs import get_logger

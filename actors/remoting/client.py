@@ -55,7 +55,8 @@ class RemotingClient:
         limits: RemotingLimits | None = None,
         tick: Callable[[], None] | None = None,
     ) -> None:
-        self.hub = Hub(Chain(table or RequestTable()), clock, limits or RemotingLimits(), tick)
+        self.hub = Hub(clock, limits or RemotingLimits(), tick)
+        self._chain = Chain(table or RequestTable())
         self._open: dict[str, Connection] = {}
         self._waiting: dict[str, list[_Waiting]] = {}
         self._is_closed = False
@@ -116,7 +117,7 @@ class RemotingClient:
         try:
             async with asyncio.timeout(limit_s):
                 _, made = await self.hub.loop.create_connection(
-                    lambda: Connection(self.hub, address), host, port
+                    lambda: Connection(self.hub, self._chain.handle, address), host, port
                 )
         except TimeoutError:
             raise ConnectFailed(address, f"no connection within {limit_s:g} s") from None

@@ -17,6 +17,8 @@ _log = get_logger(__name__)
 
 Callback = Callable[[RemotingCommand | RemotingError], None]
 CloseCallback = Callable[["Connection"], None]
+# Takes a peer's request; whatever goes wrong in it becomes its answer.
+RequestSink = Callable[["Connection", RemotingCommand], None]
 
 _NS_PER_MS: Final = 1_000_000
 _MAX_OPAQUE: Final = 0x7FFF_FFFF
@@ -51,7 +53,7 @@ class Connection(asyncio.BufferedProtocol):
     i32).
     """
 
-    def __init__(self, hub: Hub, address: str | None = None) -> None:
+    def __init__(self, hub: Hub, handle: RequestSink, address: str | None = None) -> None:
         self.hub = hub
         self.peer = address or "?"
         self.peer_bytes = b"\x00" * 8
@@ -63,7 +65,7 @@ class Connection(asyncio.BufferedProtocol):
         self.pending = 0  # requests of the peer that have no answer yet
         self._transport: asyncio.Transport | None = None
         self._reader = FrameReader(hub.memory)
-        self._handle = hub.chain.handle
+        self._handle = handle
         self._out: list[Buffer] = []
         self._out_bytes = 0
         self._turn_bytes = 0

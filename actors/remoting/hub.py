@@ -13,15 +13,11 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from actors.remoting.busy_poll import BusyPoll
-from actors.remoting.chain import Chain
 from actors.remoting.frame import MAX_ASSEMBLY_BYTES, ReceiveMemory
 from store.clock import Clock
-
-if TYPE_CHECKING:
-    from actors.remoting.connection import Connection
 
 _NS_PER_US = 1_000
 _NS_PER_MS = 1_000_000
@@ -59,26 +55,68 @@ class RemotingLimits:
     busy_poll_us: int = 0
 
 
+class Peer(Protocol):
+    """What a hub asks of each of its connections."""
+
+    is_queued: bool
+    """Whether it waits in the hub for the next turn."""
+    unread_bytes: int
+    """What its peer had not taken when that was noted last."""
+
+    def flush(self) -> None:
+        """Write what has collected."""
+        ...
+
+    def go_on(self) -> None:
+        """Go on reading: a new turn has begun."""
+        ...
+
+    def expire_calls(self, now_ns: int) -> int | None:
+        """Fail the calls whose deadline has passed; gives the next deadline, or None where none waits."""
+        ...
+
+    def note_unread(self) -> None:
+        """Note what the peer has not taken, here and in the hub's sum."""
+        ...
+
+    def check_unread(self, now_ns: int, unread_ns: int) -> None:
+        """End where the peer has not taken a byte for so long."""
+        ...
+
+    def check_idle(self, now_ns: int, idle_ns: int) -> None:
+        """End where nothing has moved for so long."""
+        ...
+
+    def hush(self) -> None:
+        """Take no request any more."""
+        ...
+
+    def close(self, reason: str) -> None:
+        """End when what waits is written."""
+        ...
+
+    def abort(self, reason: str) -> None:
+        """End at once."""
+        ...
+
+
 class Hub:
     """Shared by the connections of one server or one client; lives on one event loop."""
 
-    def __init__(
-        self, chain: Chain, clock: Clock, limits: RemotingLimits, tick: Callable[[], None] | None = None
-    ) -> None:
-        self.chain = chain
+    def __init__(self, clock: Clock, limits: RemotingLimits, tick: Callable[[], None] | None = None) -> None:
         self.clock = clock
         self.limits = limits
         self.memory = ReceiveMemory(limits.max_assembly_bytes)
-        self.connections: set[Connection] = set()
-        self.leaving: set[Connection] = set()  # closed by us; their peers have not taken all yet
+        self.connections: set[Peer] = set()
+        self.leaving: set[Peer] = set()  # closed by us; their peers have not taken all yet
         self.tick_requested = False
         self.turn_is_over = False  # its budget is used up, as far as is known
         self.collected_bytes = 0  # answers of this turn that are not written yet
         self.unread_bytes = 0  # by peers that are behind, as far as is known
         self._tick = tick
         self._busy_poll = BusyPoll(clock, limits.busy_poll_us)
-        self._dirty: list[Connection] = []
-        self._held: deque[Connection] = deque()
+        self._dirty: list[Peer] = []
+        self._held: deque[Peer] = deque()
         self._turn_ends_ns = 0
         self._loop: asyncio.AbstractEventLoop | None = None
         self._tasks: set[asyncio.Task[None]] = set()
@@ -110,13 +148,13 @@ class Hub:
             )
         return self.turn_is_over
 
-    def mark_dirty(self, connection: "Connection") -> None:
+    def mark_dirty(self, connection: Peer) -> None:
         """This connection has something to write."""
         self._dirty.append(connection)
         if not self.tick_requested:
             self.request_tick()
 
-    def hold(self, connection: "Connection") -> None:
+    def hold(self, connection: Peer) -> None:
         """This connection has had its share of the turn; it goes on after the turn's end."""
         if not connection.is_queued:
             connection.is_queued = True

@@ -5,9 +5,10 @@ import socket
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from actors.remoting.chain import Chain, Observer, Step
+from actors.remoting.chain import Chain, Step
 from actors.remoting.connection import Connection
-from actors.remoting.hub import Hub, RemotingLimits
+from actors.remoting.hub import Hub, Peer, RemotingLimits
+from actors.remoting.request import Observer
 from actors.remoting.table import RequestTable
 from store.clock import Clock
 from store.logs import get_logger
@@ -35,7 +36,8 @@ class RemotingServer:
         steps: Sequence[Step] = (),
         observers: Sequence[Observer] = (),
     ) -> None:
-        self.hub = Hub(Chain(table, steps, observers), clock, limits or RemotingLimits(), tick)
+        self.hub = Hub(clock, limits or RemotingLimits(), tick)
+        self.chain = Chain(table, steps, observers)
         self.port = 0
         self._server: asyncio.Server | None = None
         self._also: asyncio.Server | None = None
@@ -85,12 +87,12 @@ class RemotingServer:
         self.hub.request_tick()
 
     @property
-    def connections(self) -> frozenset[Connection]:
+    def connections(self) -> frozenset[Peer]:
         """The connections that are open now."""
         return frozenset(self.hub.connections)
 
     def _accept(self) -> Connection:
-        return Connection(self.hub)
+        return Connection(self.hub, self.chain.handle)
 
     def _sweep(self) -> None:
         self.hub.sweep()

@@ -3,94 +3,9 @@
 Access control, metrics, fast failure and the generated docs hang on these entries, not on the handlers.
 """
 
-from collections.abc import Callable, Iterator, Mapping
-from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Iterator, Mapping
 
-from actors.remoting.command import RemotingCommand
-
-if TYPE_CHECKING:
-    from actors.remoting.chain import RequestContext
-
-Handler = Callable[["RequestContext"], RemotingCommand | None]
-
-
-class HeaderType(Protocol):
-    """What makes a typed header of a request's fields; raises Refused where one is missing or no number."""
-
-    def from_ext(self, ext: Mapping[str, str]) -> Any:
-        """The header that these fields are."""
-        ...
-
-
-class Resource(StrEnum):
-    """What a request is about, for access control."""
-
-    NONE = "none"
-    TOPIC = "topic"
-    GROUP = "group"
-    CLUSTER = "cluster"
-
-
-class Action(StrEnum):
-    """What it does to that, by RocketMQ's names."""
-
-    NONE = "none"
-    PUB = "pub"
-    SUB = "sub"
-    CREATE = "create"
-    UPDATE = "update"
-    DELETE = "delete"
-    GET = "get"
-    LIST = "list"
-
-
-class Cost(StrEnum):
-    """Its class of cost: RocketMQ limits queues and waiting times by these."""
-
-    SEND = "send"
-    PULL = "pull"
-    HEARTBEAT = "heartbeat"
-    CLIENT = "client"
-    QUERY = "query"
-    ADMIN = "admin"
-
-
-class RequestEntry:
-    """One row of the table, with the counters of its code."""
-
-    __slots__ = (
-        "action",
-        "answers",
-        "code",
-        "cost",
-        "failures",
-        "handler",
-        "header_type",
-        "refusals",
-        "requests",
-        "resource",
-    )
-
-    def __init__(
-        self,
-        code: int,
-        handler: Handler,
-        header_type: HeaderType | None,
-        resource: Resource,
-        action: Action,
-        cost: Cost,
-    ) -> None:
-        self.code = int(code)
-        self.handler = handler
-        self.header_type = header_type
-        self.resource = resource
-        self.action = action
-        self.cost = cost
-        self.requests = 0
-        self.answers = 0
-        self.refusals = 0
-        self.failures = 0
+from actors.remoting.request import Action, Cost, Handler, HeaderType, RequestEntry, Resource
 
 
 class RequestTable:

@@ -18,13 +18,13 @@ from actors.broker.group.request_modes import PULL
 from actors.remoting.bodies.flat import queue_json
 from actors.remoting.bodies.groups import GroupMembers
 from actors.remoting.bodies.routes import TopicRouteData
-from actors.remoting.chain import RequestContext
 from actors.remoting.client import RemotingClient
 from actors.remoting.codes import RequestCode, ResponseCode
 from actors.remoting.command import Buffer, RemotingCommand
 from actors.remoting.errors import RemotingError
 from actors.remoting.headers import GetRouteInfoHeader
 from actors.remoting.json_fields import get_str, load_object
+from actors.remoting.request import RequestContext
 from actors.strategies import (
     AllocateMessageQueueAveragely,
     AllocateMessageQueueAveragelyByCircle,

@@ -18,13 +18,13 @@ from actors.remoting.bodies.groups import (
     SyncGroupReply,
     SyncGroupRequest,
 )
-from actors.remoting.chain import RequestContext
 from actors.remoting.codes import RequestCode, ResponseCode
 from actors.remoting.command import RemotingCommand
 from actors.remoting.connection import Connection
 from actors.remoting.errors import Refused, RemotingError
 from actors.remoting.headers import ConsumerGroupHeader, UnregisterClientHeader
 from actors.remoting.json_fields import get_object, load_object
+from actors.remoting.request import RequestContext
 from store.message.validate import MAX_RETRY_TOPIC_CHARS, RETRY_TOPIC_PREFIX
 
 _WATCHED = "clients_watch_close"

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from actors.broker.parts import BrokerParts
 from actors.broker.wire import CommitOffsetsBody, CommitOffsetsReply
-from actors.remoting.chain import RequestContext
 from actors.remoting.codes import ResponseCode
 from actors.remoting.command import RemotingCommand
 from actors.remoting.errors import Refused
 from actors.remoting.headers import OffsetResponse, QueryConsumerOffsetHeader, UpdateConsumerOffsetHeader
+from actors.remoting.request import RequestContext
 
 
 class OffsetRequests:

@@ -11,8 +11,8 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from actors.remoting.bodies.locks import LockRequest, encode_locked
-from actors.remoting.chain import RequestContext
 from actors.remoting.command import RemotingCommand
+from actors.remoting.request import RequestContext
 from store.clock import Clock
 from store.message.message_queue import MessageQueue
 

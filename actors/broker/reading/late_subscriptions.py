@@ -19,11 +19,11 @@ from collections.abc import Callable
 
 from actors.broker.group.clients import Clients, Subscription
 from actors.broker.group.subscriptions import require_tag_type, tags_codes_of
-from actors.remoting.chain import RequestContext
 from actors.remoting.codes import ResponseCode
 from actors.remoting.connection import Connection
 from actors.remoting.errors import Refused
 from actors.remoting.hot_headers import PullMessageHeader
+from actors.remoting.request import RequestContext
 
 WAIT_MS = 300
 """A client that has a hundred brokers tells one after the other."""

@@ -15,12 +15,12 @@ from actors.broker.reading.hold import HeldPull, deadline_of
 from actors.broker.reading.late_subscriptions import LateSubscriptions, NotTold
 from actors.broker.reading.queue_ends import QueueEnds, offsets_of
 from actors.broker.wire import PULL_RECORDS_BYTES_MAX
-from actors.remoting.chain import RequestContext
 from actors.remoting.codes import ResponseCode
 from actors.remoting.command import RemotingCommand
 from actors.remoting.errors import Refused
 from actors.remoting.headers import PullRecordsHeader
 from actors.remoting.hot_headers import PullMessageHeader
+from actors.remoting.request import RequestContext
 from store.message_store import GetMessageResult, GetMessageStatus
 
 COMMIT_OFFSET = 0x1

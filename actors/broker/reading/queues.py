@@ -11,7 +11,6 @@ from pathlib import Path
 from actors.broker.parts import BrokerParts
 from actors.broker.reading.reads import TRIES_OF_A_SEARCH
 from actors.broker.wire import QueueRange, SplitsBody
-from actors.remoting.chain import RequestContext
 from actors.remoting.codes import ResponseCode
 from actors.remoting.command import RemotingCommand
 from actors.remoting.errors import Refused
@@ -25,6 +24,7 @@ from actors.remoting.headers import (
     TopicQueueHeader,
     ViewMessageHeader,
 )
+from actors.remoting.request import RequestContext
 from store.consumequeue.consume_queue import UNIT_BYTES
 from store.errors import StoreError
 from store.message.record import decode_record

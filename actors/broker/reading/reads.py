@@ -11,10 +11,10 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from actors.broker.loop.off_loop import OffLoop
-from actors.remoting.chain import RequestContext
 from actors.remoting.command import RemotingCommand
 from actors.remoting.connection import Connection
 from actors.remoting.errors import Refused
+from actors.remoting.request import RequestContext
 from store.disk.residency import Cold, WarmJob
 from store.message_store import MessageStore
 from store.queries import KeyQuery

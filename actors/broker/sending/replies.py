@@ -10,11 +10,11 @@ from __future__ import annotations
 from actors.broker.group.clients import CLIENT_TIMEOUT_MS
 from actors.broker.parts import BrokerParts
 from actors.broker.sending.send import Sender
-from actors.remoting.chain import RequestContext
 from actors.remoting.codes import RequestCode, ResponseCode
 from actors.remoting.command import RemotingCommand
 from actors.remoting.errors import Refused, RemotingError
 from actors.remoting.hot_headers import SendMessageHeader
+from actors.remoting.request import RequestContext
 from store.message.properties import MessageConst, decode_properties, encode_properties
 
 

@@ -15,7 +15,6 @@ from actors.broker.parts import BrokerParts
 from actors.broker.sending.acks import PendingAck
 from actors.broker.sending.stored_properties import PropertyWriter, is_prepared, of_dead_letter, uniq_key_of
 from actors.broker.topics import DEFAULT_TOPIC
-from actors.remoting.chain import RequestContext
 from actors.remoting.codes import ResponseCode
 from actors.remoting.command import Buffer, RemotingCommand
 from actors.remoting.errors import Refused
@@ -26,6 +25,7 @@ from actors.remoting.headers import (
     SendRunsResponse,
 )
 from actors.remoting.hot_headers import SendMessageHeader
+from actors.remoting.request import RequestContext
 from store.errors import StoreError
 from store.message.record import RecordDraft
 from store.message.runs import decode_runs, encode_offsets

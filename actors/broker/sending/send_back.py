@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from actors.broker.parts import BrokerParts
 from actors.broker.sending.send import SendAck
-from actors.remoting.chain import RequestContext
 from actors.remoting.codes import ResponseCode
 from actors.remoting.command import RemotingCommand
 from actors.remoting.errors import Refused
 from actors.remoting.headers import ConsumerSendMsgBackHeader
+from actors.remoting.request import RequestContext
 from store.errors import StoreError
 from store.message.message import MessageExt
 from store.message.properties import MessageConst, encode_properties

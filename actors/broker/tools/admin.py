@@ -10,12 +10,12 @@ import orjson
 from actors.broker.parts import BrokerParts
 from actors.remoting.admin_headers import DeleteGroupHeader, GroupHeader
 from actors.remoting.bodies.routes import encode_topic_list
-from actors.remoting.chain import RequestContext
 from actors.remoting.codes import ResponseCode
 from actors.remoting.command import RemotingCommand
 from actors.remoting.errors import Refused
 from actors.remoting.headers import CreateTopicHeader, DeleteTopicHeader, TopicHeader
 from actors.remoting.json_fields import get_objects, load_kept_object
+from actors.remoting.request import RequestContext
 from store.metadata import SubscriptionGroupConfig, TopicConfig
 
 

@@ -24,11 +24,11 @@ from actors.remoting.bodies.broker import (
     ConsumeQueueUnits,
 )
 from actors.remoting.bodies.routes import encode_kv_table
-from actors.remoting.chain import RequestContext
 from actors.remoting.codes import VERSION_5_3_3, ResponseCode
 from actors.remoting.command import RemotingCommand
 from actors.remoting.errors import Refused
-from actors.remoting.table import Cost, RequestTable
+from actors.remoting.request import Cost, RequestContext
+from actors.remoting.table import RequestTable
 from store.errors import StoreError
 
 UNITS_MAX = 4096

@@ -9,10 +9,10 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from actors.broker.parts import BrokerParts
-from actors.remoting.chain import RequestContext
 from actors.remoting.codes import ResponseCode
 from actors.remoting.command import RemotingCommand
 from actors.remoting.errors import Refused
+from actors.remoting.request import RequestContext
 from store.commitlog.positions import Callback
 from store.disk.files import explain
 from store.errors import StoreError

@@ -24,12 +24,12 @@ from actors.remoting.bodies.connected import (
     encode_subscription,
 )
 from actors.remoting.bodies.consumer_status import encode_of_group, table_of_member
-from actors.remoting.chain import RequestContext
 from actors.remoting.codes import RequestCode, ResponseCode
 from actors.remoting.command import RemotingCommand
 from actors.remoting.connection import Connection
 from actors.remoting.errors import Refused, RemotingError, TimedOut
 from actors.remoting.headers import ConsumerGroupHeader
+from actors.remoting.request import RequestContext
 from store.errors import StoreError
 from store.message.message_id import decode_message_id
 

@@ -13,10 +13,10 @@ from functools import partial
 from actors.broker.parts import BrokerParts
 from actors.remoting.admin_headers import CloneGroupOffsetHeader, ResetOffsetHeader
 from actors.remoting.bodies.progress import encode_offsets
-from actors.remoting.chain import RequestContext
 from actors.remoting.codes import ResponseCode
 from actors.remoting.command import RemotingCommand
 from actors.remoting.errors import Refused
+from actors.remoting.request import RequestContext
 from store.logs import get_logger
 from store.message.message_queue import MessageQueue
 

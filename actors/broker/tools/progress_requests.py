@@ -27,9 +27,9 @@ from actors.remoting.bodies.progress import (
     encode_time_spans,
     encode_topics_of_group,
 )
-from actors.remoting.chain import RequestContext
 from actors.remoting.command import RemotingCommand
 from actors.remoting.headers import TopicHeader
+from actors.remoting.request import RequestContext
 from store.message.message_queue import MessageQueue
 
 QUEUES_A_SLICE = 32

@@ -10,8 +10,8 @@ import asyncio
 import orjson
 
 from actors.broker.tables import BrokerTables
-from actors.remoting.chain import RequestContext
 from actors.remoting.command import RemotingCommand
+from actors.remoting.request import RequestContext
 from store.message_store import MessageStore
 
 

@@ -12,7 +12,7 @@ import pytest
 from actors.broker.admission import Admission
 from actors.remoting.codes import RequestCode, ResponseCode
 from actors.remoting.errors import Refused
-from actors.remoting.table import Cost
+from actors.remoting.request import Cost
 from store.clock import Clock, SystemClock
 from store.message_store import MessageStore
 from tests.actors.broker.brokers import Peer, hang_disk, settings_of, with_broker

@@ -56,7 +56,7 @@ def test_any_fields_and_bodies_get_an_answer_and_no_bug_shows(tmp_path: Path) ->
 
     async def story(peer: Peer) -> None:
         await peer.send("T")
-        table = peer.broker._server.hub.chain.table
+        table = peer.broker._server.chain.table
         for entry in list(table):
             least = least_fields(entry.header_type) if entry.header_type is not None else {}
             for _ in range(12):

@@ -48,7 +48,7 @@ async def among_others(service: NameserverService, ask: RemotingClient) -> None:
 
 
 async def fields_and_bodies(service: NameserverService, client: RemotingClient, rng: random.Random) -> None:
-    for entry in list(service.server.hub.chain.table):
+    for entry in list(service.server.chain.table):
         least = least_fields(entry.header_type) if entry.header_type is not None else {}
         for _ in range(40):
             ext = least | {name: rng.choice(VALUES) for name in least if rng.random() < 0.4}

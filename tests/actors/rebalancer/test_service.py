@@ -24,12 +24,12 @@ from actors.remoting.bodies.groups import (
     SyncGroupRequest,
 )
 from actors.remoting.bodies.routes import RegisterBrokerBody
-from actors.remoting.chain import RequestContext
 from actors.remoting.client import RemotingClient
 from actors.remoting.codes import RayMQRequestCode, RequestCode
 from actors.remoting.command import RemotingCommand
 from actors.remoting.errors import Refused
 from actors.remoting.headers import ForwardHeartbeatHeader, ForwardUnregisterHeader, RegisterBrokerHeader
+from actors.remoting.request import RequestContext
 from actors.remoting.table import RequestTable
 from store.clock import Clock, SystemClock
 from store.metadata.data_version import DataVersion

@@ -9,11 +9,11 @@ from typing import Any, TypeVar
 
 import uvloop
 
-from actors.remoting.chain import RequestContext
 from actors.remoting.command import PREFIX, RemotingCommand, decode_command, encode_command
 from actors.remoting.hub import RemotingLimits
+from actors.remoting.request import Handler, RequestContext
 from actors.remoting.server import RemotingServer
-from actors.remoting.table import Handler, RequestTable
+from actors.remoting.table import RequestTable
 from store.clock import Clock, SystemClock
 
 Result = TypeVar("Result")

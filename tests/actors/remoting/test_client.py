@@ -8,10 +8,10 @@ import socket
 import pytest
 from remoting_peers import ECHO, echo, run, serving, until
 
-from actors.remoting.chain import RequestContext
 from actors.remoting.client import RemotingClient, parse_address
 from actors.remoting.command import RemotingCommand
 from actors.remoting.errors import Closed, ConnectFailed, Refused, RemotingError, TimedOut
+from actors.remoting.request import RequestContext
 from actors.remoting.table import RequestTable
 from store.clock import SystemClock
 

@@ -10,9 +10,9 @@ from contextlib import AsyncExitStack
 import structlog
 from remoting_peers import ECHO, RawPeer, echo, raw_peer, run, serving, until
 
-from actors.remoting.chain import RequestContext
 from actors.remoting.command import RemotingCommand
 from actors.remoting.hub import SHED_RATIO, RemotingLimits
+from actors.remoting.request import RequestContext
 from actors.remoting.server import RemotingServer
 
 KIB = 1024

@@ -9,10 +9,10 @@ import pytest
 import structlog
 from remoting_peers import ECHO, RawPeer, echo, raw_peer, request, run, serving
 
-from actors.remoting.chain import RequestContext
 from actors.remoting.codes import FLAG_ONEWAY, ResponseCode
 from actors.remoting.command import PREFIX, RemotingCommand
 from actors.remoting.errors import Refused
+from actors.remoting.request import RequestContext
 from store.errors import MessageIllegal, StoreError
 
 
@@ -248,7 +248,7 @@ def test_every_code_is_counted() -> None:
             peer.send(request(1, 1), request(2, 2), request(1, 3), request(9, 4))
             for _ in range(4):
                 await peer.read()
-            chain = server.hub.chain
+            chain = server.chain
             entries = [*chain.table, chain.unknown]
             return {each.code: (each.requests, each.answers, each.refusals) for each in entries}
 

@@ -8,9 +8,9 @@ from contextlib import AsyncExitStack
 import structlog
 from remoting_peers import ECHO, echo, raw_peer, request, run, serving, until
 
-from actors.remoting.chain import RequestContext
 from actors.remoting.command import RemotingCommand, encode_command
 from actors.remoting.hub import RemotingLimits
+from actors.remoting.request import RequestContext
 
 
 def test_idle_connections_and_half_frames_are_closed_after_the_limit(clock) -> None:

@@ -12,11 +12,11 @@ import orjson
 import pytest
 
 from actors.broker.group.offset_requests import OffsetRequests
-from actors.remoting.chain import RequestContext
 from actors.remoting.client import RemotingClient
 from actors.remoting.codes import RequestCode, ResponseCode
 from actors.remoting.command import RemotingCommand
 from actors.remoting.errors import Refused
+from actors.remoting.request import RequestContext
 from cluster.client import (
     Admin,
     ConsumeStatus,

@@ -10,9 +10,9 @@ import pyarrow as pa
 import pytest
 
 from actors.broker.sending.send import Sender
-from actors.remoting.chain import RequestContext
 from actors.remoting.codes import RayMQRequestCode, ResponseCode
 from actors.remoting.errors import Refused
+from actors.remoting.request import RequestContext
 from cluster.client import Admin, MessageQueue, Producer, ProducerConfig, PullConsumer, TableReceipt
 from cluster.client.errors import ConfigInvalid, MessageRejected, TableSendFailed, TopicNotFound
 

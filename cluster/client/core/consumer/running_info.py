@@ -12,9 +12,9 @@ import orjson
 
 from actors.remoting.bodies.flat import queue_key
 from actors.remoting.bodies.groups import SubscriptionData
-from actors.remoting.chain import RequestContext
 from actors.remoting.codes import RequestCode
 from actors.remoting.command import RemotingCommand
+from actors.remoting.request import RequestContext
 from actors.remoting.table import RequestTable
 from cluster.client.config import MIB
 from cluster.client.core.group.group_session import GroupSession, tags_of

@@ -11,9 +11,9 @@ from collections.abc import Awaitable, Callable, Mapping
 import orjson
 
 from actors.remoting.bodies.consumer_status import encode_of_member
-from actors.remoting.chain import RequestContext
 from actors.remoting.codes import RequestCode, ResponseCode
 from actors.remoting.command import RemotingCommand
+from actors.remoting.request import RequestContext
 from actors.remoting.table import RequestTable
 from cluster.client.core.consumer.running_info import QueueInfo
 from store.errors import MessageIllegal, RecordDamaged

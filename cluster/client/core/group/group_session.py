@@ -19,10 +19,10 @@ from actors.remoting.bodies.groups import (
     SyncGroupReply,
     SyncGroupRequest,
 )
-from actors.remoting.chain import RequestContext
 from actors.remoting.codes import RayMQRequestCode, RequestCode, ResponseCode
 from actors.remoting.command import RemotingCommand
 from actors.remoting.headers import ConsumerGroupHeader, UnregisterClientHeader
+from actors.remoting.request import RequestContext
 from actors.remoting.table import RequestTable
 from actors.strategies import make_strategy
 from cluster.client.config import AutoOffset, ConsumerConfig

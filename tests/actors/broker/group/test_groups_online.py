@@ -10,7 +10,6 @@ import orjson
 from actors.broker.reading.pull import COMMIT_OFFSET
 from actors.broker.wire import CommitOffsetsBody, CommitOffsetsReply, OffsetCommit, RefusedCommit
 from actors.remoting.bodies.groups import GroupMembers, SyncGroupRequest
-from actors.remoting.chain import RequestContext
 from actors.remoting.codes import RayMQRequestCode, RequestCode, ResponseCode
 from actors.remoting.headers import (
     ConsumerGroupHeader,
@@ -19,6 +18,7 @@ from actors.remoting.headers import (
     UnregisterClientHeader,
 )
 from actors.remoting.hot_headers import PullMessageHeader
+from actors.remoting.request import RequestContext
 from actors.remoting.table import RequestTable
 from store.message.record import decode_record
 from tests.actors.broker.brokers import SUBSCRIPTION, Peer, settings_of, with_broker

@@ -16,10 +16,10 @@ from actors.rebalancer.group import Group
 from actors.rebalancer.service import RebalancerService
 from actors.rebalancer.settings import RebalancerSettings
 from actors.remoting.bodies.groups import ConsumerData, GroupMembers, HeartbeatData, SubscriptionData
-from actors.remoting.chain import RequestContext
 from actors.remoting.codes import RayMQRequestCode, RequestCode, ResponseCode
 from actors.remoting.command import RemotingCommand
 from actors.remoting.headers import ConsumerGroupHeader
+from actors.remoting.request import RequestContext
 from actors.remoting.server import RemotingServer
 from actors.remoting.table import RequestTable
 from store.clock import SystemClock

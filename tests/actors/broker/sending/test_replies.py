@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from actors.remoting.chain import RequestContext
 from actors.remoting.codes import RequestCode, ResponseCode
 from actors.remoting.command import RemotingCommand
 from actors.remoting.hot_headers import SendMessageHeader, SendMessageHeaderV1
+from actors.remoting.request import RequestContext
 from actors.remoting.table import RequestTable
 from store.message.properties import decode_properties
 from tests.actors.broker.brokers import Peer, settings_of, with_broker

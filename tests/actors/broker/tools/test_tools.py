@@ -32,7 +32,6 @@ from actors.remoting.bodies.progress import (
     decode_time_spans,
 )
 from actors.remoting.bodies.routes import decode_kv_table, decode_topic_list
-from actors.remoting.chain import RequestContext
 from actors.remoting.codes import RequestCode, ResponseCode
 from actors.remoting.command import RemotingCommand
 from actors.remoting.headers import (
@@ -41,6 +40,7 @@ from actors.remoting.headers import (
     TopicHeader,
     UpdateConsumerOffsetHeader,
 )
+from actors.remoting.request import RequestContext
 from actors.remoting.table import RequestTable
 from store.message.message_queue import MessageQueue
 from store.message.record import decode_records
