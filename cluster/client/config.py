@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
@@ -25,6 +25,7 @@ KIB = 1024
 MIB = 1024 * 1024
 
 Compression = Literal["zlib", "lz4", "zstd"]
+MAX_RECONSUME_TIMES = 16  # RocketMQ's too, there called -1
 COMPRESSION_LEVELS = {"zlib": range(10), "lz4": range(17), "zstd": range(1, 23)}
 
 
@@ -42,6 +43,11 @@ class ClientConfig:
     heartbeat_ms: int = 30_000
     sticky_broker_ms: int = 120_000
     call_hooks: Sequence[CallHook] = ()
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot work."""
+        require_positive(self, "request_timeout_ms", "route_refresh_ms", "heartbeat_ms")
+        require_at_least(0, self, "sticky_broker_ms")
 
     def addresses(self) -> list[str]:
         """The nameservers' addresses now; raises ConfigInvalid when there is none."""
@@ -81,6 +87,8 @@ class ProducerConfig(ClientConfig):
 
     def __post_init__(self) -> None:
         """Refuse what cannot work."""
+        ClientConfig.__post_init__(self)
+        require_at_least(0, self, "retry_times_when_send_failed", "default_topic_queue_nums")
         require_positive(
             self,
             "send_timeout_ms",
@@ -141,9 +149,19 @@ class ConsumerConfig(ClientConfig):
 
     def __post_init__(self) -> None:
         """Refuse what cannot work."""
+        ClientConfig.__post_init__(self)
         require_positive(
-            self, "commit_interval_ms", "lease_ms", "sync_interval_ms", "fetch_bytes", "prefetch_bytes"
+            self,
+            "commit_interval_ms",
+            "lease_ms",
+            "sync_interval_ms",
+            "fetch_bytes",
+            "prefetch_bytes",
+            "max_poll_interval_ms",
         )
+        require_at_least(0, self, "self_assign_after_ms", "long_poll_ms", "close_timeout_ms")
+        if self.consume_timestamp_ms is not None:
+            require_at_least(0, self, "consume_timestamp_ms")
         if self.consume_from not in AUTO_OFFSETS:
             raise ConfigInvalid(
                 f"consume_from is {self.consume_from!r}: give 'earliest', 'latest' or 'timestamp'"
@@ -153,6 +171,8 @@ class ConsumerConfig(ClientConfig):
                 f"consume_timestamp_ms is given with consume_from={self.consume_from!r}: make it 'timestamp'"
             )
         if self.strategy is not None:
+            if not isinstance(self.strategy, str):
+                raise ConfigInvalid(f"strategy is {self.strategy!r}: give its name, a text")
             try:
                 make_strategy(self.strategy)
             except ValueError as error:
@@ -184,7 +204,7 @@ class PushConfig(ConsumerConfig):
     max_cached_messages_for_topic: int | None = None
     max_cached_bytes_for_topic: int | None = None
     max_offset_span: int = 2_000
-    max_reconsume_times: int = 16
+    max_reconsume_times: int = MAX_RECONSUME_TIMES
     retry_backoff_ms: Sequence[int] = field(default=(100, 500, 1_000, 5_000, 10_000, 30_000))
     consume_timeout_ms: int = 15 * 60_000
     fetch_bytes: int = 1 * MIB
@@ -205,25 +225,46 @@ class PushConfig(ConsumerConfig):
         for name in ("max_cached_messages_for_topic", "max_cached_bytes_for_topic"):
             if getattr(self, name) is not None:
                 require_positive(self, name)
-        if not self.retry_backoff_ms:
-            raise ConfigInvalid("retry_backoff_ms is empty: give at least one delay")
+        require_at_least(-1, self, "max_reconsume_times")
+        if self.max_reconsume_times == -1:
+            object.__setattr__(self, "max_reconsume_times", MAX_RECONSUME_TIMES)
+        delays_ms: object = self.retry_backoff_ms
+        if (
+            not isinstance(delays_ms, Sequence)
+            or not delays_ms
+            or not all(isinstance(each, int | float) and each >= 0 for each in delays_ms)
+        ):
+            raise ConfigInvalid(
+                f"retry_backoff_ms is {delays_ms!r}: give at least one delay, each 0 or more, in a list"
+            )
 
 
 def require_positive(config: object, *names: str) -> None:
-    """Raise ConfigInvalid for the first of `names` that is not over zero."""
+    """Raise ConfigInvalid for the first of `names` that is not a whole number over zero."""
+    require_at_least(1, config, *names)
+
+
+def require_at_least(least: int, config: object, *names: str) -> None:
+    """Raise ConfigInvalid for the first of `names` that is not a whole number from `least` on."""
     for name in names:
-        if getattr(config, name) <= 0:
-            raise ConfigInvalid(f"{name} is {getattr(config, name)}: it must be over 0")
+        value = getattr(config, name)
+        if type(value) is not int:
+            raise ConfigInvalid(f"{name} is {value!r}: it must be a whole number")
+        if value < least:
+            bound = "over 0" if least == 1 else f"{least} or more"
+            raise ConfigInvalid(f"{name} is {value}: it must be {bound}")
 
 
 def parse_addresses(given: str | Sequence[str]) -> list[str]:
     """`"a:1;b:2"` (or commas, or a list) → `["a:1", "b:2"]`; raises ConfigInvalid."""
-    parts = given.replace(",", ";").split(";") if isinstance(given, str) else list(given)
+    parts: object = given.replace(",", ";").split(";") if isinstance(given, str) else given
+    if not isinstance(parts, Iterable) or not all(isinstance(part, str) for part in parts):
+        raise ConfigInvalid(f'nameservers is {given!r}: give "host:port;host:port", or a list of such')
     addresses = [part.strip() for part in parts if part.strip()]
     if not addresses:
         raise ConfigInvalid('no nameserver given: pass nameservers="host:9876"')
     for address in addresses:
         host, colon, port = address.rpartition(":")
-        if not colon or not host or not port.isdigit() or not 0 < int(port) < 65536:
+        if not colon or not host or "/" in host or not port.isdigit() or not 0 < int(port) < 65536:
             raise ConfigInvalid(f"nameserver address {address!r} is not host:port")
     return addresses

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Self
 
 from cluster.client.aio import pull_consumer as aio
 from cluster.client.config import ConsumerConfig, Nameservers
+from cluster.client.core.consumer.arguments import check_poll, columns_of
 from cluster.client.core.consumer.deliveries import Deliveries
 from cluster.client.core.loop_thread import LoopThread
 from cluster.client.errors import ClientClosed
@@ -88,7 +89,7 @@ class PullConsumer:
 
         Raises ConfigInvalid, DataDamaged, SubscriptionDiffers.
         """
-        aio.check_poll("max_messages", max_messages, timeout_ms)
+        check_poll("max_messages", max_messages, timeout_ms)
         deliveries = self._acknowledged()
         deadline_s = time.monotonic() + timeout_ms / 1000
         while not (messages := deliveries.take_messages(max_messages)):
@@ -106,9 +107,9 @@ class PullConsumer:
 
         Empty when none comes within `timeout_ms`. Raises as `poll`.
         """
-        aio.check_poll("max_rows", max_rows, timeout_ms)
+        check_poll("max_rows", max_rows, timeout_ms)
         deliveries = self._acknowledged()
-        names = None if columns is None else list(columns)
+        names = columns_of(columns)
         deadline_s = time.monotonic() + timeout_ms / 1000
         while (rows := deliveries.take_rows(max_rows, names)) is None:
             left_s = deadline_s - time.monotonic()
@@ -154,11 +155,13 @@ class PullConsumer:
         self._thread.run(self._consumer.seek_to_time(timestamp_ms, queues))
 
     def pause(self, *queues: MessageQueue) -> None:
-        """Hand out nothing of `queues` until `resume`; they stay this consumer's."""
+        """Hand out nothing of `queues` until `resume`; without queues: nothing at all, of those to come
+        neither. They stay this consumer's. Raises QueueNotAssigned.
+        """
         self._thread.run(self._consumer.pause(*queues))
 
     def resume(self, *queues: MessageQueue) -> None:
-        """End a pause."""
+        """End the pause of `queues`, or of all."""
         self._thread.run(self._consumer.resume(*queues))
 
     def assignment(self) -> list[MessageQueue]:

@@ -12,7 +12,10 @@ UNKNOWN_HOST = Host("0.0.0.0", 0)
 
 @dataclass(slots=True, init=False)
 class Message:
-    """A topic, a body and properties, among which RocketMQ keeps tags, keys and the delay level too."""
+    """A topic, a body and properties, among which RocketMQ keeps tags, keys and the delay level too.
+
+    Raises TypeError for tags, keys or properties that are no texts.
+    """
 
     topic: str
     body: bytes
@@ -32,12 +35,14 @@ class Message:
     ) -> None:
         self.topic = topic
         self.body = body
-        self.properties = dict(properties) if properties else {}
+        self.properties = _texts(properties) if properties else {}
         self.flag = flag
         if tags is not None:
+            if not isinstance(tags, str):
+                raise TypeError(f"tags are {tags!r}: give a text")
             self.properties[MessageConst.TAGS] = tags
         if keys is not None:
-            self.properties[MessageConst.KEYS] = keys if isinstance(keys, str) else KEY_SEPARATOR.join(keys)
+            self.properties[MessageConst.KEYS] = keys if isinstance(keys, str) else _joined(keys)
         if delay_level:
             self.delay_level = delay_level
 
@@ -72,6 +77,23 @@ class Message:
     def uniq_key(self) -> str | None:
         """The id that the producer gave the message."""
         return self.properties.get(MessageConst.UNIQ_KEY)
+
+
+def _joined(keys: Sequence[str]) -> str:
+    try:
+        return KEY_SEPARATOR.join(keys)
+    except TypeError as error:
+        raise TypeError(f"keys are {keys!r}: give a text or texts") from error
+
+
+def _texts(properties: Mapping[str, str]) -> dict[str, str]:
+    if not isinstance(properties, Mapping):
+        raise TypeError(f"properties are {properties!r}: give a mapping of names to values")
+    given = dict(properties)
+    for name, value in given.items():
+        if not isinstance(name, str) or not isinstance(value, str):
+            raise TypeError(f"properties are {name!r}: {value!r} …: give names and values as texts")
+    return given
 
 
 @dataclass(slots=True)

@@ -19,12 +19,16 @@ _NAME = re.compile(r"[%|a-zA-Z0-9_-]+\Z")
 
 def check_topic(topic: str) -> None:
     """A topic: letters, digits and %|_-, at most 127 of them (255 for a retry or dead-letter topic)."""
+    if not isinstance(topic, str):
+        raise MessageIllegal(f"the topic is {topic!r}: give a text")
     long_names = topic.startswith((RETRY_TOPIC_PREFIX, DLQ_TOPIC_PREFIX))
     _check_name("topic", topic, MAX_RETRY_TOPIC_CHARS if long_names else MAX_TOPIC_CHARS)
 
 
 def check_group(group: str) -> None:
     """A producer or consumer group: letters, digits and %|_-, at most 255 of them."""
+    if not isinstance(group, str):
+        raise MessageIllegal(f"the group is {group!r}: give a text")
     _check_name("group", group, MAX_GROUP_CHARS)
 
 

@@ -8,10 +8,18 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from cluster.client.config import ConsumerConfig, Nameservers
+from cluster.client.core.consumer.arguments import (
+    check_poll,
+    check_queue,
+    check_time,
+    columns_of,
+    queues_of,
+    topics_of,
+)
 from cluster.client.core.consumer.deliveries import Deliveries
 from cluster.client.core.consumer.pull_core import PullCore, consumer_config
 from cluster.client.core.loop_thread import LoopThread
-from cluster.client.errors import ClientClosed, ConfigInvalid
+from cluster.client.errors import ClientClosed
 from store.clock import Clock
 from store.message.message import MessageExt
 from store.message.message_queue import MessageQueue
@@ -76,7 +84,7 @@ class PullConsumer:
         """Share the queues of `topics` with the group's other members; `expression` is `*` or `tag ||
         tag`.
         """
-        self._opened().subscribe([topics] if isinstance(topics, str) else topics, expression)
+        self._opened().subscribe(topics, expression)
 
     async def assign(self, queues: Iterable[MessageQueue], expression: str = "*") -> None:
         """Take exactly these queues; each begins at the group's committed offset, else as `consume_from`
@@ -109,7 +117,7 @@ class PullConsumer:
         """
         check_poll("max_rows", max_rows, timeout_ms)
         core = self._acknowledged()
-        names = None if columns is None else list(columns)
+        names = columns_of(columns)
         deadline_s = time.monotonic() + timeout_ms / 1000
         while (rows := core.deliveries.take_rows(max_rows, names)) is None:
             left_s = deadline_s - time.monotonic()
@@ -158,15 +166,18 @@ class PullConsumer:
     async def seek_to_time(self, timestamp_ms: int, queues: Iterable[MessageQueue] | None = None) -> None:
         """Go on with the first messages stored at `timestamp_ms` (since the epoch) or later."""
         core = self._opened()
+        check_time(timestamp_ms)
         for queue in self._named(queues):
             core.seek(queue, await core.offsets.at_time(queue, timestamp_ms))
 
     async def pause(self, *queues: MessageQueue) -> None:
-        """Hand out nothing of `queues` until `resume`; they stay this consumer's."""
+        """Hand out nothing of `queues` until `resume`; without queues: nothing at all, of those to come
+        neither. They stay this consumer's. Raises QueueNotAssigned.
+        """
         self._opened().pause(queues, paused=True)
 
     async def resume(self, *queues: MessageQueue) -> None:
-        """End a pause."""
+        """End the pause of `queues`, or of all."""
         self._opened().pause(queues, paused=False)
 
     def assignment(self) -> list[MessageQueue]:
@@ -180,14 +191,17 @@ class PullConsumer:
 
     async def committed(self, queue: MessageQueue) -> int | None:
         """The group's committed offset of any queue, None when there is none."""
+        check_queue(queue)
         return await self._opened().offsets.committed(queue)
 
     async def beginning_offset(self, queue: MessageQueue) -> int:
         """The offset of the oldest message of any queue."""
+        check_queue(queue)
         return await self._opened().offsets.beginning(queue)
 
     async def end_offset(self, queue: MessageQueue) -> int:
         """The offset that the next message of any queue will get."""
+        check_queue(queue)
         return await self._opened().offsets.end(queue)
 
     async def lag(self) -> dict[MessageQueue, int]:
@@ -198,17 +212,20 @@ class PullConsumer:
 
     async def queues(self, topic: str) -> list[MessageQueue]:
         """All readable queues of `topic`, for `assign`."""
-        return sorted((await self._opened().instance.routes.refresh(topic)).readable)
+        core = self._opened()
+        [name] = topics_of([topic])
+        return sorted((await core.instance.routes.refresh(name)).readable)
 
     def _begun(self) -> list[MessageQueue]:
         states = self._core.deliveries.states
         return [queue for queue in self.assignment() if states[queue].position >= 0]
 
     def _named(self, queues: Iterable[MessageQueue] | None) -> list[MessageQueue]:
-        return self._begun() if queues is None else list(queues)
+        return self._begun() if queues is None else queues_of(queues)
 
     def _acknowledged(self) -> PullCore:
         core = self._opened()
+        core.check_source()
         leaving = core.deliveries.acknowledge()
         if leaving:
             core.release(leaving)
@@ -219,6 +236,7 @@ class PullConsumer:
         next.
         """
         core = self._core if self._is_open else thread.call(self._opened)
+        core.check_source()
         leaving = core.deliveries.acknowledge()
         if leaving:
             thread.post(core.release, leaving)
@@ -231,17 +249,6 @@ class PullConsumer:
             self._core.open()
             self._is_open = True
         return self._core
-
-
-def check_poll(name: str, count: int, timeout_ms: int) -> None:
-    """Refuse a poll for nothing: RocketMQ's and Kafka's have the time where ours has the count.
-
-    Raises ConfigInvalid.
-    """
-    if count < 1:
-        raise ConfigInvalid(f"{name} is {count}: it must be over 0 (the time is timeout_ms)")
-    if timeout_ms < 0:
-        raise ConfigInvalid(f"timeout_ms is {timeout_ms}: it must be 0 or more")
 
 
 def empty_rows(columns: list[str] | None) -> pa.RecordBatch:

@@ -78,7 +78,7 @@ class PushConsumer:
         """Share the queues of `topics` with the group's other members; `expression` is `*` or `tag ||
         tag`.
         """
-        self._opened().subscribe([topics] if isinstance(topics, str) else topics, expression)
+        self._opened().subscribe(topics, expression)
 
     async def pause(self, *queues: MessageQueue) -> None:
         """Call the listener for nothing of `queues` until `resume`; without queues: for nothing at all, those

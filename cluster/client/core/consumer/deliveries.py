@@ -61,8 +61,8 @@ class Deliveries:
         self.failure: ClientError | None = None
         self.is_held_back = False
         self._on_room = on_room
-        self._ready: deque[Chunk] = deque()
-        self._set_aside: list[Chunk] = []
+        self._ready: deque[Chunk | ChunkReader] = deque()
+        self._set_aside: list[Chunk | ChunkReader] = []
         self._reader: ChunkReader | None = None
         self._touched: set[QueueState] = set()
         self._wakers: list[Callable[[], None]] = []
@@ -151,24 +151,22 @@ class Deliveries:
         if self.failure is not None:
             raise self.failure
         while not self.is_held_back:
-            reader = self._reader
-            if reader is None:
+            item: Chunk | ChunkReader | None = self._reader
+            if item is None:
                 try:
-                    chunk = self._ready.popleft()
+                    item = self._ready.popleft()
                 except IndexError:
                     return
-            else:
-                chunk = reader.chunk
+            self._reader = None
+            chunk = item.chunk if isinstance(item, ChunkReader) else item
             state = self.states.get(chunk.queue)
             if state is None or state.fetcher is not chunk.fetcher or state.is_leaving:
-                self._reader = None  # given back, or sought elsewhere
+                continue  # given back, or sought elsewhere
+            if state.is_paused:
+                self._set_aside.append(item)  # with what has been taken of it already
                 continue
-            if state.is_paused and reader is None:
-                self._set_aside.append(chunk)
-                continue
-            if reader is None:
-                reader = self._reader = ChunkReader(chunk, state.wanted_tags)
-            yield reader, state
+            self._reader = item if isinstance(item, ChunkReader) else ChunkReader(item, state.wanted_tags)
+            yield self._reader, state
 
     # ---- waiting
     # -----------------------------------------------------------------------------------------------

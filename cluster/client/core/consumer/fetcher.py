@@ -104,6 +104,14 @@ class Fetcher:
         if self._task is not None:
             self._task.cancel()
 
+    def filter_by(self, expression: str) -> None:
+        """From where it stands on, ask for what fits another expression; a pull under way is given up."""
+        if expression != self._expression:
+            self._expression = expression
+            if self._task is not None and not self._task.done():
+                self._task.cancel()
+                self.start()
+
     def pause(self, *, paused: bool) -> None:
         """Stop asking for more, or go on."""
         self.is_paused = paused

@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
 from actors.remoting.bodies.groups import GrantedQueue
 from actors.remoting.table import RequestTable
 from cluster.client.config import ConsumerConfig, Nameservers
+from cluster.client.core.consumer.arguments import (
+    ALL,
+    check_queue,
+    expression_of,
+    offset_of,
+    offsets_of,
+    queues_of,
+    topics_of,
+)
 from cluster.client.core.consumer.deliveries import NOWHERE, Deliveries, QueueState
 from cluster.client.core.consumer.fetcher import Chunk, Fetcher
 from cluster.client.core.consumer.running_info import QueueInfo, answer_running_info
@@ -17,7 +26,15 @@ from cluster.client.core.consumer.tool_answers import answer_status
 from cluster.client.core.group.group_session import GroupSession, notified_by, tags_of
 from cluster.client.core.group.offsets import Commit, OffsetClient
 from cluster.client.core.instance import ClientInstance
-from cluster.client.errors import ClientClosed, ClientError, CommitFenced, ConfigInvalid, QueueNotAssigned
+from cluster.client.errors import (
+    BrokerUnreachable,
+    ClientClosed,
+    ClientError,
+    CommitFenced,
+    ConfigInvalid,
+    DeadlineExceeded,
+    QueueNotAssigned,
+)
 from store.clock import Clock, SystemClock
 from store.errors import MessageIllegal
 from store.logs import get_logger
@@ -27,7 +44,7 @@ from store.message.validate import check_group
 log = get_logger(__name__)
 
 MIN_SHARE_BYTES = 64 * 1024
-ALL = "*"
+BEGIN_WITHIN_S = 30
 GENERATION_FENCED = 7001
 
 
@@ -36,6 +53,8 @@ ConfigT = TypeVar("ConfigT", bound=ConsumerConfig)
 
 def consumer_config(nameservers: Nameservers | None, group: str | None, config: ConfigT) -> ConfigT:
     """`config` with what was given beside it; raises ConfigInvalid early, before anything is opened."""
+    if not isinstance(config, ConsumerConfig):
+        raise ConfigInvalid(f"config is a {type(config).__name__}: a consumer needs a ConsumerConfig")
     if nameservers is not None:
         config = replace(config, nameservers=nameservers)
     if group is not None:
@@ -61,6 +80,7 @@ class PullCore:
         self._loop: asyncio.AbstractEventLoop
         self._expressions: dict[str, str] = {}
         self._is_assigned = False
+        self._is_paused = False
         self._releases: set[asyncio.Task[None]] = set()
 
     def open(self) -> None:
@@ -90,20 +110,37 @@ class PullCore:
     # ---- what to consume
     # ---------------------------------------------------------------------------------------
 
-    def subscribe(self, topics: Iterable[str], expression: str) -> None:
+    def check_source(self) -> None:
+        """Raise ConfigInvalid unless it has been said what to consume: a poll would wait for nothing."""
+        if not self._is_assigned and not self.session.subscriptions:
+            raise ConfigInvalid("this consumer has no topic and no queue: subscribe, or assign, first")
+
+    def subscribe(self, topics: str | Iterable[str], expression: str) -> None:
         """Share the topics' queues with the group's other members."""
         if self._is_assigned:
             raise ConfigInvalid("this consumer has assigned queues: it cannot subscribe as well")
-        for topic in topics:
-            self._expressions[topic] = expression
+        names, expression = topics_of(topics), expression_of(expression)
+        for topic in names:
             self.session.subscribe(topic, expression)
+        self._filter(names, expression)
+
+    def _filter(self, topics: Iterable[str], expression: str) -> None:
+        """From now on, have what `expression` says of these topics, also where it said otherwise before."""
+        self._expressions.update(dict.fromkeys(topics, expression))
+        tags = tags_of(expression)
+        for state in self.deliveries.states.values():
+            if state.queue.topic in topics:
+                state.wanted_tags = frozenset(tags) if tags else None
+                if state.fetcher is not None:
+                    state.fetcher.filter_by(expression)
 
     async def assign(self, queues: Iterable[MessageQueue], expression: str) -> None:
         """Take exactly these queues, without a group's say; returns when each knows where it begins."""
         if self.session.subscriptions:
             raise ConfigInvalid("this consumer has subscribed: it cannot be assigned queues as well")
+        wanted, expression = set(queues_of(queues)), expression_of(expression)
+        await asyncio.gather(*map(self._check_exists, sorted(wanted)))
         self._is_assigned = True
-        wanted = set(queues)
         states = self.deliveries.states
         dropped = [state for queue, state in states.items() if queue not in wanted]
         with self.deliveries.lock:
@@ -111,12 +148,32 @@ class PullCore:
                 self.deliveries.drop(state)
         if self.config.auto_commit:
             await self.commit_states(dropped)
-        self._expressions.update({queue.topic: expression for queue in wanted})
-        await asyncio.gather(
-            *(self.instance.routes.get(topic) for topic in {queue.topic for queue in wanted})
-        )
+        self._filter({queue.topic for queue in wanted}, expression)
         begun = [self._add(queue, 0) for queue in sorted(wanted - states.keys())]
-        await asyncio.gather(*map(self._begin, begun))
+        try:
+            async with asyncio.timeout(BEGIN_WITHIN_S):
+                await asyncio.gather(*map(self._begin, begun))
+        except TimeoutError:
+            silent = [state for state in begun if state.position == NOWHERE]
+            with self.deliveries.lock:
+                for state in silent:
+                    self.deliveries.drop(state)
+            names = ", ".join(str(state.queue) for state in silent)
+            raise DeadlineExceeded(
+                f"no broker has told within {BEGIN_WITHIN_S} s where to begin with {names}"
+            ) from None
+
+    async def _check_exists(self, queue: MessageQueue) -> None:
+        route = await self.instance.routes.get(queue.topic)
+        if queue not in route.readable:
+            route = await self.instance.routes.refresh(queue.topic)
+        if queue in route.readable:
+            return
+        if queue.broker_name not in route.brokers():
+            raise BrokerUnreachable(
+                f"{queue}: no route names that broker; the topic is on {', '.join(route.brokers())}"
+            )
+        raise ConfigInvalid(f"{queue} does not exist, or may not be read: see queues({queue.topic!r})")
 
     def granted(self, granted: GrantedQueue) -> None:
         """The group gives a queue."""
@@ -125,7 +182,7 @@ class PullCore:
 
     def _add(self, queue: MessageQueue, generation: int) -> QueueState:
         tags = tags_of(self._expressions.get(queue.topic, ALL))
-        state = QueueState(queue, generation, frozenset(tags) if tags else None)
+        state = QueueState(queue, generation, frozenset(tags) if tags else None, is_paused=self._is_paused)
         self.deliveries.states[queue] = state
         return state
 
@@ -240,13 +297,17 @@ class PullCore:
 
     def seek(self, queue: MessageQueue, offset: int) -> None:
         """Go on at `offset`. Raises QueueNotAssigned, ConfigInvalid."""
-        if offset < 0:
-            raise ConfigInvalid(f"seek of {queue} to {offset}: offsets begin at 0 (see seek_to_beginning)")
-        self._fetch_from(self.state_of(queue), offset)
+        self._fetch_from(self.state_of(queue), offset_of("seek", queue, offset))
 
-    def pause(self, queues: Iterable[MessageQueue], *, paused: bool) -> None:
-        """Hand out nothing of these queues for a while, or go on. Raises QueueNotAssigned."""
-        for state in list(map(self.state_of, queues)):
+    def pause(self, queues: Sequence[MessageQueue], *, paused: bool) -> None:
+        """Hand out nothing of these queues – without queues: of any – for a while, or go on. Raises
+        QueueNotAssigned.
+        """
+        for queue in queues:
+            check_queue(queue)
+        if not queues:
+            self._is_paused = paused
+        for state in list(map(self.state_of, queues)) if queues else list(self.deliveries.states.values()):
             with self.deliveries.lock:
                 state.is_paused = paused
                 if not paused:
@@ -267,9 +328,13 @@ class PullCore:
             await self.commit_states(list(self.deliveries.states.values()))
             return
         commits = {
-            queue: Commit(offset, self.state_of(queue).generation) for queue, offset in offsets.items()
+            queue: Commit(offset, self.state_of(queue).generation)
+            for queue, offset in offsets_of(offsets).items()
         }
         outcome = await self.offsets.commit(commits)
+        for queue, commit in commits.items():
+            if outcome.has(queue) and (state := self.deliveries.states.get(queue)) is not None:
+                state.committed = commit.offset  # what is consumed may be further, or not as far
         self._fence(outcome.refused, raising=True)
         outcome.raise_unheard()
 

@@ -11,6 +11,7 @@ from actors.remoting.command import RemotingCommand
 from actors.remoting.headers import ConsumerSendMsgBackHeader
 from actors.remoting.table import RequestTable
 from cluster.client.config import PushConfig
+from cluster.client.core.consumer.arguments import ALL, check_queue, expression_of, topics_of
 from cluster.client.core.consumer.consumer_stats import NOTE_S, ConsumeCounts, ConsumerStats
 from cluster.client.core.consumer.consuming import Consuming, Listener
 from cluster.client.core.consumer.fetcher import Chunk, Fetcher
@@ -30,7 +31,6 @@ from store.message.validate import RETRY_TOPIC_PREFIX
 
 log = get_logger(__name__)
 
-ALL = "*"
 DEAD_LETTER_LEVEL = -1
 TIMED_OUT_LEVEL = 3  # ten seconds, as RocketMQ's consumers ask for
 TIMEOUT_CHECK_MAX_MS = 60_000
@@ -82,10 +82,14 @@ class PushCore:
         answer_status(table, self._queues)
         answer_directly(table, self._consuming.call_directly, instance.now_ms)
 
-    def subscribe(self, topics: Iterable[str], expression: str) -> None:
+    def subscribe(self, topics: str | Iterable[str], expression: str) -> None:
         """Share the topics' queues with the group's other members, and those of its retry topic."""
-        for topic in topics:
+        names, expression = topics_of(topics), expression_of(expression)
+        for topic in names:
             self.session.subscribe(topic, expression)
+        for work in self._works.values():
+            if work.queue.topic in names and work.fetcher is not None:
+                work.fetcher.filter_by(expression)
         self.session.subscribe(f"{RETRY_TOPIC_PREFIX}{self.config.group}", ALL)
 
     def assignment(self) -> list[MessageQueue]:
@@ -224,6 +228,8 @@ class PushCore:
     def _named(self, queues: Sequence[MessageQueue]) -> list[QueueWork]:
         if not queues:
             return list(self._works.values())
+        for queue in queues:
+            check_queue(queue)
         works = [self._works.get(queue) for queue in queues]
         for queue, work in zip(queues, works, strict=True):
             if work is None or work.is_leaving:

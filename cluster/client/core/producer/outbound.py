@@ -122,6 +122,8 @@ class OutboundFactory:
         """
         if not messages:
             raise ConfigInvalid("the batch is empty: give at least one message")
+        if not isinstance(messages, Sequence):
+            raise ConfigInvalid(f"the batch is a {type(messages).__name__}: give a list of messages")
         try:
             topic = messages[0].topic
             self.check_topic(topic)
@@ -197,7 +199,7 @@ class OutboundFactory:
         text = properties_text(properties) + added
         encoded = text.encode("utf-8", "replace")
         check_properties(encoded, BROKER_PROPERTIES_BYTES)
-        return text if len(encoded) == len(text) else encoded.decode(), msg_id
+        return text if text.isascii() else encoded.decode(), msg_id  # a lone surrogate has become "?"
 
 
 def check_types(messages: Sequence[object]) -> None:

@@ -12,13 +12,14 @@ from cluster.client.core.instance import ClientInstance
 from cluster.client.core.producer.faults import MQFaultStrategy
 from cluster.client.core.producer.hooked_sends import HookedOutcome, SendHooks
 from cluster.client.core.producer.lanes import Lanes
-from cluster.client.core.producer.outbound import Outbound, OutboundFactory
+from cluster.client.core.producer.outbound import Outbound, OutboundFactory, rejected
 from cluster.client.core.producer.sender import Choose, Outcome, Sender
 from cluster.client.core.routes import TopicRoute
 from cluster.client.errors import ClientError, ConfigInvalid
 from cluster.client.hooks import SendContext
 from cluster.client.selectors import MessageQueueSelector, RoundRobin, queue_index
 from store.clock import Clock, SystemClock
+from store.errors import MessageIllegal
 from store.logs import get_logger
 from store.message.message import Message
 from store.message.message_queue import MessageQueue
@@ -30,7 +31,9 @@ def producer_config(
     nameservers: Nameservers | None, group: str | None, config: ProducerConfig | None
 ) -> ProducerConfig:
     """`config` with what was given beside it; raises ConfigInvalid early, before anything is opened."""
-    config = config or ProducerConfig()
+    config = ProducerConfig() if config is None else config
+    if not isinstance(config, ProducerConfig):
+        raise ConfigInvalid(f"config is a {type(config).__name__}: a producer needs a ProducerConfig")
     if nameservers is not None:
         config = replace(config, nameservers=nameservers)
     if group is not None:
@@ -111,9 +114,9 @@ class ProducerCore:
     def timeout_ms(self, choose: Choose | None, given_ms: int | None) -> int:
         """How long a send may take: what the call says, else by whether it has a queue of its own."""
         if given_ms is not None:
-            if given_ms <= 0:
-                raise ConfigInvalid(f"timeout_ms is {given_ms}: it must be over 0")
-            return given_ms
+            if not isinstance(given_ms, int | float) or not given_ms > 0:
+                raise ConfigInvalid(f"timeout_ms is {given_ms!r}: it must be over 0")
+            return max(int(given_ms), 1)
         return self.config.send_timeout_ms if choose is None else self.config.delivery_timeout_ms
 
     async def oneway(
@@ -138,6 +141,10 @@ class ProducerCore:
 
     async def queues_of(self, topic: str) -> Sequence[MessageQueue]:
         """The queues that keyed sends to `topic` are spread over, in the order of the hash."""
+        try:
+            self.factory.check_topic(topic)
+        except MessageIllegal as error:
+            raise rejected(error) from error
         return (await self.instance.routes.get(topic)).keyed
 
 
@@ -159,7 +166,8 @@ def as_message(
     try:
         return Message(message, data, tags, keys, properties)
     except TypeError as error:
-        raise ConfigInvalid(f"keys of a message to {message!r} are {keys!r}: give a text or texts") from error
+        what, _, wrong = str(error).partition(" ")
+        raise ConfigInvalid(f"{what} of a message to {message!r} {wrong}") from error
 
 
 def chooser(
@@ -175,6 +183,8 @@ def chooser(
     if queue is not None:
         if not isinstance(queue, MessageQueue):
             raise ConfigInvalid(f"queue is {queue!r}: give one of Producer.queues(topic)")
+        if queue.queue_id < 0:
+            raise ConfigInvalid(f"{queue} does not exist: give one of Producer.queues(topic)")
         if queue.topic != message.topic:
             raise ConfigInvalid(f"a message of topic {message.topic!r} cannot go to {queue}")
         return lambda _route: queue
@@ -185,7 +195,14 @@ def chooser(
             )
         return lambda route: _keyed(route)[queue_index(sharding_key, len(route.keyed))]
     if selector is not None:
+        if not callable(selector) or isinstance(selector, type):
+            raise ConfigInvalid(
+                f"the selector is {selector!r}: give a function of queues, message and argument, or an "
+                "instance of a class such as SelectMessageQueueByHash"
+            )
         return _selected(selector, message, argument)
+    if argument is not None:
+        raise ConfigInvalid(f"the argument {argument!r} is for a selector, and none is given")
     return None
 
 

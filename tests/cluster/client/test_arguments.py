@@ -1,0 +1,327 @@
+"""What is no argument is refused at once by name, in every call, not stored, not sent, not waited for."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from cluster.client import (
+    ClientConfig,
+    ConsumerConfig,
+    Message,
+    MessageQueue,
+    Producer,
+    ProducerConfig,
+    PullConsumer,
+    PushConfig,
+    PushConsumer,
+    SelectMessageQueueByHash,
+    aio,
+)
+from cluster.client.errors import BrokerUnreachable, ConfigInvalid, TopicNotFound
+
+from .conftest import Cluster, eventually
+from .test_pull_consumer import fill, poll_numbers
+
+NOBODY = "127.0.0.1:9"
+
+
+@pytest.mark.parametrize(
+    ("config", "settings"),
+    [
+        (ClientConfig, {"request_timeout_ms": 0}),
+        (ProducerConfig, {"heartbeat_ms": 0}),
+        (ConsumerConfig, {"route_refresh_ms": -1}),
+        (PushConfig, {"sticky_broker_ms": -1}),
+        (ProducerConfig, {"send_timeout_ms": "5"}),
+        (ProducerConfig, {"retry_times_when_send_failed": -1}),
+        (ConsumerConfig, {"long_poll_ms": -1}),
+        (ConsumerConfig, {"max_poll_interval_ms": 0}),
+        (ConsumerConfig, {"commit_interval_ms": 0.5}),
+        (ConsumerConfig, {"consume_from": "timestamp", "consume_timestamp_ms": -1}),
+        (ConsumerConfig, {"strategy": 5}),
+        (PushConfig, {"close_timeout_ms": -1}),
+        (PushConfig, {"max_reconsume_times": -2}),
+        (PushConfig, {"retry_backoff_ms": 5}),
+        (PushConfig, {"retry_backoff_ms": [100, -1]}),
+    ],
+)
+def test_a_setting_that_cannot_work_is_refused_by_name(config: Any, settings: dict[str, Any]) -> None:
+    with pytest.raises(ConfigInvalid, match=list(settings)[-1]):
+        config(**settings)
+
+
+def test_minus_one_reconsumption_means_what_it_does_in_rocketmq() -> None:
+    assert PushConfig(max_reconsume_times=-1).max_reconsume_times == 16
+    assert PushConfig(max_reconsume_times=0).max_reconsume_times == 0
+
+
+@pytest.mark.parametrize("given", [5, [5], "http://127.0.0.1:9876"])
+def test_nameservers_that_are_none_are_refused(given: Any) -> None:
+    with pytest.raises(ConfigInvalid, match="nameserver"):
+        Producer(given)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: Producer(NOBODY, config=PushConfig()),  # type: ignore[arg-type]
+        lambda: Producer(NOBODY, config={}),  # type: ignore[arg-type]
+        lambda: PullConsumer(NOBODY, config=ProducerConfig()),  # type: ignore[arg-type]
+        lambda: Producer(NOBODY, 5),  # type: ignore[arg-type]
+        lambda: PullConsumer(NOBODY, 5),  # type: ignore[arg-type]
+        lambda: PushConsumer(NOBODY, print, "group"),  # type: ignore[arg-type]
+    ],
+)
+def test_a_client_of_the_wrong_parts_is_refused(make: Callable[[], object]) -> None:
+    with pytest.raises(ConfigInvalid, match=r"config is a|group is 5|listener is"):
+        make()
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"tags": 5}, "tags of a message to 'T' are 5"),
+        ({"tags": ["a"]}, "tags of a message"),
+        ({"properties": {"a": 1}}, "'a': 1"),
+        ({"properties": {"a": None}}, "'a': None"),
+        ({"properties": {None: "a"}}, "None: 'a'"),
+        ({"properties": ["a"]}, "mapping"),
+        ({"queue": MessageQueue("T", "a", -1)}, "does not exist"),
+        ({"selector": "hash"}, "selector is 'hash'"),
+        ({"selector": SelectMessageQueueByHash}, "an instance"),
+        ({"argument": 5}, "for a selector"),
+        ({"timeout_ms": "5"}, "timeout_ms is '5'"),
+        ({"timeout_ms": float("nan")}, "timeout_ms"),
+    ],
+)
+def test_a_send_of_what_is_none_is_refused_before_anything_is_asked(
+    options: dict[str, Any], told: str
+) -> None:
+    with Producer(NOBODY) as producer:
+        with pytest.raises(ConfigInvalid, match=told):
+            producer.send("T", b"x", **options)
+        with pytest.raises(ConfigInvalid, match=told):
+            producer.send_async("T", b"x", **options)
+        with pytest.raises(ConfigInvalid, match="a generator: give a list"):
+            producer.send_batch(Message("T", b"x") for _ in range(2))  # type: ignore[arg-type]
+        for topic in (None, b"T", 5):
+            with pytest.raises(Exception, match=r"the topic is .*: give a text"):
+                producer.send(topic, b"x")  # type: ignore[arg-type]
+            with pytest.raises(Exception, match=r"the topic is .*: give a text"):
+                producer.queues(topic)  # type: ignore[arg-type]
+
+
+def test_a_lone_surrogate_becomes_a_question_mark_as_in_java(cluster: Cluster, group: str) -> None:
+    topic = cluster.topic(queues=1)
+    with Producer(cluster.address, group) as producer:
+        producer.send(topic, b"x", tags="a\ud800", timeout_ms=5_000.5)  # type: ignore[arg-type]
+        producer.send(topic, b"x", tags="ä\ud800")
+    with PullConsumer(cluster.address, group) as consumer:
+        consumer.assign(consumer.queues(topic))
+        eventually(lambda: sum(consumer.lag().values()) == 2)
+        tags = {message.tags for _ in range(2) for message in consumer.poll(1)}
+    assert tags == {"a?", "ä?"}
+
+
+@pytest.mark.parametrize("topics", [None, 5, "", "a b", ["T", 5], "T." * 80])
+def test_topics_that_are_none_are_refused(cluster: Cluster, group: str, topics: Any) -> None:
+    with PullConsumer(cluster.address, group) as pulls, PushConsumer(cluster.address, group, print) as pushes:
+        for consumer in (pulls, pushes):
+            with pytest.raises(ConfigInvalid, match="subscribe"):
+                consumer.subscribe(topics)
+
+
+@pytest.mark.parametrize("expression", [None, 5, "a > 5 AND b = 'x'", "age BETWEEN 3 AND 5", "x || a = 1"])
+def test_what_is_no_list_of_tags_is_refused(cluster: Cluster, group: str, expression: Any) -> None:
+    with PullConsumer(cluster.address, group) as consumer:
+        with pytest.raises(ConfigInvalid, match="expression"):
+            consumer.subscribe("T", expression)
+        for fine in ("", "IN || NOT", "New York || a=b"):
+            consumer.subscribe("T", fine)
+
+
+def test_a_poll_without_a_topic_is_refused(cluster: Cluster, group: str) -> None:
+    with PullConsumer(cluster.address, group) as consumer:
+        for poll in (consumer.poll, consumer.poll_arrow, lambda: next(consumer)):
+            with pytest.raises(ConfigInvalid, match="subscribe, or assign, first"):
+                poll()
+        consumer.assign([])
+        assert consumer.poll(timeout_ms=0) == []
+
+
+def test_queues_that_do_not_exist_are_refused_and_nothing_is_assigned(cluster: Cluster, group: str) -> None:
+    topic = cluster.topic(queues=2)
+    with PullConsumer(cluster.address, group) as consumer:
+        with pytest.raises(ConfigInvalid, match="does not exist"):
+            consumer.assign([MessageQueue(topic, "a", 2)])
+        with pytest.raises(BrokerUnreachable, match="no route names that broker; the topic is on a, b"):
+            consumer.assign([MessageQueue(topic, "nobody", 0)])
+        with pytest.raises(TopicNotFound):
+            consumer.assign([MessageQueue("no-such-topic", "a", 0)])
+        for wrong in (topic, None, [(topic, 0)], MessageQueue(topic, "a", 0)):
+            with pytest.raises(ConfigInvalid, match="give"):
+                consumer.assign(wrong)  # type: ignore[arg-type]
+        consumer.subscribe(topic)  # which would be refused if anything had been assigned
+
+
+def test_offsets_times_and_queues_that_are_none_are_refused(cluster: Cluster, group: str) -> None:
+    topic = cluster.topic(queues=1)
+    fill(cluster, topic, 4)
+    with PullConsumer(cluster.address, group) as consumer:
+        consumer.assign(consumer.queues(topic))
+        queue = consumer.assignment()[0]
+        calls: list[Callable[[], object]] = [
+            *(lambda wrong=wrong: consumer.seek(queue, wrong) for wrong in (-1, 1.5, "5", None, 1 << 63)),
+            *(lambda wrong=wrong: consumer.commit({queue: wrong}) for wrong in (-1, "5", None)),
+            *(lambda wrong=wrong: consumer.seek_to_time(wrong) for wrong in (-1, 1.5, "2020-01-01", 1 << 70)),
+            *(lambda wrong=wrong: consumer.pause(wrong) for wrong in ([queue], 0, None)),
+            *(lambda wrong=wrong: consumer.committed(wrong) for wrong in (0, None, topic)),
+            *(lambda wrong=wrong: consumer.poll(wrong) for wrong in ("5", 1.5, 0)),
+            lambda: consumer.commit([queue]),  # type: ignore[arg-type]
+            lambda: consumer.seek_to_beginning(queue),
+            lambda: consumer.poll(timeout_ms=None),  # type: ignore[arg-type]
+            lambda: consumer.poll_arrow(columns=["nope"]),
+            lambda: consumer.poll_arrow(columns="body"),
+            lambda: consumer.queues(None),  # type: ignore[arg-type]
+        ]
+        for call in calls:
+            with pytest.raises(ConfigInvalid):
+                call()
+        consumer.seek(queue, np.int64(0))  # type: ignore[arg-type]
+        consumer.commit({queue: np.int64(1)})  # type: ignore[dict-item]
+        assert consumer.committed(queue) == 1
+        assert sorted(poll_numbers(consumer, 4)) == [0, 1, 2, 3]
+
+
+def test_an_assignment_ends_its_wait_for_a_broker_that_is_silent(
+    cluster: Cluster, group: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from cluster.client.core.consumer import pull_core
+    from cluster.client.core.group.offsets import OffsetClient
+    from cluster.client.errors import DeadlineExceeded
+
+    topic = cluster.topic(queues=1)
+    committed = OffsetClient.committed
+
+    async def silent(client: OffsetClient, queue: MessageQueue, generation: int = 0) -> int | None:
+        if queue.broker_name == "b":
+            raise BrokerUnreachable("away")
+        return await committed(client, queue, generation)
+
+    monkeypatch.setattr(OffsetClient, "committed", silent)
+    monkeypatch.setattr(pull_core, "BEGIN_WITHIN_S", 0.2)
+    with PullConsumer(cluster.address, group) as consumer:
+        with pytest.raises(DeadlineExceeded, match=r"where to begin with .*brokerName=b"):
+            consumer.assign(consumer.queues(topic))
+        assert [queue.broker_name for queue in consumer.assignment()] == ["a"]
+
+
+def test_a_queue_that_is_paused_in_the_middle_of_what_was_fetched_is_silent(
+    cluster: Cluster, group: str
+) -> None:
+    topic = cluster.topic(queues=1)
+    fill(cluster, topic, 40)
+    with PullConsumer(cluster.address, group) as consumer:
+        consumer.assign(consumer.queues(topic))
+        quiet_id = consumer.poll(1)[0].broker_name
+        quiet = MessageQueue(topic, quiet_id, 0)
+        loud = next(queue for queue in consumer.assignment() if queue != quiet)
+        consumer.pause(quiet)
+        count = consumer.end_offset(loud)
+        others = [message for _ in range(count) for message in consumer.poll(1)]
+        assert {message.broker_name for message in others} == {loud.broker_name}
+        assert consumer.poll(timeout_ms=50) == []
+        consumer.resume(quiet)
+        offsets: list[int] = []
+        while len(offsets) < consumer.end_offset(quiet) - 1:
+            offsets += [message.queue_offset for message in consumer.poll()]
+        assert offsets == list(range(1, consumer.end_offset(quiet)))
+
+
+def test_a_pause_without_queues_is_of_all_those_to_come_too(cluster: Cluster, group: str) -> None:
+    topic = cluster.topic(queues=1)
+    fill(cluster, topic, 10)
+    with PullConsumer(cluster.address, group) as consumer:
+        consumer.pause()
+        consumer.subscribe(topic)
+        eventually(lambda: len(consumer.lag()) == 2)
+        assert consumer.poll(timeout_ms=100) == []
+        consumer.resume()
+        assert sorted(poll_numbers(consumer, 10)) == list(range(10))
+        consumer.pause()
+        fill(cluster, topic, 2)
+        assert consumer.poll(timeout_ms=100) == []
+
+
+def test_a_commit_of_all_follows_one_of_an_earlier_offset(cluster: Cluster, group: str) -> None:
+    topic = cluster.topic(queues=1)
+    fill(cluster, topic, 10)
+    with PullConsumer(cluster.address, group, config=ConsumerConfig(auto_commit=False)) as consumer:
+        consumer.assign(consumer.queues(topic))
+        poll_numbers(consumer, 10)
+        consumer.commit()
+        queue = consumer.assignment()[0]
+        end = consumer.end_offset(queue)
+        consumer.commit({queue: 1})
+        assert consumer.committed(queue) == 1
+        consumer.commit()
+        assert consumer.committed(queue) == end
+
+
+@pytest.mark.parametrize("kind", ["pull", "push"])
+def test_another_expression_counts_from_now_on(cluster: Cluster, group: str, kind: str) -> None:
+    topic, tags, lock = cluster.topic(queues=1), [], threading.Lock()
+
+    def listen(messages: list[Any]) -> None:
+        with lock:
+            tags.extend(message.tags for message in messages)
+
+    consumer: PullConsumer | PushConsumer
+    consumer = (
+        PullConsumer(cluster.address, group)
+        if kind == "pull"
+        else PushConsumer(cluster.address, group, listen)
+    )
+
+    def seen(count: int) -> bool:
+        if isinstance(consumer, PullConsumer):
+            listen(consumer.poll(timeout_ms=10))
+        return len(tags) >= count
+
+    with consumer, Producer(cluster.address, group) as producer:
+        queue = MessageQueue(topic, "a", 0)
+        consumer.subscribe(topic, "a")
+        eventually(lambda: len(consumer.assignment()) == 2)
+        for tag in ("b", "a", "b", "a"):
+            producer.send(topic, b"1", tags=tag, queue=queue)
+        eventually(lambda: seen(2))
+        consumer.subscribe(topic, "a || b")
+        for tag in ("c", "a", "b", "c", "a", "b"):
+            producer.send(topic, b"2", tags=tag, queue=queue)
+        eventually(lambda: seen(6))
+        consumer.subscribe(topic, "c")
+        for tag in ("a", "b", "c", "a", "b", "c"):
+            producer.send(topic, b"3", tags=tag, queue=queue)
+        eventually(lambda: seen(8))
+    assert tags[:2] == ["a", "a"]
+    assert sorted(tags[2:6]) == ["a", "a", "b", "b"]  # listeners of one queue run at once
+    assert tags[6:] == ["c", "c"]
+
+
+def test_the_async_face_refuses_the_same() -> None:
+    async def main() -> None:
+        async with aio.PullConsumer(NOBODY, "g") as consumer:
+            with pytest.raises(ConfigInvalid, match="subscribe, or assign"):
+                await consumer.poll()
+            with pytest.raises(ConfigInvalid, match="subscribe"):
+                await consumer.subscribe("a b")
+            with pytest.raises(ConfigInvalid, match="timestamp_ms"):
+                await consumer.seek_to_time(1.5)  # type: ignore[arg-type]
+
+    asyncio.run(main())
