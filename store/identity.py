@@ -78,6 +78,8 @@ def read_name(root: Path) -> StoreName | None:
         return None
     except orjson.JSONDecodeError as error:
         raise StoreError(f"is no JSON: {error} {_NAME_LOST}", path) from error
+    if not isinstance(content, dict):
+        raise StoreError(f"is no JSON object {_NAME_LOST}", path)
     try:
         if content["formatVersion"] != FORMAT_VERSION:
             raise StoreError(f"format {content['formatVersion']}, this program knows {FORMAT_VERSION}", path)

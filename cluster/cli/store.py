@@ -75,14 +75,9 @@ def query(
 
 
 def _read(lines: Iterable[dict[str, Any]]) -> Iterable[dict[str, Any]]:
-    """The lines; a store that cannot be read ends the command with its reason."""
-    from store.errors import StoreError
-
-    try:
+    """The lines. A store that cannot be read ends the command with its reason."""
+    with store_tools.told():
         yield from lines
-    except StoreError as error:
-        typer.echo(f"raymq store: {error}", err=True)
-        raise typer.Exit(2) from error
 
 
 def _print_json(lines: Iterable[dict[str, Any]]) -> None:

@@ -182,20 +182,28 @@ def _show(report: Report, output: Output) -> None:
 
 def _run(work: Callable[[Progress], Result], what: str, again: str = "nothing was changed") -> Result:
     """Do the work under a progress bar; a store that cannot be worked on ends the command with its reason."""
+    try:
+        with told(), interruptible(), _bar(what) as progress:
+            return work(progress)
+    except KeyboardInterrupt:
+        tell(f"interrupted; {again}")
+        raise typer.Exit(EXIT_INTERRUPTED) from None
+
+
+@contextmanager
+def told() -> Iterator[None]:
+    """End the command with its reason where a store, or a file of it, cannot be worked on."""
+    from store.disk.files import explain
     from store.errors import StoreError
 
     try:
-        with interruptible(), _bar(what) as progress:
-            return work(progress)
+        yield
     except (StoreError, ValueError) as error:
         tell(f"raymq store: {error}")
         raise typer.Exit(EXIT_REFUSED) from error
     except OSError as error:
-        tell(f"raymq store: {error}")
+        tell(f"raymq store: {error.filename or 'a file'}: {explain(error)}")
         raise typer.Exit(EXIT_FAILED) from error
-    except KeyboardInterrupt:
-        tell(f"interrupted; {again}")
-        raise typer.Exit(EXIT_INTERRUPTED) from None
 
 
 @contextmanager

@@ -193,6 +193,8 @@ def _check(
     """Raise StoreError if a file cannot follow the one at `before`."""
     if base in found:
         raise StoreError(f"this file is in {found[base]} too: move one of them away", path)
+    if size_bytes == 0:
+        raise StoreError(f"this file has no bytes, and others follow it {_lost_file(file_bytes)}", path)
     if size_bytes != file_bytes:
         raise StoreError(
             f"a file of {size_bytes:,} bytes, where commit_log_file_bytes is {file_bytes:,} "
@@ -200,4 +202,12 @@ def _check(
             path,
         )
     if before is not None and base != before + file_bytes:
-        raise StoreError(f"the file before it, {file_name(base - file_bytes)}, is missing", path)
+        missing = file_name(base - file_bytes)
+        raise StoreError(f"the file before it, {missing}, is missing {_lost_file(file_bytes)}", path)
+
+
+def _lost_file(file_bytes: int) -> str:
+    return (
+        f"(put it back; if it is lost, make it with `truncate -s {file_bytes}`: "
+        "its messages are then passed over, and all others are served)"
+    )

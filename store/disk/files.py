@@ -50,6 +50,10 @@ _CURES = {
     errno.EPERM: "give the files to the user who runs this, or run it as their owner",
     errno.EROFS: "mount the file system writable",
     errno.EIO: "the disk has failed: look at the system's log, and replace it",
+    errno.EEXIST: "there is to be a directory: move away what has its name",
+    errno.ENOTDIR: "there is to be a directory: move away what has its name",
+    errno.EISDIR: "there is to be a file: move the directory away",
+    errno.ELOOP: "mend the symbolic link",
     errno.EMFILE: "raise the limit of open files (ulimit -n), or lower max_open_files",
 }
 

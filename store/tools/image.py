@@ -6,20 +6,18 @@ Log and index files are mapped copy-on-write; what the log has and the queues la
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 from store.commitlog.commit_log import CommitLog
-from store.commitlog.log_paths import COMMIT_LOG, LogPaths
+from store.commitlog.log_paths import LogPaths
 from store.commitlog.positions import Positions
 from store.consumequeue.consume_queue import FILLER, UNIT_BYTES, ConsumeQueue, QueueFiles
 from store.consumequeue.table import ConsumeQueueTable
 from store.disk.files import Descriptors
 from store.dispatch import Dispatcher
 from store.errors import StoreError
-from store.identity import AbortFile, StoreName, read_name, refuse_foreign_kinds
+from store.identity import AbortFile, read_name, refuse_foreign_kinds
 from store.index.index_file import IndexFile
 from store.kernels import walk
-from store.kernels.index import ENTRY_BYTES, HEADER_BYTES, SLOT_BYTES
 from store.kernels.java_hash import plain_key_hash
 from store.queries import has_key
 from store.recovery.checkpoint import StoreCheckpoint
@@ -27,6 +25,7 @@ from store.recovery.opening import CHECKPOINT, CONSUME_QUEUE, INDEX
 from store.recovery.summary import read_summary
 from store.recovery.tail import Tail, find_tail
 from store.settings import StoreSettings
+from store.tools.layout import find_sizes, log_directories, require_directory
 
 _CANDIDATES_MAX = 1 << 20
 _FOREVER_MS = 1 << 62
@@ -77,41 +76,6 @@ class ImageQueue(ConsumeQueue):
         return bytes(self._extra[start : start + count * UNIT_BYTES])
 
 
-class StoreSizes(NamedTuple):
-    """The sizes of a store's files, and how many slots and entries an index file has."""
-
-    log_file_bytes: int
-    queue_file_bytes: int
-    index_slots: int
-    index_entries: int
-
-
-def _first_size(paths: list[Path], fallback_bytes: int) -> int:
-    """The size that most of these files have."""
-    sizes = [path.stat().st_size for path in paths if path.is_file()]
-    return max(set(sizes), key=sizes.count) if sizes else fallback_bytes
-
-
-def find_sizes(root: Path, log_paths: Sequence[Path], name: StoreName | None) -> StoreSizes:
-    """The sizes of a store's files: as raymq.json says, else from the files themselves."""
-    if name is not None:
-        return StoreSizes(
-            name.commit_log_file_bytes, name.consume_queue_file_bytes, name.index_slots, name.index_entries
-        )
-    defaults = StoreSettings()
-    logs = sorted(path for directory in log_paths for path in (root / directory).glob("*"))
-    queues = sorted((root / CONSUME_QUEUE).glob("*/*/*"))
-    index_bytes = _first_size(sorted((root / INDEX).glob("*")), defaults.index_file_bytes)
-    # One number for two: RocketMQ's default, and whoever scales it down, has four entries for each slot.
-    slots = (index_bytes - HEADER_BYTES) // (SLOT_BYTES + 4 * ENTRY_BYTES)
-    return StoreSizes(
-        _first_size(logs, defaults.commit_log_file_bytes),
-        _first_size(queues, defaults.consume_queue_file_bytes),
-        max(slots, 1),
-        (index_bytes - HEADER_BYTES - SLOT_BYTES * max(slots, 1)) // ENTRY_BYTES,
-    )
-
-
 class StoreImage:
     """The log, the queues and queries by key of a store that nobody opens."""
 
@@ -120,11 +84,9 @@ class StoreImage:
 
         `log_paths`: where its log is, if that is neither noted in raymq.json nor the directory commitlog.
         """
+        require_directory(root)
         name = read_name(root)
-        log_paths = log_paths or [Path(path) for path in (name.commit_log_paths if name else (COMMIT_LOG,))]
-        for directory in log_paths:
-            if not (root / directory).is_dir():
-                raise StoreError(f"no store: there is no directory {directory} in it", root)
+        log_paths = log_directories(root, log_paths, name)
         refuse_foreign_kinds(root)
         self.root = root
         self._sizes = find_sizes(root, log_paths, name)

@@ -10,14 +10,13 @@ from store.commitlog.log_paths import COMMIT_LOG, LogPaths
 from store.consumequeue.consume_queue import UNIT_BYTES, ConsumeQueue, QueueNote
 from store.consumequeue.table import ConsumeQueueTable
 from store.disk.files import Descriptors
-from store.errors import StoreError
 from store.identity import AbortFile, StoreName, read_epoch, read_name, refuse_foreign_kinds, writer_of
 from store.kernels import walk
 from store.recovery.checkpoint import StoreCheckpoint
 from store.recovery.opening import CHECKPOINT, CONSUME_QUEUE
 from store.recovery.summary import DerivedSummary, read_summary
 from store.recovery.tail import Tail, find_tail
-from store.tools.image import find_sizes
+from store.tools.layout import find_sizes, log_directories, require_directory
 from store.tools.rebuild import is_interrupted
 from store.tools.verify.findings import Report
 from store.tools.verify.log_view import LogView
@@ -139,15 +138,11 @@ class _Look:
     """One look at a store."""
 
     def __init__(self, root: Path, log_paths: Sequence[Path]) -> None:
-        if not root.is_dir():
-            raise StoreError("no such directory", root)
+        require_directory(root)
         refuse_foreign_kinds(root)
         self.root = root
         self.name = read_name(root)
-        paths = log_paths or [Path(p) for p in (self.name.commit_log_paths if self.name else (COMMIT_LOG,))]
-        for directory in paths:
-            if not (root / directory).is_dir():
-                raise StoreError(f"no store: there is no directory {directory} in it", root)
+        paths = log_directories(root, log_paths, self.name)
         self.report = Report(root)
         self.paths = LogPaths(root, paths)
         sizes = find_sizes(root, paths, self.name)

@@ -21,7 +21,7 @@ from typing import Any
 import orjson
 
 from store.commitlog.commit_log import CommitLog
-from store.commitlog.log_paths import COMMIT_LOG, LogPaths
+from store.commitlog.log_paths import LogPaths
 from store.commitlog.positions import Positions
 from store.consumequeue.table import ConsumeQueueTable
 from store.disk.files import Descriptors, replace_file, sync_directory, sync_files
@@ -43,7 +43,7 @@ from store.recovery.opening import CONSUME_QUEUE, INDEX
 from store.recovery.summary import DerivedSummary, QueueNotes, read_summary, summary_path
 from store.recovery.tail import Tail, dispatch_start, find_tail, keep_places
 from store.settings import StoreSettings
-from store.tools.image import StoreSizes, find_sizes
+from store.tools.layout import StoreSizes, find_sizes, log_directories, require_directory
 
 _MARK = "raymq.rebuild"
 _OPEN_QUEUES = 512
@@ -121,18 +121,14 @@ class Rebuild:
         self, root: Path, log_paths: Sequence[Path], settings: StoreSettings, *, with_index: bool
     ) -> None:
         """Look at the store. Raises StoreError when there is none, one of another kind, or one in use."""
-        if not root.is_dir():
-            raise StoreError("no such directory", root)
+        require_directory(root)
         refuse_foreign_kinds(root)
         pid = writer_of(root)
         if pid is not None:
             raise StoreError(f"process {pid} has this store open: end that one first", root)
         self.root = root
         self.name: StoreName | None = read_name(root)
-        paths = log_paths or [Path(p) for p in (self.name.commit_log_paths if self.name else (COMMIT_LOG,))]
-        for directory in paths:
-            if not (root / directory).is_dir():
-                raise StoreError(f"no store: there is no directory {directory} in it", root)
+        paths = log_directories(root, log_paths, self.name)
         self._mark = _Mark(root)
         self._begun = self._begun_before(with_index)
         # RocketMQ's sizes are known from its files only, which are gone when a rebuild goes on.

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from store.commitlog.log_paths import COMMIT_LOG, LogPaths
+from store.commitlog.log_paths import LogPaths
 from store.consumequeue.table import ConsumeQueueTable
 from store.disk.files import Descriptors, data_ranges
 from store.dispatch import Dispatcher
@@ -13,7 +13,7 @@ from store.recovery.opening import CONSUME_QUEUE, INDEX
 from store.recovery.summary import DerivedSummary, read_summary
 from store.recovery.tail import Tail, find_tail
 from store.settings import StoreSettings
-from store.tools.image import find_sizes
+from store.tools.layout import find_sizes, log_directories, require_directory
 from store.tools.verify import notes
 from store.tools.verify.behind import Behind
 from store.tools.verify.findings import Report
@@ -37,16 +37,12 @@ class Verification:
         """Look at the store; where it `is_locked` by us nobody writes. Raises StoreError when there is none,
         or one of another kind.
         """
-        if not root.is_dir():
-            raise StoreError("no such directory", root)
+        require_directory(root)
         refuse_foreign_kinds(root)
         self.root = root
         self.report = Report(root)
         self.name: StoreName | None = self._read_name()
-        paths = log_paths or [Path(p) for p in (self.name.commit_log_paths if self.name else (COMMIT_LOG,))]
-        for directory in paths:
-            if not (root / directory).is_dir():
-                raise StoreError(f"no store: there is no directory {directory} in it", root)
+        paths = log_directories(root, log_paths, self.name)
         self.sizes = find_sizes(root, paths, self.name)
         self.log = LogView(LogPaths(root, paths), self.sizes.log_file_bytes, self.report)
         self.descriptors = Descriptors(_OPEN_QUEUES, read_only=True)

@@ -1,0 +1,104 @@
+"""What is no store, or has another thing in the place of a file: each command says what and where."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from cluster.cli.store import app
+from store.errors import StoreError
+from store.tools.dump import dump
+
+COMMANDS = (["verify"], ["info"], ["dump"], ["query", "Topic", "k"], ["rebuild", "--dry-run"])
+
+
+def at(command: list[str], path: Path) -> list[str]:
+    return [command[0], str(path), *command[1:]]
+
+
+@pytest.fixture
+def root(stores, draft, drain) -> Path:
+    """Give the files of a store of three log files that ended in order."""
+    store = stores.open()
+    for number in range(100):
+        store.append(draft(b"%d " % number * 50, queue_id=number % 3, keys="k"))
+    drain(store)
+    store.close()
+    return store.root
+
+
+def make_directory(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+def make_file(path: Path) -> None:
+    shutil.rmtree(path)
+    path.touch()
+
+
+def make_loop(path: Path) -> None:
+    shutil.rmtree(path)
+    path.symlink_to(path)
+
+
+def lead_nowhere(path: Path) -> None:
+    path.unlink()
+    path.symlink_to("nowhere")
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command[0])
+def test_where_no_directory_is_each_command_says_so(root, command):
+    for path, said in ((root / "nothing", "no such directory"), (root / "checkpoint", "is no directory")):
+        result = CliRunner().invoke(app, at(command, path))
+        assert (result.exit_code, result.output) == (2, f"raymq store: {path}: {said}\n")
+
+
+@pytest.mark.parametrize(
+    ("name", "make", "cure"),
+    [
+        ("raymq.json", make_directory, "move the directory away"),
+        ("raymq.derived", make_directory, "move the directory away"),
+        ("commitlog", make_file, "move away what has its name"),
+        ("consumequeue", make_file, "move away what has its name"),
+        ("index", make_file, "move away what has its name"),
+        ("commitlog", make_loop, "move away what has its name"),
+        (f"commitlog/{0:020d}", lead_nowhere, "No such file or directory"),
+    ],
+)
+def test_what_has_another_files_place_is_named_by_commands_and_by_a_start(
+    stores, root, name: str, make: Callable[[Path], None], cure: str
+):
+    make(root / name)
+    for command in COMMANDS:
+        result = CliRunner().invoke(app, at(command, root))
+        assert isinstance(result.exception, SystemExit | None), command
+        if result.exit_code not in (0, 1) or (result.exit_code == 1 and command[0] != "verify"):
+            assert result.output.startswith(f"raymq store: {root}"), command
+    with pytest.raises(StoreError, match=re.escape(f"{root / name}: cannot be opened: ") + f".*{cure}"):
+        stores.open()
+
+
+@pytest.mark.parametrize("is_empty", [False, True])
+def test_a_lost_log_file_is_refused_with_a_cure_that_serves_all_other_messages(
+    stores, root, read_all, is_empty
+):
+    places = [line["commitLogOffset"] for line in dump(root)]
+    path = root / "commitlog" / f"{8192:020d}"
+    path.unlink()
+    if is_empty:
+        path.touch()
+    with pytest.raises(StoreError, match="truncate -s 8192") as refusal:
+        stores.open()
+    assert path.name in str(refusal.value)
+    path.write_bytes(bytes(8192))  # as truncate makes it
+    store = stores.open()
+    left = [message for queue_id in range(3) for message in read_all(store, "Topic", queue_id)]
+    lost = [place for place in places if 8192 <= place < 16384]
+    assert sorted(message.commit_log_offset for message in left) == sorted(set(places) - set(lost))
+    assert store.passed_over == len(lost) > 20
