@@ -48,18 +48,21 @@ def measure_batch(
 ) -> tuple[int, int]:
     """How many messages `batch` holds, and the bytes that their records will take.
 
-    `draft` gives what the messages have in common; `store_host_bytes` is 8 or 20. Raises MessageIllegal when
-    the lengths in the batch do not add up.
+    `draft` gives what the messages have in common; its properties, with a separator at their end, are appended
+    to each one's. `store_host_bytes` is 8 or 20. Raises MessageIllegal when the lengths in the batch do not
+    add up, or properties have no room.
     """
     count, unterminated, longest, bad_position = _measure_batch(np.frombuffer(batch, np.uint8))
     if bad_position >= 0:
         raise MessageIllegal(f"the lengths in the message at byte {bad_position} of the batch do not add up")
-    if append_crc and longest > record.MAX_PROPERTIES_BYTES - record.CRC_PROPERTY_BYTES:
-        raise record.no_room_for_crc(longest)
+    common_bytes = len(draft.properties)
+    _check_room(longest, common_bytes)
+    if append_crc and longest + common_bytes > record.MAX_PROPERTIES_BYTES - record.CRC_PROPERTY_BYTES:
+        raise record.no_room_for_crc(longest + common_bytes)
     empty_record = RecordDraft(draft.topic, 0, b"", born_host=draft.born_host)
     overhead_bytes = record.record_size(empty_record, store_host_bytes) - element.MIN_ELEMENT_BYTES
-    crc_bytes = count * record.CRC_PROPERTY_BYTES + unterminated if append_crc else 0
-    return count, len(batch) + count * overhead_bytes + crc_bytes
+    added_bytes = common_bytes + append_crc * record.CRC_PROPERTY_BYTES
+    return count, len(batch) + count * (overhead_bytes + added_bytes) + (unterminated if added_bytes else 0)
 
 
 def encode_batch_records(
@@ -85,6 +88,7 @@ def encode_batch_records(
         np.frombuffer(batch, np.uint8),
         np.frombuffer(template, np.uint8),
         np.frombuffer(topic_field(draft.topic)[1], np.uint8),
+        np.frombuffer(draft.properties, np.uint8),
         queue_offset,
         physical_offset,
         append_crc,
@@ -109,8 +113,12 @@ def encode_batch_records_plain(
     positions: list[int] = []
     for index, message in enumerate(decode_batch(batch)):
         positions.append(len(records))
+        own = message.properties
+        if draft.properties and own and own[-1] != _SEPARATOR:
+            own += PROPERTY_SEPARATOR.encode()
+        _check_room(len(own), len(draft.properties))
         records += encode_record(
-            replace(draft, flag=message.flag, body=message.body, properties=message.properties),
+            replace(draft, flag=message.flag, body=message.body, properties=own + draft.properties),
             queue_offset + index,
             physical_offset + len(records),
             store_timestamp,
@@ -118,6 +126,14 @@ def encode_batch_records_plain(
             append_crc=append_crc,
         )
     return EncodedRecords(memoryview(records), np.array(positions, np.int64))
+
+
+def _check_room(own_bytes: int, common_bytes: int) -> None:
+    if common_bytes and own_bytes + common_bytes > record.MAX_PROPERTIES_BYTES:
+        raise MessageIllegal(
+            f"properties of {own_bytes + common_bytes:,} bytes (with what the broker adds) are over the "
+            f"limit of {record.MAX_PROPERTIES_BYTES:,}: move data to the body"
+        )
 
 
 @njit([types.UniTuple(types.int64, 4)(BYTES)], cache=True, nogil=True)
@@ -166,7 +182,15 @@ def write_crc_property(records: U8, start: int, end: int) -> None:
 @njit(
     [
         types.void(
-            BYTES, BYTES, BYTES, types.int64, types.int64, types.boolean, WRITABLE_BYTES, types.int64[::1]
+            BYTES,
+            BYTES,
+            BYTES,
+            BYTES,
+            types.int64,
+            types.int64,
+            types.boolean,
+            WRITABLE_BYTES,
+            types.int64[::1],
         )
     ],
     cache=True,
@@ -176,6 +200,7 @@ def _encode_batch(
     batch: U8,
     template: U8,
     topic: U8,
+    common: U8,
     queue_offset: int,
     physical_offset: int,
     append_crc: bool,
@@ -199,10 +224,13 @@ def _encode_batch(
         target = properties_at + 2
         copy_bytes(records, target, batch, body + body_length + 2, properties_length)
         target += properties_length
-        if append_crc:
+        if append_crc or len(common) > 0:
             if properties_length > 0 and batch[body + body_length + 1 + properties_length] != _SEPARATOR:
                 store_u8(records, target, _SEPARATOR)
                 target += 1
+            copy_bytes(records, target, common, 0, len(common))
+            target += len(common)
+        if append_crc:
             target += record.CRC_PROPERTY_BYTES
         store_i16(records, properties_at, target - properties_at - 2)
         store_i32(records, start, target - start)

@@ -1,5 +1,5 @@
-"""JSON as RocketMQ writes it: the names of its maps from numbers are numbers without quotes, in its files and in
-the bodies of its answers.
+"""JSON as RocketMQ writes it: in its files and in the bodies of its answers, the names of maps from numbers
+are numbers without quotes.
 """
 
 import re

@@ -59,8 +59,8 @@ def record(data: bytes) -> None:
 
 def batch(data: bytes) -> None:
     """A batch becomes the records that the twin makes of it, or is refused by both."""
-    append_crc, data = data[:1] == b"\x01", data[1:]
-    draft = RecordDraft("T", 1, b"", born_host=V4)
+    append_crc, common, data = data[:1] in b"\x01\x03", data[:1] in b"\x02\x03", data[1:]
+    draft = RecordDraft("T", 1, b"", b"MSG_REGION\x01R\x02" if common else b"", born_host=V4)
 
     def records_of(encode: Callable[..., Any], place: Any) -> tuple[bytes, list[int]] | None:
         try:

@@ -31,6 +31,15 @@ def tags_codes_of(expression: str) -> frozenset[int] | None:
     return None if ALL_TAGS in tags else frozenset(map(tags_code, tags))
 
 
+def is_met_by(subscription: Subscription, tags_codes: frozenset[int] | None) -> bool:
+    """Whether these tag hashes are what it wants; of one that is refused, nothing is."""
+    try:
+        require_tag_type(subscription.expression_type)
+        return tags_codes_of(subscription.expression) == tags_codes
+    except Refused:
+        return False
+
+
 def require_tag_type(expression_type: str | None) -> None:
     """Raise `Refused` for filters that this broker does not have."""
     if expression_type and expression_type != TAG_TYPE:

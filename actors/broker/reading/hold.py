@@ -139,6 +139,10 @@ class HeldPulls:
         woken = [pull for key, pulls in self._by_queue.items() if key[0] == topic for pull in pulls]
         return self._release_all(woken)
 
+    def of_owner(self, owner: Hashable, is_wanted: Callable[[HeldPull], bool]) -> list[HeldPull]:
+        """Release and return those pulls of a connection that are wanted."""
+        return self._release_all([pull for pull in self._by_owner.get(owner, ()) if is_wanted(pull)])
+
     def forget(self, owner: Hashable) -> None:
         """Drop the pulls of a connection that is gone; nobody is left to answer."""
         self._release_all(list(self._by_owner.get(owner, ())))

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from actors.broker.group.subscriptions import require_tag_type, tags_codes_of
+from actors.broker.group.subscriptions import is_met_by, require_tag_type, tags_codes_of
 from actors.broker.parts import BrokerParts
 from actors.broker.reading.hold import HeldPull, deadline_of
 from actors.broker.reading.late_subscriptions import LateSubscriptions, NotTold
-from actors.broker.reading.queue_ends import QueueEnds, offsets_of
+from actors.broker.reading.queue_ends import QueueEnds, not_found, offsets_of
 from actors.broker.wire import PULL_RECORDS_BYTES_MAX
 from actors.remoting.codes import ResponseCode
 from actors.remoting.command import RemotingCommand
@@ -52,6 +52,8 @@ class PullRequest:
     tags_codes: frozenset[int] | None
     wait_ms: int
     group: str = ""
+    is_told: bool = False
+    """Its tags are those that a heartbeat has told."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +125,8 @@ class Puller:
         self._groups = parts.groups
         self._offsets = parts.offsets
         self._late = LateSubscriptions(parts.clients, self.pull)
+        self._clients = parts.clients
+        self._clients.on_subscription(self._let_go_of_other_tags)
         self._held = parts.held
         self._clock = parts.clock
         self._ends = QueueEnds(parts.store)
@@ -153,6 +157,7 @@ class Puller:
             tags_codes,
             min(header.suspend_timeout_millis, settings.max_hold_ms) if may_wait else 0,
             header.consumer_group,
+            not header.sys_flag & SUBSCRIPTION,
         )
         if header.sys_flag & COMMIT_OFFSET and header.commit_offset >= 0:
             self._offsets.commit(header.consumer_group, header.topic, header.queue_id, header.commit_offset)
@@ -252,6 +257,32 @@ class Puller:
         if _WATCHED not in connection.attributes.extra:
             connection.attributes.extra[_WATCHED] = True
             connection.on_close(self._held.forget)
+
+    def _let_go_of_other_tags(self, group_name: str) -> None:
+        """End the wait of pulls for tags that their group wants no longer: who is told that there is nothing
+        comes again, with what it subscribes to now, and at the same offset.
+        """
+        group = self._clients.group(group_name)
+        assert group is not None, group_name  # one of its members has just told it
+
+        def waits_for_other_tags(pull: HeldPull) -> bool:
+            assert isinstance(pull, _WaitingPull)
+            request = pull.request
+            if not request.is_told or request.group != group_name:
+                return False
+            now = group.subscriptions.get(request.topic)
+            return now is None or not is_met_by(now, request.tags_codes)
+
+        for member in group.members.values():
+            for pull in self._held.of_owner(member.connection, waits_for_other_tags):
+                assert isinstance(pull, _WaitingPull)
+                if not member.connection.is_closed:
+                    pull.context.reply(not_found(self._nothing_at(pull.request)))
+
+    def _nothing_at(self, request: PullRequest) -> GetMessageResult:
+        first = self._store.min_offset(request.topic, request.queue_id)
+        end = self._store.max_offset(request.topic, request.queue_id)
+        return GetMessageResult(GetMessageStatus.NO_MATCHED_MESSAGE, request.offset, first, end)
 
     def _resume(self, pull: HeldPull) -> None:
         assert isinstance(pull, _WaitingPull)

@@ -26,6 +26,8 @@ class Replies:
         self._clock = parts.clock
         self._store_host = parts.address
         self._sender = sender
+        # Region and trace: RocketMQ's hook writes them into the request, before the reply is handed over.
+        self._added = sender.answer_fields
 
     def send(self, context: RequestContext) -> None:
         """SEND_REPLY_MESSAGE and SEND_REPLY_MESSAGE_V2: answers when the reply was handed over and stored."""
@@ -60,6 +62,7 @@ class Replies:
         header: SendMessageHeader = context.header
         now_ms = self._clock.wall_ms()
         ext = header.long_ext()
+        properties |= self._added
         properties[MessageConst.PUSH_REPLY_TIME] = str(now_ms)
         ext["properties"] = encode_properties(properties).decode()
         ext["bornHost"] = context.connection.peer

@@ -63,6 +63,7 @@ class Sender:
         self._store_host = store_host
         self._id_prefix = store_host.hex().upper()
         self._put = parts.stats.put
+        self.answer_fields = properties.answer_fields
 
     def send(self, context: RequestContext) -> None:
         """SEND_MESSAGE and SEND_MESSAGE_V2."""
@@ -132,7 +133,7 @@ class Sender:
             topic.topic_name,
             queue_id,
             b"",
-            b"",
+            self._properties.added,
             header.flag,
             header.sys_flag,
             header.born_timestamp,
@@ -190,7 +191,9 @@ class Sender:
         found = self._topics.for_sending(topic, DEFAULT_TOPIC, self._settings.default_topic_queues)
         queue = self._queue(found, queue_id)
         host = self._store_host
-        draft = RecordDraft(topic, queue, b"", born_timestamp=self._clock.wall_ms(), born_host=host)
+        draft = RecordDraft(
+            topic, queue, b"", self._properties.added, born_timestamp=self._clock.wall_ms(), born_host=host
+        )
         result = self._append_batch(draft, body)
         self._acks.when_confirmed(result.physical_offset + result.size_bytes, ack)
         return StoredBatch(queue, result, self._ids(result))
@@ -248,7 +251,7 @@ class Sender:
     def _answer_when_confirmed(
         self, context: RequestContext, result: AppendResult, ext: dict[str, str], body: bytes = b""
     ) -> None:
-        ext.update(self._properties.answer_fields)
+        ext.update(self.answer_fields)
         context.command.body = b""  # it is in the log now, and the answer may have to wait for the disk
         ack = SendAck(context, ext, body)
         if self._topics.unannounced and context.header.topic in self._topics.unannounced:

@@ -37,10 +37,11 @@ class PropertyWriter:
     def __init__(self, settings: BrokerSettings, uniq_keys: UniqKeyGenerator) -> None:
         self._uniq_keys = uniq_keys
         trace_on = str(settings.trace_on).lower()
-        self._added = (
+        self.added = (
             f"MSG_REGION\x01{settings.region_id}\x02TRACE_ON\x01{trace_on}\x02"
             f"CLUSTER\x01{settings.cluster_name}\x02"
         ).encode()
+        """What every message gets, encoded."""
         self.answer_fields = {"MSG_REGION": settings.region_id, "TRACE_ON": trace_on}
 
     def next_uniq_key(self) -> str:
@@ -59,7 +60,7 @@ class PropertyWriter:
         if not uniq_key:
             uniq_key = self._uniq_keys.next()
             encoded += f"{_UNIQ_KEY}{uniq_key}\x02".encode()
-        encoded += self._added
+        encoded += self.added
         if len(encoded) > MAX_PROPERTIES_BYTES:
             raise Refused(
                 ResponseCode.MESSAGE_ILLEGAL,

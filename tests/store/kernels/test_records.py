@@ -77,6 +77,7 @@ def test_byte_is_found_where_python_finds_it(data: bytes, start: int, end: int, 
     born_host=packed_hosts,
     store_host=packed_hosts,
     append_crc=st.booleans(),
+    common=property_maps,
 )
 def test_batch_becomes_the_records_that_its_twin_makes(
     bodies: list[tuple[bytes, dict[str, str], int]],
@@ -84,9 +85,12 @@ def test_batch_becomes_the_records_that_its_twin_makes(
     born_host: bytes,
     store_host: bytes,
     append_crc: bool,
+    common: dict[str, str],
 ) -> None:
     batch = encode_batch(Message(topic, body, properties=own, flag=flag) for body, own, flag in bodies)
-    draft = RecordDraft(topic, 3, b"", born_timestamp=5, born_host=born_host, reconsume_times=2)
+    draft = RecordDraft(
+        topic, 3, b"", encode_properties(common), born_timestamp=5, born_host=born_host, reconsume_times=2
+    )
 
     made = encode_batch_records(batch, draft, 70, 1 << 40, 999, store_host, append_crc=append_crc)
     plain = encode_batch_records_plain(batch, draft, 70, 1 << 40, 999, store_host, append_crc=append_crc)
@@ -115,6 +119,33 @@ def test_batch_whose_properties_lack_their_last_separator_gets_one_before_the_cr
 
     assert made.records == encode_batch_records_plain(batch, draft, 0, 0, 0, V4, append_crc=True).records
     assert decode_records(made.records)[0].properties.keys() == {"k", "__CRC32#"}
+
+
+@pytest.mark.parametrize("append_crc", [False, True])
+def test_what_a_batch_has_in_common_stands_behind_each_messages_own(append_crc: bool) -> None:
+    batch = b"".join(b"".join(element_parts(0, b"b", own)) for own in (b"k\x01v", b"k\x01v\x02", b""))
+    draft = RecordDraft("T", 0, b"", b"MSG_REGION\x01R\x02")
+
+    made = encode_batch_records(batch, draft, 0, 0, 0, V4, append_crc=append_crc)
+
+    assert (
+        made.records == encode_batch_records_plain(batch, draft, 0, 0, 0, V4, append_crc=append_crc).records
+    )
+    own = [{k: v for k, v in m.properties.items() if k != "__CRC32#"} for m in decode_records(made.records)]
+    assert own == [{"k": "v", "MSG_REGION": "R"}] * 2 + [{"MSG_REGION": "R"}]
+
+
+@pytest.mark.parametrize(("own", "fits"), [(b"v" * 32_763, True), (b"v" * 32_764, False)])
+def test_properties_leave_room_for_what_a_batch_has_in_common_or_are_refused(own: bytes, fits: bool) -> None:
+    batch = b"".join(element_parts(0, b"body", own))
+    draft = RecordDraft("T", 0, b"", b"k\x01\x02", born_host=V4)
+    if fits:
+        plain = encode_batch_records_plain(batch, draft, 0, 0, 0, V4).records
+        assert encode_batch_records(batch, draft, 0, 0, 0, V4).records == plain
+        return
+    for encode in (encode_batch_records, encode_batch_records_plain):
+        with pytest.raises(MessageIllegal, match="are over the limit"):
+            encode(batch, draft, 0, 0, 0, V4)
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from actors.broker.reading import late_subscriptions
+from actors.broker.reading.pull import SUBSCRIPTION
 from actors.remoting.bodies.groups import ConsumerData, HeartbeatData, SubscriptionData
 from actors.remoting.codes import RequestCode, ResponseCode
 from actors.remoting.command import RemotingCommand
@@ -140,3 +141,52 @@ def test_no_more_pulls_wait_for_heartbeats_than_may(tmp_path: Path, monkeypatch:
         assert bodies(await waiting) == [b"a"]
 
     with_broker(story, settings_of(tmp_path))
+
+
+def test_a_held_pull_comes_again_when_its_group_wants_other_tags(tmp_path: Path) -> None:
+    """It was asked for tag a; what comes now is asked for anew, and nothing between is passed over."""
+
+    async def story(peer: Peer) -> None:
+        await send_a_and_b(peer)
+        await tell(peer, 1, "c")
+        held = await begin_at(peer, 2, version=1)
+        await tell(peer, 2, "c")  # a newer version of the same is no reason
+        await peer.send("T", b"b2", properties="TAGS\x01b\x02")
+        assert not held.done()
+
+        await tell(peer, 3, "b")
+        answer = await asyncio.wait_for(held, 5)
+        assert (answer.code, answer.ext["nextBeginOffset"]) == (ResponseCode.PULL_NOT_FOUND, "2")
+        again = await begin_at(peer, 2, version=3)
+        assert bodies(await again) == [b"b2"]
+
+    with_broker(story, settings_of(tmp_path))
+
+
+def test_a_held_pull_of_a_topic_that_is_left_ends_and_those_with_tags_of_their_own_wait_on(
+    tmp_path: Path,
+) -> None:
+    async def story(peer: Peer) -> None:
+        await peer.send("T", b"x")
+        await peer.send("U", b"x")
+        await tell(peer, 1, "c")
+        left = await begin_at(peer, 1, version=1)
+        own = await begin_at(peer, 1, version=0, sys_flag=SUSPEND | SUBSCRIPTION, subscription="c")
+        await tell(peer, 2, "*", topic="U")
+        assert (await asyncio.wait_for(left, 5)).code == ResponseCode.PULL_NOT_FOUND
+        assert not own.done()
+        own.cancel()
+
+    with_broker(story, settings_of(tmp_path))
+
+
+async def begin_at(
+    peer: Peer, offset: int, *, version: int, sys_flag: int = SUSPEND, subscription: str | None = None
+) -> asyncio.Task[RemotingCommand]:
+    header = PullMessageHeader(
+        "G", "T", 0, offset, sys_flag=sys_flag, sub_version=version, suspend_timeout_millis=60_000,
+        subscription=subscription,
+    )  # fmt: skip
+    pulling = asyncio.create_task(peer.ask(RequestCode.PULL_MESSAGE, header.to_ext()))
+    await asyncio.sleep(0)
+    return pulling

@@ -47,10 +47,13 @@ def test_a_reply_reaches_who_asked_and_is_stored(tmp_path: Path) -> None:
         [pushed] = told
         header = SendMessageHeaderV1.from_ext(pushed.ext)
         assert (header.topic, header.born_timestamp, pushed.body) == (TOPIC, 7, b"the answer")
-        assert decode_properties(header.properties.encode())["CORRELATION_ID"] == "c1"
-        assert (
-            decode_properties(header.properties.encode())["PUSH_REPLY_TIME"] == pushed.ext["storeTimestamp"]
-        )
+        assert decode_properties(header.properties.encode()) == {
+            "REPLY_TO_CLIENT": "asker",
+            "CORRELATION_ID": "c1",
+            "PUSH_REPLY_TIME": pushed.ext["storeTimestamp"],
+            "MSG_REGION": "DefaultRegion",
+            "TRACE_ON": "true",
+        }
         assert pushed.ext["storeHost"] == peer.broker.address
         [stored] = await peer.messages(TOPIC)
         assert stored.body == b"the answer"
