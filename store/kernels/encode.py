@@ -48,9 +48,9 @@ def measure_batch(
 ) -> tuple[int, int]:
     """How many messages `batch` holds, and the bytes that their records will take.
 
-    `draft` gives what the messages have in common; its properties, with a separator at their end, are appended
-    to each one's. `store_host_bytes` is 8 or 20. Raises MessageIllegal when the lengths in the batch do not
-    add up, or properties have no room.
+    `draft` gives what the messages have in common; its properties, with a separator at their end, are
+    appended to each one's. `store_host_bytes` is 8 or 20. Raises MessageIllegal when the lengths in the batch
+    do not add up, or properties have no room.
     """
     count, unterminated, longest, bad_position = _measure_batch(np.frombuffer(batch, np.uint8))
     if bad_position >= 0:
