@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
+import weakref
 from collections.abc import Sequence
 from concurrent.futures import Future
 from types import TracebackType
@@ -48,7 +50,8 @@ class _Promise:
 
 
 class Producer:
-    """Sends messages. One per process and group is enough; safe for any number of threads.
+    """Sends messages. One per process and group is enough; safe for any number of threads. In a forked child
+    it opens anew.
 
         with Producer("127.0.0.1:9876", group="orders") as producer:
             result = producer.send("orders", b"4 apples", tags="fruit", keys="order-1")
@@ -69,14 +72,23 @@ class Producer:
         config: ProducerConfig | None = None,
         clock: Clock | None = None,
     ) -> None:
-        self._core = ProducerCore(producer_config(nameservers, group, config), clock)
-        self._connections = DirectConnections(
-            self._core.config.request_timeout_ms, self._core.config.call_hooks
-        )
-        self._opening = threading.Lock()
-        self._thread: LoopThread | None = None
+        self._config = producer_config(nameservers, group, config)
+        self._clock = clock
         self._tables: TableSender
         self._is_closed = False
+        self._begin()
+        _producers.add(self)
+
+    def _begin(self) -> None:
+        self._core = ProducerCore(self._config, self._clock)
+        self._connections = DirectConnections(self._config.request_timeout_ms, self._config.call_hooks)
+        self._opening = threading.Lock()
+        self._thread: LoopThread | None = None
+
+    def forked(self) -> None:
+        """This is a child now: the connections are the parent's, and so are the ids that would come next."""
+        self._connections.close()
+        self._begin()
 
     def start(self) -> Self:
         """Open the producer. `with` and the first send do it too; nothing is dialled before the first
@@ -301,3 +313,14 @@ class Producer:
                 self._tables = TableSender(self._core, thread.loop)
                 self._thread = thread
             return self._thread
+
+
+_producers: weakref.WeakSet[Producer] = weakref.WeakSet()
+
+
+def _forked() -> None:
+    for producer in list(_producers):
+        producer.forked()
+
+
+os.register_at_fork(after_in_child=_forked)

@@ -61,7 +61,8 @@ class PullConsumer:
         `commit`.
         """
         self._is_closed = True
-        self._thread.run(self._consumer.close(commit=commit))
+        if not self._thread.is_of_parent:
+            self._thread.run(self._consumer.close(commit=commit))
 
     def __enter__(self) -> Self:
         return self.start()
@@ -122,14 +123,21 @@ class PullConsumer:
         return self
 
     def __next__(self) -> MessageExt:
-        while not self._is_closed:
+        while not self.is_closed:
             try:
                 messages = self.poll(1, aio.ITERATION_WAIT_MS)
             except ClientClosed:
+                if not self.is_closed:
+                    raise
                 break
             if messages:
                 return messages[0]
         raise StopIteration
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether somebody has closed it."""
+        return self._is_closed
 
     def commit(self, offsets: Mapping[MessageQueue, int] | None = None) -> None:
         """Commit `offsets` (each the next to consume), or all that has been handed out.

@@ -50,7 +50,8 @@ class PushConsumer:
 
     def close(self) -> None:
         """Stop fetching, wait for running listeners (at most `close_timeout_ms`), commit, leave the group."""
-        self._thread.run(self._consumer.close())
+        if not self._thread.is_of_parent:
+            self._thread.run(self._consumer.close())
 
     def __enter__(self) -> Self:
         return self.start()

@@ -86,7 +86,8 @@ class Producer:
         self._is_closed = True
         if self._is_open:
             self._is_open = False
-            await self._core.close()
+            if not self._core.instance.is_orphan:
+                await self._core.close()
 
     async def __aenter__(self) -> Self:
         return await self.start()
@@ -242,4 +243,5 @@ class Producer:
             self._core.open()
             self._tables = TableSender(self._core, asyncio.get_running_loop())
             self._is_open = True
+        self._core.instance.check_loop()
         return self._core

@@ -69,7 +69,8 @@ class PullConsumer:
         self._is_closed = True
         if self._is_open:
             self._is_open = False
-            await self._core.close(committing=self._core.config.auto_commit if commit is None else commit)
+            if not self._core.instance.is_orphan:
+                await self._core.close(committing=self._core.config.auto_commit if commit is None else commit)
 
     async def __aenter__(self) -> Self:
         return await self.start()
@@ -136,6 +137,8 @@ class PullConsumer:
             try:
                 messages = await self.poll(1, ITERATION_WAIT_MS)
             except ClientClosed:
+                if not self._is_closed:
+                    raise
                 raise StopAsyncIteration from None
             if messages:
                 return messages[0]
@@ -235,6 +238,7 @@ class PullConsumer:
         """For the blocking face, in its user's thread: what was handed out is done; what there is to take
         next.
         """
+        thread.check()
         core = self._core if self._is_open else thread.call(self._opened)
         core.check_source()
         leaving = core.deliveries.acknowledge()
@@ -248,6 +252,7 @@ class PullConsumer:
                 raise ClientClosed("the consumer is closed")
             self._core.open()
             self._is_open = True
+        self._core.instance.check_loop()
         return self._core
 
 

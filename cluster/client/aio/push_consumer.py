@@ -64,7 +64,8 @@ class PushConsumer:
         self._is_closed = True
         if self._is_open:
             self._is_open = False
-            await self._core.close()
+            if not self._core.instance.is_orphan:
+                await self._core.close()
 
     async def __aenter__(self) -> Self:
         return await self.start()
@@ -105,4 +106,5 @@ class PushConsumer:
                 raise ClientClosed("the consumer is closed")
             self._core.open()
             self._is_open = True
+        self._core.instance.check_loop()
         return self._core

@@ -89,8 +89,19 @@ class ClientInstance:
             auto_create_queues=auto_create_queues,
             on_change=on_route,
         )
+        self._loop = asyncio.get_running_loop()
         self._tasks: set[asyncio.Task[Any]] = set()
         self.is_closed = False
+
+    def check_loop(self) -> None:
+        """Raise ClientClosed on another loop than the one that it was opened on."""
+        if asyncio.get_running_loop() is not self._loop:
+            raise ClientClosed("this client was opened on another event loop: make one for each loop")
+
+    @property
+    def is_orphan(self) -> bool:
+        """Whether its loop is closed, and everything on it with it."""
+        return self._loop.is_closed()
 
     def now_ms(self) -> int:
         """Monotonic milliseconds."""

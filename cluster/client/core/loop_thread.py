@@ -1,6 +1,7 @@
 """The thread in which the blocking face's asyncio core runs, and how other threads hand work to it.
 
-One loop (uvloop) a process, shared by all blocking clients; a forked child gets its own at first use.
+One loop (uvloop) a process, shared by all blocking clients. A forked child has none of its parent's threads:
+what hangs on a loop of the parent says so there, and what is made in the child gets a loop of its own.
 """
 
 from __future__ import annotations
@@ -8,13 +9,14 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
+import weakref
 from collections import deque
 from collections.abc import Callable, Coroutine
 from typing import Any, Generic, TypeVar
 
 import uvloop
 
-from cluster.client.errors import ClientError
+from cluster.client.errors import ClientClosed, ClientError
 from store.logs import get_logger
 
 log = get_logger(__name__)
@@ -59,18 +61,20 @@ class LoopThread:
 
     def __init__(self, name: str = "raymq-client") -> None:
         self.loop: asyncio.AbstractEventLoop = uvloop.new_event_loop()
-        self.pid = os.getpid()
+        self.is_of_parent = False
+        """Whether the process has forked since: nobody runs this loop here."""
         self._posted: deque[tuple[Callable[..., object], tuple[object, ...]]] = deque()
         self._is_rung = False
         self._is_stopping = False
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
+        _threads.add(self)
 
     @classmethod
     def shared(cls) -> LoopThread:
         """The process's own loop thread, started at first use."""
         with cls._shared_lock:
-            if cls._shared is None or cls._shared.pid != os.getpid():
+            if cls._shared is None:
                 cls._shared = LoopThread()
             return cls._shared
 
@@ -90,6 +94,24 @@ class LoopThread:
         self.loop.call_soon_threadsafe(self.loop.stop)
         self._thread.join()
 
+    def check(self) -> None:
+        """Raise ClientClosed in a forked child, where a wait for this loop would have no end."""
+        if self.is_of_parent:
+            raise ClientClosed("this client was made before its process forked: make one in the child")
+
+    @classmethod
+    def all_forked(cls) -> None:
+        """This is a child now."""
+        cls._shared = None
+        cls._shared_lock = threading.Lock()  # another thread may have held it
+        for thread in list(_threads):
+            thread.forked()
+
+    def forked(self) -> None:
+        """The thread stayed with the parent."""
+        self.is_of_parent = True
+        self._is_rung = False
+
     def post(self, call: Callable[..., object], *args: object) -> None:
         """Have `call(*args)` run on the loop, after whatever this thread posted before. From any thread."""
         self._posted.append((call, args))
@@ -97,6 +119,7 @@ class LoopThread:
             self._ring()
 
     def _ring(self) -> None:
+        self.check()
         self._is_rung = True
         self.loop.call_soon_threadsafe(self._drain)
 
@@ -123,8 +146,12 @@ class LoopThread:
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Run `work` on the loop and wait for its result; an interrupt of the waiting thread cancels it.
 
-        Raises ClientError when called on the loop's own thread, where it would wait for itself.
+        Raises ClientError when called on the loop's own thread, where it would wait for itself, ClientClosed
+        in a forked child.
         """
+        if self.is_of_parent:
+            work.close()
+            self.check()
         if threading.current_thread() is self._thread:
             work.close()
             raise ClientError(
@@ -136,3 +163,9 @@ class LoopThread:
         except BaseException:
             future.cancel()
             raise
+
+
+_threads: weakref.WeakSet[LoopThread] = weakref.WeakSet()
+
+
+os.register_at_fork(after_in_child=LoopThread.all_forked)

@@ -11,8 +11,9 @@ import pytest
 from cluster import client
 from cluster.client import aio
 
-# What only one of them can have: a future without awaiting; what the blocking faces take from the others.
-ONLY_BLOCKING = {("Producer", "send_async")}
+# What only one of them can have: a future without awaiting; an end of its loop by a fork; what the blocking
+# faces take from the others.
+ONLY_BLOCKING = {("Producer", "send_async"), ("Producer", "forked")}
 ONLY_ASYNC = {("PullConsumer", "acknowledged")}
 CLASSES = ["Admin", "Producer", "PullConsumer", "PushConsumer"]
 
