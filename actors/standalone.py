@@ -33,8 +33,6 @@ from store.errors import StoreError
 from store.logs import tell_events
 from store.settings import StoreSettings
 
-HOST = "127.0.0.1"
-
 
 @dataclass(frozen=True, slots=True)
 class StandaloneSettings:

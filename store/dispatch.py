@@ -95,7 +95,6 @@ class Dispatcher:
         # Then bodies' CRCs are checked, and units that are there already are compared and mended.
         self.is_recovering = False
         self.checks_records = True  # while it is recovering, with their CRC
-        self.skipped_bytes = 0  # of the log, as they are no records
         self.refused: dict[int, int] = {}  # records whose queue offsets cannot be right, and these
 
     def step(self, begin: int, end: int, arrivals: list[Arrival] | None = None) -> Step:
@@ -185,7 +184,6 @@ class Dispatcher:
                 return self._large_record(file, start, size)
         following = int(resync.next_record(file.array, start + 1, stop, file.size_bytes, file.base))
         following = int(resync.closing_blank(file.array, start + 1, following, file.size_bytes))
-        self.skipped_bytes += following - start
         return Step(file.base + following, -1, 0)
 
     def _large_record(self, file: MappedFile, start: int, size: int) -> Step:

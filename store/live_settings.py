@@ -66,16 +66,11 @@ def take_over(present: BaseModel, wanted: BaseModel) -> list[Difference]:
     return found
 
 
-def change_live(settings: BaseModel, changes: Mapping[str, Any]) -> list[Difference]:
-    """Change settings in place, by field name, inner models as mappings; all or nothing.
-
-    Raises ValueError (pydantic's ValidationError among them) for a value that cannot be, and as `take_over`.
-    """
-    return take_over(settings, with_changes(settings, changes))
-
-
 def with_changes(settings: BaseModel, changes: Mapping[str, Any]) -> BaseModel:
-    """Checked settings like these, but for `changes`. Raises ValidationError."""
+    """Checked settings like these, but for `changes`: by field name, inner models as mappings.
+
+    Raises ValidationError for a value that cannot be.
+    """
     present = {name: getattr(settings, name) for name in type(settings).model_fields}
     for name, value in changes.items():
         inner = present.get(name)

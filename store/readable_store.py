@@ -123,11 +123,6 @@ class ReadableStore:
             pass
         return query.records
 
-    def find_unique_key(self, topic: str, unique_key: str) -> memoryview | None:
-        """The first record of the topic with this UNIQ_KEY."""
-        records = self.query_by_key(topic, unique_key)
-        return records[0] if records else None
-
     def queues(self) -> Iterator[tuple[str, int]]:
         """All queues that have got messages, (topic, queue id)."""
         return ((queue.topic, queue.queue_id) for queue in self._queues if queue.next_offset)

@@ -176,11 +176,6 @@ class Connection(asyncio.BufferedProtocol):
         """Whether nothing more is read of a peer that is behind: by its own measure, or by that of all."""
         return self._is_over_mark or self.hub.unread_bytes > self.hub.limits.max_unread_bytes
 
-    @property
-    def calls_in_flight(self) -> int:
-        """How many of our requests have no answer yet."""
-        return len(self._calls)
-
     # ---- what the transport calls --------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:

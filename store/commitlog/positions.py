@@ -24,14 +24,11 @@ class Positions:
     """The positions of one log, and who waits for them.
 
     What `confirmed` promises is decided by `confirm`: "sync" means flushed, "async" means written.
-    Replication narrows it by `limit_confirmed_to`, a function that gives the offset up to which the replicas
-    agree.
     """
 
     __slots__ = (
         "_confirm",
         "_order",
-        "_replicated",
         "_waiters",
         "awaited",
         "dispatched",
@@ -48,19 +45,13 @@ class Positions:
         self.awaited = 0
         """The end of the last message that a reader was already waiting for when it was written."""
         self._confirm = confirm
-        self._replicated: Callable[[], int] | None = None
         self._waiters: list[_Waiter] = []
         self._order = 0
 
     @property
     def confirmed(self) -> int:
         """Up to here the store keeps its promise."""
-        promised = self.flushed if self._confirm == "sync" else self.written
-        return promised if self._replicated is None else min(promised, self._replicated())
-
-    def limit_confirmed_to(self, replicated: Callable[[], int] | None) -> None:
-        """From now on `confirmed` does not pass what `replicated()` says."""
-        self._replicated = replicated
+        return self.flushed if self._confirm == "sync" else self.written
 
     def set_all(self, min_offset: int, offset: int) -> None:
         """After recovery: the log holds [min_offset, offset), all of it written, flushed and confirmed."""

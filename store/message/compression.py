@@ -14,7 +14,6 @@ from store.message.sys_flag import (
 )
 
 DEFAULT_LEVEL = 5
-COMPRESS_OVER_BYTES = 4096  # RocketMQ's producers compress bodies of this size and above
 MAX_PLAIN_BYTES = 64 << 20  # a small body must not inflate without end
 
 

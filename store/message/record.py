@@ -46,7 +46,6 @@ RECONSUME_TIMES = 72  # from here on: + 12 for each IPv6 host
 PREPARED_TRANSACTION_OFFSET = 76
 BODY_LENGTH = 84
 BODY = 88
-V6_EXTRA_BYTES = V6_BYTES - V4_BYTES
 
 BLANK_BYTES = 8  # totalSize and magic: all that a blank record has
 MIN_RECORD_BYTES = BODY + 1 + 2  # no body, no topic, no properties

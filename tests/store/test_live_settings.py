@@ -7,7 +7,7 @@ from typing import Annotated
 import pytest
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from store.live_settings import LIVE, change_live, live_names, with_values
+from store.live_settings import LIVE, live_names, take_over, with_changes, with_values
 
 
 class Inner(BaseModel):
@@ -28,7 +28,7 @@ class Outer(BaseModel):
 def test_live_settings_change_for_all_who_hold_the_object() -> None:
     settings = Outer(inner=Inner())
     inner = settings.inner
-    changed = change_live(settings, {"name": "b", "port": 1, "inner": {"pace": "7"}})
+    changed = take_over(settings, with_changes(settings, {"name": "b", "port": 1, "inner": {"pace": "7"}}))
     assert [(each.name, each.wanted) for each in changed] == [("name", "b"), ("inner.pace", 7)]
     assert (settings.name, settings.inner is inner, inner.pace, inner.size) == ("b", True, 7, 1)
 
@@ -43,7 +43,7 @@ def test_live_settings_change_for_all_who_hold_the_object() -> None:
 def test_one_setting_that_cannot_change_keeps_all_as_they_are(changes, error) -> None:
     settings = Outer(inner=Inner())
     with pytest.raises(ValueError, match=error):
-        change_live(settings, changes)
+        take_over(settings, with_changes(settings, changes))
     assert settings == Outer()
 
 

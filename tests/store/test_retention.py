@@ -16,7 +16,7 @@ from store.consumequeue.consume_queue import ConsumeQueue
 from store.disk.disk_use import DiskLevels, DiskUse, Pressure, survey
 from store.disk.residency import Cold, FileRange
 from store.errors import StoreError
-from store.live_settings import change_live
+from store.live_settings import take_over, with_changes
 from store.retention import Round, files_to_delete, is_time_to_delete
 from store.settings import StoreSettings
 
@@ -178,7 +178,7 @@ def test_at_its_hour_what_is_older_than_72_hours_goes_unread_or_not(aged, clock,
     one_round(store, clock)
     assert len(log_files(store)) == 6  # not its hour
 
-    change_live(store.settings, {"delete_when_h": str(other_hour(clock, 0))})
+    take_over(store.settings, with_changes(store.settings, {"delete_when_h": str(other_hour(clock, 0))}))
     one_round(store, clock)
 
     assert log_files(store)[0] == f"{2 * 8192:020d}"

@@ -63,6 +63,7 @@ def test_a_sent_message_is_where_the_result_says(cluster: Cluster) -> None:
     assert (by_id.body, by_id.tags, by_id.keys) == (b"4 apples", "fruit", "order-1 apple")
     assert (by_id.queue_id, by_id.queue_offset) == (result.queue.queue_id, result.queue_offset)
     assert [m.msg_id for m in by_key] == [m.msg_id for m in by_uniq_key] == [result.msg_id]
+    assert result.transaction_id == result.msg_id
 
 
 def test_unkeyed_sends_reach_every_queue_in_turn(cluster: Cluster) -> None:

@@ -13,15 +13,6 @@ def test_confirmed_is_flushed_under_sync_and_written_under_async():
         assert positions.confirmed == expected
 
 
-def test_replication_holds_confirmed_back():
-    positions = Positions("async")
-    positions.written = 100
-    positions.limit_confirmed_to(lambda: 70)
-    assert positions.confirmed == 70
-    positions.limit_confirmed_to(None)
-    assert positions.confirmed == 100
-
-
 def test_callbacks_come_in_order_of_their_offsets_and_only_when_confirmed():
     positions = Positions("async")
     told = []
