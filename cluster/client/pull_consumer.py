@@ -123,21 +123,15 @@ class PullConsumer:
         return self
 
     def __next__(self) -> MessageExt:
-        while not self.is_closed:
+        while True:
             try:
                 messages = self.poll(1, aio.ITERATION_WAIT_MS)
             except ClientClosed:
-                if not self.is_closed:
-                    raise
-                break
+                if self._is_closed:
+                    raise StopIteration from None
+                raise
             if messages:
                 return messages[0]
-        raise StopIteration
-
-    @property
-    def is_closed(self) -> bool:
-        """Whether somebody has closed it."""
-        return self._is_closed
 
     def commit(self, offsets: Mapping[MessageQueue, int] | None = None) -> None:
         """Commit `offsets` (each the next to consume), or all that has been handed out.
