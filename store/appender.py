@@ -10,6 +10,7 @@ from store.disk.files import explain
 from store.errors import MessageIllegal, StoreError
 from store.kernels.encode import encode_batch_records, measure_batch
 from store.kernels.stamp import Stamp, stamp_records, stamp_runs
+from store.logs import get_logger
 from store.message.buffers import Buffer
 from store.message.hosts import Host
 from store.message.record import RecordDraft, encode_record
@@ -17,8 +18,11 @@ from store.message.runs import Runs
 from store.message.sys_flag import TRANSACTION_UNQUEUED
 from store.settings import StoreSettings
 
+_log = get_logger(__name__)
+
 _OVERHEAD_MAX_BYTES = 65_536  # what a record may have beside its body (RocketMQ)
 _DEFAULT_HOST = Host("127.0.0.1", 10911)
+_AHEAD_MAX_MS = 24 * 3_600_000
 
 
 @dataclass(slots=True)
@@ -55,7 +59,8 @@ class Appender:
         last_timestamp: int,
         undispatched: Callable[[], Iterable[tuple[bytes, int, int]]],
     ) -> None:
-        """`last_timestamp` is the storeTimestamp of the log's last record: none that follows is earlier.
+        """`last_timestamp` is the storeTimestamp of the log's last record: none that follows is earlier, but
+        where that is over a day ahead of the clock. No CRC covers it, and all that follow would have it.
 
         `undispatched` gives topic, queue id and next queue offset for what the log has beyond its queues.
         """
@@ -66,6 +71,9 @@ class Appender:
         self._append_crc = settings.append_property_crc
         self._settings = settings
         self.last_timestamp = last_timestamp
+        if last_timestamp - clock.wall_ms() > _AHEAD_MAX_MS:
+            _log.warning("store_time_ahead", last_timestamp=last_timestamp, wall_ms=clock.wall_ms())
+            self.last_timestamp = 0
         self.store_host = _DEFAULT_HOST.packed
         self._undispatched = undispatched
         self._assigned_is_known = True

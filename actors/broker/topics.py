@@ -15,7 +15,7 @@ from actors.remoting.codes import ResponseCode
 from actors.remoting.errors import Refused
 from store.errors import MessageIllegal
 from store.logs import get_logger
-from store.message.validate import DLQ_TOPIC_PREFIX, RETRY_TOPIC_PREFIX, check_topic
+from store.message.validate import DLQ_TOPIC_PREFIX, LMQ_TOPIC_PREFIX, RETRY_TOPIC_PREFIX, check_topic
 from store.metadata import TopicConfig, TopicConfigTable
 
 _log = get_logger(__name__)
@@ -200,6 +200,7 @@ class Topics:
             check_topic(topic.topic_name)
         except MessageIllegal as error:
             raise Refused(ResponseCode.INVALID_PARAMETER, _name_remark(topic.topic_name)) from error
+        _check_kind(topic.topic_name)
         self._check_not_system(topic.topic_name)
         has_queues = max(topic.read_queue_nums, topic.write_queue_nums) <= QUEUES_MAX and (
             min(topic.read_queue_nums, topic.write_queue_nums) >= 0
@@ -294,6 +295,17 @@ class Topics:
             check_topic(name)
         except MessageIllegal as error:
             raise Refused(ResponseCode.INVALID_PARAMETER, error.remark) from error
+        _check_kind(name)
+
+
+def _check_kind(name: str) -> None:
+    """A store with queues of light message queues is refused at its next start: none may be made."""
+    if name.startswith(LMQ_TOPIC_PREFIX):
+        raise Refused(
+            ResponseCode.INVALID_PARAMETER,
+            f"topic {name!r}: light message queues (LMQ) are not supported: "
+            f"take a name that does not begin with {LMQ_TOPIC_PREFIX}",
+        )
 
 
 def _at_once(call: Callable[[], None]) -> None:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 Row = Mapping[str, Any]
 
 A_TIME_MS = 1_000_000_000_000
+_CALENDAR_END_MS = 253_402_214_400_000
 """What is a point in time is not less (September 2001), what is a span is not more (30 years)."""
 
 FOLDED_AT = 24
@@ -63,7 +64,7 @@ def shown(name: str, value: object) -> str:
     """A value for the eye: thousands apart, times as times, nothing for None."""
     if value is None:
         return ""
-    if name.endswith("_ms") and isinstance(value, int) and value > A_TIME_MS:
+    if name.endswith("_ms") and isinstance(value, int) and A_TIME_MS < value < _CALENDAR_END_MS:
         return datetime.fromtimestamp(value / 1000, UTC).astimezone().strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
     if name == "up_s" and isinstance(value, int):
         return span_of(value)

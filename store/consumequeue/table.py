@@ -11,6 +11,7 @@ from store.disk.files import Descriptors
 from store.disk.residency import Residency
 from store.errors import StoreError
 from store.logs import get_logger
+from store.message.validate import LMQ_TOPIC_PREFIX
 
 _log = get_logger(__name__)
 
@@ -142,7 +143,7 @@ class ConsumeQueueTable:
         for topic in topics:
             if not topic.is_dir():
                 continue
-            if topic.name.startswith("%LMQ%"):
+            if topic.name.startswith(LMQ_TOPIC_PREFIX):
                 raise StoreError(
                     "light message queues (LMQ) are not supported: nothing was changed", topic.path
                 )

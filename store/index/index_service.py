@@ -15,15 +15,18 @@ from store.logs import get_logger
 _log = get_logger(__name__)
 
 _NOTHING = -1
+_CALENDAR_END_MS = 253_402_214_400_000  # the last day of the year 9999, in any time zone
 
 
 def index_file_name(timestamp_ms: int, after: str | None) -> str:
     """RocketMQ's name: local time to the millisecond; later than `after`, whatever the clock did.
 
-    It is the time of the file's first record, so that a rebuilt file gets the same name.
+    It is the time of the file's first record, so that a rebuilt file gets the same name. No CRC covers that
+    time: one that no calendar has is named as the last that there is.
     """
-    local = datetime.fromtimestamp(timestamp_ms / 1000, tz=UTC).astimezone()
-    name = local.strftime("%Y%m%d%H%M%S") + f"{timestamp_ms % 1000:03d}"
+    in_calendar = timestamp_ms if 0 <= timestamp_ms < _CALENDAR_END_MS else _CALENDAR_END_MS - 1
+    local = datetime.fromtimestamp(in_calendar / 1000, tz=UTC).astimezone()
+    name = local.strftime("%Y%m%d%H%M%S") + f"{in_calendar % 1000:03d}"
     return name if after is None or name > after else f"{int(after) + 1:017d}"
 
 

@@ -13,6 +13,7 @@ MAX_GROUP_CHARS = 255  # as in RocketMQ's clients
 
 RETRY_TOPIC_PREFIX = "%RETRY%"
 DLQ_TOPIC_PREFIX = "%DLQ%"
+LMQ_TOPIC_PREFIX = "%LMQ%"
 
 _NAME = re.compile(r"[%|a-zA-Z0-9_-]+\Z")
 

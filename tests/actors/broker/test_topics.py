@@ -60,6 +60,19 @@ def test_bad_names_are_refused(clock, name: str) -> None:
     assert refusal_of(lambda: topics.update(TopicConfig(name))).code == ResponseCode.INVALID_PARAMETER
 
 
+def test_a_topic_that_would_keep_the_store_from_opening_again_is_refused(clock) -> None:
+    topics, changed = topics_of(clock)
+    for act in (
+        lambda: topics.for_sending("%LMQ%mine", DEFAULT_TOPIC, 4),
+        lambda: topics.update(TopicConfig("%LMQ%mine")),
+    ):
+        refused = refusal_of(act)
+        assert refused.code == ResponseCode.INVALID_PARAMETER
+        assert "'%LMQ%mine'" in refused.remark
+        assert "not supported" in refused.remark
+    assert changed == []
+
+
 def test_permissions_are_named_when_they_forbid(clock) -> None:
     topics, _ = topics_of(clock)
     topics.update(TopicConfig("R", perm=4))

@@ -61,3 +61,8 @@ def test_values_are_shown_as_people_say_them() -> None:
     assert shown("store_ms", 1_795_300_842_361).endswith(".361")
     assert shown("wait_ms", 1_500) == "1,500"
     assert (shown("x", None), shown("x", True), shown("x", ["a", "b"])) == ("", "yes", "a, b")
+
+
+def test_a_time_that_no_calendar_has_is_shown_as_a_number() -> None:
+    assert shown("stored_ms", 1_700_000_000_000).startswith("2023-11-1")
+    assert shown("stored_ms", (1 << 63) - 1) == "9,223,372,036,854,775,807"
