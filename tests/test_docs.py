@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from pathlib import Path
 
@@ -47,6 +48,7 @@ def test_every_code_that_is_answered_is_named_by_a_test() -> None:
 FILE = re.compile(
     r"`((?:actors|benchmarks|cluster|configs|docs|jobs|store|tests)/[\w./-]+)(?:::\w+)?`|\]\(([\w./-]+)\)"
 )
+WALK = re.compile(r"^\| `([\w/]+\.py)` \| (`[\w.` ]+`) \|", re.MULTILINE)
 PAGES = [*sorted(DOCS.glob("*.md")), DOCS.parent / "README.md"]
 
 
@@ -56,3 +58,30 @@ def test_every_file_that_a_page_names_is_there(page: Path) -> None:
     gone = [name for name, _ in named if name and not (DOCS.parent / name).exists()]
     gone += [name for _, name in named if name and not (page.parent / name).exists()]
     assert gone == []
+
+
+def test_every_name_on_the_way_of_a_message_is_in_its_file() -> None:
+    rows = WALK.findall((DOCS / "how-a-message-travels.md").read_text())
+    gone = [
+        f"{file}: {name}"
+        for file, names in rows
+        for name in names.replace("`", "").split()
+        if name not in defined_in(DOCS.parent / file)
+    ]
+    assert len(rows) > 30
+    assert gone == []
+
+
+def defined_in(file: Path) -> set[str]:
+    """Classes, functions and methods (`Class.method`) that a file defines."""
+    body = ast.parse(file.read_text()).body
+    kinds = ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+    top = [node for node in body if isinstance(node, kinds)]
+    inner = [
+        f"{node.name}.{each.name}"
+        for node in top
+        if isinstance(node, ast.ClassDef)
+        for each in node.body
+        if isinstance(each, kinds)
+    ]
+    return {node.name for node in top} | set(inner)

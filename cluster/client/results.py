@@ -27,8 +27,8 @@ class SendResult:
     """Where a message went.
 
     `msg_id` is the producer's UNIQ_KEY (of a batch: comma-joined), `offset_msg_id` the broker's id(s),
-    `queue_offset` the place of the (first) message in its queue, `transaction_id` the UNIQ_KEY that the broker
-    has read.
+    `queue_offset` the place of the (first) message in its queue, `transaction_id` the UNIQ_KEY as the broker
+    has read it.
     """
 
     status: SendStatus
