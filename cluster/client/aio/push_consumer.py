@@ -66,6 +66,8 @@ class PushConsumer:
             self._is_open = False
             if not self._core.instance.is_orphan:
                 await self._core.close()
+        else:
+            self._core.never_opened()
 
     async def __aenter__(self) -> Self:
         return await self.start()

@@ -178,7 +178,7 @@ class PullCore:
     def granted(self, granted: GrantedQueue) -> None:
         """The group gives a queue."""
         state = self._add(granted.queue, granted.generation)
-        self.instance.spawn(self._begin(state), f"begin {granted.queue}")
+        self.instance.spawn(self._begin(state, is_patient=True), f"begin {granted.queue}")
 
     def _add(self, queue: MessageQueue, generation: int) -> QueueState:
         tags = tags_of(self._expressions.get(queue.topic, ALL))
@@ -186,8 +186,9 @@ class PullCore:
         self.deliveries.states[queue] = state
         return state
 
-    async def _begin(self, state: QueueState) -> None:
-        offset = await self.offsets.starting(state.queue, self.config.consume_from, state.generation)
+    async def _begin(self, state: QueueState, *, is_patient: bool = False) -> None:
+        consume_from, generation = self.config.consume_from, state.generation
+        offset = await self.offsets.starting(state.queue, consume_from, generation, is_patient=is_patient)
         if self.deliveries.states.get(state.queue) is state and not state.is_leaving:
             state.committed = offset
             self._fetch_from(state, offset)
@@ -280,8 +281,8 @@ class PullCore:
                 state.fetcher.pause(paused=is_suspended or state.is_paused)
         self.deliveries.wake()
 
-    def failed(self, error: ClientError) -> None:
-        """The group refuses this member, or it is closed: the next poll says so."""
+    def failed(self, error: ClientError | None) -> None:
+        """The group refuses this member, or it is closed: the next poll says so. None: it goes on."""
         self.deliveries.failure = error
         self.deliveries.wake()
 

@@ -131,7 +131,7 @@ class PushCore:
         counted = self._counts_of_others.get(topic, ConsumeCounts())
         self._counts_of_others[topic] = counted.plus(work.counts)
         del self._works[work.queue]
-        self._share_limits()
+        self._share_limits(topic)
 
     async def _note_stats(self) -> None:
         while True:
@@ -155,7 +155,7 @@ class PushCore:
         queue = granted.queue
         is_of_retries = queue.topic.startswith(RETRY_TOPIC_PREFIX)
         consume_from = "earliest" if is_of_retries else self.config.consume_from
-        offset = await self.offsets.starting(queue, consume_from, granted.generation)
+        offset = await self.offsets.starting(queue, consume_from, granted.generation, is_patient=True)
         if queue not in self._pending:
             return  # taken back meanwhile
         self._pending.discard(queue)
@@ -163,7 +163,7 @@ class PushCore:
         work = QueueWork(queue, granted.generation, ProcessQueue(offset), limits, committed=offset)
         work.is_paused = self._is_paused
         self._works[queue] = work
-        self._share_limits()
+        self._share_limits(queue.topic)
         work.fetcher = Fetcher(
             self.instance,
             queue,
@@ -177,11 +177,15 @@ class PushCore:
         self._control_flow(work)
         work.fetcher.start()
 
-    def _share_limits(self) -> None:
-        """Queues of one topic share what the topic is allowed."""
-        topics = [queue.topic for queue in self._works]
-        for work in self._works.values():
-            work.limits = Limits.of(self.config, topics.count(work.queue.topic))
+    def _share_limits(self, topic: str) -> None:
+        """Queues of one topic share what the topic is allowed, where it is bounded."""
+        config = self.config
+        if config.max_cached_messages_for_topic is None and config.max_cached_bytes_for_topic is None:
+            return
+        works = [work for queue, work in self._works.items() if queue.topic == topic]
+        limits = Limits.of(config, len(works))
+        for work in works:
+            work.limits = limits
 
     def arrived(self, chunk: Chunk) -> None:
         """Offer what a fetcher brings to the listeners."""
@@ -292,9 +296,14 @@ class PushCore:
         for work in self._works.values():
             self._control_flow(work)
 
-    def failed(self, error: ClientError) -> None:
+    def failed(self, error: ClientError | None) -> None:
         """The group refuses this member: whoever joins is told."""
-        self.failure = error
+        if error is not None:
+            self.failure = error
+            self._ended.set()
+
+    def never_opened(self) -> None:
+        """It was closed before anything was asked of it: whoever joins has nothing to wait for."""
         self._ended.set()
 
     # ---- offsets

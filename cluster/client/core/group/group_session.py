@@ -69,8 +69,8 @@ class GroupListener(Protocol):
     def lost(self, queue: MessageQueue) -> None:
         """Others may have this queue: drop it at once."""
 
-    def failed(self, error: ClientError) -> None:
-        """The group does not want this member as it is."""
+    def failed(self, error: ClientError | None) -> None:
+        """The group does not want this member as it is; None: now it does."""
 
     def suspended(self, *, is_suspended: bool) -> None:
         """Fetch nothing until told otherwise: the lease is over, others may have the queues."""
@@ -180,6 +180,8 @@ class GroupSession:
         except ClientError as error:
             await self._unanswered(error)
         else:
+            if isinstance(self._failure, SubscriptionDiffers):
+                self._listener.failed(None)
             self._failure = None
             self._away_since_ms = None
             self.is_self_assigning = reply.is_self_assigning

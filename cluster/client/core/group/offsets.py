@@ -97,9 +97,19 @@ class OffsetClient:
         except OffsetNotFound:
             return None
 
-    async def starting(self, queue: MessageQueue, consume_from: AutoOffset, generation: int = 0) -> int:
-        """Where to begin: what is committed, else as `consume_from` says. Waits for a broker that is away."""
+    async def starting(
+        self,
+        queue: MessageQueue,
+        consume_from: AutoOffset,
+        generation: int = 0,
+        *,
+        is_patient: bool = False,
+    ) -> int:
+        """Where to begin: what is committed, else as `consume_from` says. Waits for a broker that is away and,
+        if `is_patient`, while one refuses to say: a queue that is held must not stand still for good.
+        """
         backoff = Backoff()
+        told = ""
         while True:
             try:
                 committed = await self.committed(queue, generation)
@@ -109,8 +119,11 @@ class OffsetClient:
                     return await self.at_time(queue, self._timestamp_ms)
                 return await (self.beginning(queue) if consume_from == "earliest" else self.end(queue))
             except ClientError as error:
-                if not error.retriable:
+                if not error.retriable and not is_patient:
                     raise
+                if str(error) != told:
+                    told = str(error)
+                    log.warning("begin_failed", group=self._group, queue=str(queue), error=told)
             await asyncio.sleep(backoff.next_ms() / 1000)
             await self._refresh(queue.topic)
 

@@ -1,0 +1,95 @@
+"""Queues that are held are consumed: after a refusal is over, after a broker would not say where to begin."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from actors.remoting.codes import ResponseCode
+from cluster.client import ConsumerConfig, MessageQueue, PullConsumer, PushConfig, PushConsumer
+from cluster.client.core.consumer.queue_work import Limits
+from cluster.client.core.group.offsets import OffsetClient
+from cluster.client.errors import SubscriptionDiffers, refused
+
+from .conftest import Cluster, eventually
+from .test_pull_consumer import fill, poll_numbers
+from .test_push_consumer import Seen
+
+
+def test_a_member_that_was_refused_goes_on_when_the_others_are_gone(cluster: Cluster, group: str) -> None:
+    topic = cluster.topic(queues=1)
+    fill(cluster, topic, 10, tags="a")
+    config = ConsumerConfig(sync_interval_ms=200, lease_ms=3_000)
+    first = PullConsumer(cluster.address, group, config=config)
+    second = PullConsumer(cluster.address, group, config=config)
+    with second:
+        first.subscribe(topic, "b")
+        eventually(lambda: len(first.assignment()) == 2)
+        second.subscribe(topic, "a")
+        with pytest.raises(SubscriptionDiffers):
+            second.poll(timeout_ms=10_000)
+        first.close()
+
+        def goes_on() -> bool:
+            try:
+                return bool(numbers.extend(int(each.body) for each in second.poll(timeout_ms=50)) or numbers)
+            except SubscriptionDiffers:
+                return False
+
+        numbers: list[int] = []
+        eventually(goes_on)
+        numbers += poll_numbers(second, 10 - len(numbers))
+    assert sorted(numbers) == list(range(10))
+
+
+@pytest.mark.parametrize("kind", ["pull", "push"])
+def test_a_broker_that_will_not_say_where_to_begin_is_asked_again(
+    cluster: Cluster, group: str, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic, asked, seen = cluster.topic(queues=1), [], Seen()
+    fill(cluster, topic, 10)
+    committed = OffsetClient.committed
+
+    async def grudging(client: OffsetClient, queue: MessageQueue, generation: int = 0) -> int | None:
+        asked.append(queue)
+        if asked.count(queue) < 3:
+            raise refused(ResponseCode.INVALID_PARAMETER, "not now")
+        return await committed(client, queue, generation)
+
+    monkeypatch.setattr(OffsetClient, "committed", grudging)
+    if kind == "push":
+        with PushConsumer(cluster.address, group, seen) as pushes:
+            pushes.subscribe(topic)
+            seen.wait_for(10)
+    else:
+        with PullConsumer(cluster.address, group) as pulls:
+            pulls.subscribe(topic)
+            assert sorted(poll_numbers(pulls, 10)) == list(range(10))
+
+
+def test_the_bounds_of_many_queues_are_not_reckoned_anew_for_each(
+    cluster: Cluster, group: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic, reckoned = cluster.topic(queues=100), []
+    limits_of = Limits.of
+
+    def counted(config: PushConfig, queues_of_topic: int) -> Limits:
+        reckoned.append(queues_of_topic)
+        return limits_of(config, queues_of_topic)
+
+    monkeypatch.setattr(Limits, "of", counted)
+    with PushConsumer(cluster.address, group, Seen()) as consumer:
+        consumer.subscribe(topic)
+        eventually(lambda: len(consumer.assignment()) == 200)
+    assert len(reckoned) < 1_000  # 1,500 queues took 41 s to begin, and 36 s to be let go of
+
+
+def test_a_consumer_that_is_closed_before_it_is_used_lets_whoever_joins_go(cluster: Cluster) -> None:
+    consumer = PushConsumer(cluster.address, "unused", print)
+    joining = threading.Thread(target=consumer.join, daemon=True)
+    joining.start()
+    consumer.close()
+    joining.join(5)
+    assert not joining.is_alive()
+    consumer.join()
