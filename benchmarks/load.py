@@ -88,7 +88,8 @@ def run_load(
         f"compat.{load.program}",
         *(f"{key}={value}" for key, value in arguments.items()),
         profile=CLIENT,
-        jvm=(*CLIENT_JVM, f"-Duser.home={home}"),
+        home=home,
+        jvm=CLIENT_JVM,
     )
     with Program(command, home / "client.log") as client:
         client.wait_for("MEASURING", PREPARE_TIMEOUT_S)

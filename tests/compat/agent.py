@@ -39,8 +39,9 @@ class Agent:
         self, kit: JavaKit, profile: str, nameserver: str, home: Path, *, encoding: str = "JSON"
     ) -> None:
         """`encoding` is JSON or ROCKETMQ: that of the headers which these clients write."""
-        options = (f"-Duser.home={home}", f"-Drocketmq.serialize.type={encoding}")
-        command = kit.command("compat.Agent", f"namesrv={nameserver}", profile=profile, jvm=(*JVM, *options))
+        options = (*JVM, f"-Drocketmq.serialize.type={encoding}")
+        arguments = ("compat.Agent", f"namesrv={nameserver}")
+        command = kit.command(*arguments, home=home, profile=profile, jvm=options)
         self._program = Program(command, home / "agent.log")
         self._numbers = itertools.count(1)
         self._program.wait_for("@ready", START_TIMEOUT_S)

@@ -57,10 +57,16 @@ class JavaKit:
         return f"{self.classes / profile}{os.pathsep}{self.jars / profile}/*"
 
     def command(
-        self, main_class: str, *arguments: str, profile: str = ROCKETMQ, jvm: Sequence[str] = ()
+        self, main_class: str, *arguments: str, home: Path, profile: str = ROCKETMQ, jvm: Sequence[str] = ()
     ) -> list[str]:
-        """Give the command line that runs `main_class` with the jars of `profile`."""
-        return [str(self.java), *jvm, "-cp", self.class_path(profile), main_class, *arguments]
+        """Give the command line that runs `main_class` with the jars of `profile`.
+
+        `home` is its user's, and holds its temporary files too: netty's keys and mqadmin's notes stay behind.
+        """
+        temporary = home / "tmp"
+        temporary.mkdir(parents=True, exist_ok=True)
+        own = (f"-Duser.home={home}", f"-Djava.io.tmpdir={temporary}")
+        return [str(self.java), *own, *jvm, "-cp", self.class_path(profile), main_class, *arguments]
 
 
 def java_kit() -> JavaKit:

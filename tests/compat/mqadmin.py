@@ -23,11 +23,10 @@ class Mqadmin:
         """`home` is where it works, and leaves what some commands write."""
         home.mkdir(parents=True, exist_ok=True)
         options = (
-            f"-Duser.home={home}",
             f"-Drocketmq.home.dir={home}",
             f"-Drocketmq.namesrv.addr={nameserver}",
         )
-        command = kit.command("compat.Mqadmin", profile=ROCKETMQ, jvm=(*JVM, *options))
+        command = kit.command("compat.Mqadmin", home=home, profile=ROCKETMQ, jvm=(*JVM, *options))
         self._program = Program(command, home / "mqadmin.log", cwd=home)
         self._numbers = itertools.count(1)
         self._program.wait_for("@ready", START_TIMEOUT_S)

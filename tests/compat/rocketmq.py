@@ -127,7 +127,7 @@ class RocketMQ:
     def _run(self, main: str, conf: Path, log: str, *jvm: str) -> Program:
         home = self.root / "home"
         (home / "conf").mkdir(parents=True, exist_ok=True)
-        command = self._kit.command(main, "-c", str(conf), jvm=(*jvm, f"-Duser.home={home}"))
+        command = self._kit.command(main, "-c", str(conf), home=home, jvm=jvm)
         return Program(command, self.root / log, env={**os.environ, "ROCKETMQ_HOME": str(home)})
 
     def _write_conf(self, name: str, settings: Mapping[str, str]) -> Path:

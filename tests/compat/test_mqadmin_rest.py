@@ -186,10 +186,10 @@ def test_lists_modes_and_exports(
 
 
 def test_the_round_trip_to_all_clusters(kit: JavaKit, peer: Peer, tmp_path: Path) -> None:
-    options = (f"-Duser.home={tmp_path}", f"-Drocketmq.namesrv.addr={peer.nameserver_address}")
+    options = (f"-Drocketmq.namesrv.addr={peer.nameserver_address}", "-XX:TieredStopAtLevel=1")
     arguments = ("clusterRT", "-a", "3", "-s", "10", "-i", "60")  # it goes on for ever
     main = "org.apache.rocketmq.tools.command.MQAdminStartup"
-    command = kit.command(main, *arguments, profile=ROCKETMQ, jvm=(*options, "-XX:TieredStopAtLevel=1"))
+    command = kit.command(main, *arguments, home=tmp_path, profile=ROCKETMQ, jvm=options)
     with Program(command, tmp_path / "clusterRT.log", cwd=tmp_path) as running:
         line = running.wait_for("DefaultCluster ", 30)
         assert " ".join(running.wait_for("#", 1).split()) == (

@@ -75,7 +75,7 @@ class JavaStore:
             *(f"{key}={self._folder / key}" for key in ("dump", "keys")),
         ]
         command = self._kit.command(
-            "compat.StoreProgram", *arguments, *more, jvm=(*STORE_JVM, f"-Duser.home={self._folder}")
+            "compat.StoreProgram", *arguments, *more, home=self._folder, jvm=STORE_JVM
         )
         done = subprocess.run(command, capture_output=True, text=True, timeout=JAVA_TIMEOUT_S, check=False)
         assert done.returncode == 0, done.stderr[-4000:]
