@@ -126,7 +126,8 @@ class ConsumerConfig(ClientConfig):
     stored at `consume_timestamp_ms` (since the epoch; None: half an hour before it begins, as RocketMQ does)
     or later. `strategy` names how the group shares its queues out: `averagely`, `averagely_by_circle`,
     `consistent_hash`, `machine_room:ROOM,…`, `machine_room_nearby[:INNER]`, `config:TOPIC/BROKER/ID,…`; the
-    group's first member decides. `lease_ms`: after how long without a word
+    group's first member decides. `commit_timeout_ms`: how long a commit is tried again where a broker is
+    away; one that is restarted is back before. `lease_ms`: after how long without a word
     from this member its queues may be given to another. `max_poll_interval_ms`: how long a polled batch may
     be worked on before its queue is given away.
     """
@@ -136,6 +137,7 @@ class ConsumerConfig(ClientConfig):
     consume_timestamp_ms: int | None = None
     auto_commit: bool = True
     commit_interval_ms: int = 5_000
+    commit_timeout_ms: int = 30_000
     lease_ms: int = 15_000
     sync_interval_ms: int = 4_000
     strategy: str | None = None
@@ -159,7 +161,9 @@ class ConsumerConfig(ClientConfig):
             "prefetch_bytes",
             "max_poll_interval_ms",
         )
-        require_at_least(0, self, "self_assign_after_ms", "long_poll_ms", "close_timeout_ms")
+        require_at_least(
+            0, self, "self_assign_after_ms", "long_poll_ms", "close_timeout_ms", "commit_timeout_ms"
+        )
         if self.consume_timestamp_ms is not None:
             require_at_least(0, self, "consume_timestamp_ms")
         if self.consume_from not in AUTO_OFFSETS:

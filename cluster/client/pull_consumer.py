@@ -136,7 +136,8 @@ class PullConsumer:
     def commit(self, offsets: Mapping[MessageQueue, int] | None = None) -> None:
         """Commit `offsets` (each the next to consume), or all that has been handed out.
 
-        Raises CommitFenced when another member holds a queue now.
+        A broker that is away is told again for `commit_timeout_ms`. Raises CommitFenced when another member
+        holds a queue now, BrokerUnreachable.
         """
         self._thread.run(self._consumer.commit(offsets))
 

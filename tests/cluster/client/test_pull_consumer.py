@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import structlog
@@ -329,7 +330,7 @@ def test_a_broker_that_has_left_keeps_nobody_from_committing_to_the_others_and_i
     topic = cluster.topic(queues=1)
     fill(cluster, topic, 100)
     stays, leaves = (MessageQueue(topic, name, 0) for name in "ab")
-    config = quick(cluster, group, commit_interval_ms=20, sticky_broker_ms=1)
+    config = quick(cluster, group, commit_interval_ms=20, commit_timeout_ms=0, sticky_broker_ms=1)
     with structlog.testing.capture_logs() as logs, PullConsumer(config=config) as consumer:
         consumer.assign([stays, leaves])
         poll_numbers(consumer, 100)
@@ -343,6 +344,25 @@ def test_a_broker_that_has_left_keeps_nobody_from_committing_to_the_others_and_i
         with pytest.raises(BrokerUnreachable, match="no route names a master for broker 'b'"):
             consumer.commit()
     assert [entry["broker"] for entry in logs if entry["event"] == "commit_failed"] == ["b"]
+
+
+def test_a_commit_waits_for_a_broker_that_is_started_again(
+    clusters: Callable[..., Cluster], group: str
+) -> None:
+    cluster = clusters()
+    topic = cluster.topic(queues=1)
+    fill(cluster, topic, 100)
+    config = quick(cluster, group, auto_commit=False)
+    with PullConsumer(config=config) as consumer, ThreadPoolExecutor(1) as other:
+        consumer.assign(consumer.queues(topic))
+        poll_numbers(consumer, 100)
+        cluster.stop_broker("b")
+        commit = other.submit(consumer.commit)
+        with pytest.raises(TimeoutError):
+            commit.result(timeout=0.5)
+        cluster.start_broker("b")
+        commit.result(timeout=30)
+    assert committed(cluster, group, topic) == 100
 
 
 def test_a_close_by_another_thread_ends_an_iteration(cluster: Cluster, group: str) -> None:

@@ -332,7 +332,7 @@ class PullCore:
             queue: Commit(offset, self.state_of(queue).generation)
             for queue, offset in offsets_of(offsets).items()
         }
-        outcome = await self.offsets.commit(commits)
+        outcome = await self.offsets.commit_patiently(commits, self.config.commit_timeout_ms)
         for queue, commit in commits.items():
             if outcome.has(queue) and (state := self.deliveries.states.get(queue)) is not None:
                 state.committed = commit.offset  # what is consumed may be further, or not as far
@@ -345,7 +345,10 @@ class PullCore:
         """
         moved = [state for state in states if NOWHERE != state.consumed != state.committed]
         commits = {state.queue: Commit(state.consumed, state.generation) for state in moved}
-        outcome = await (self.offsets.commit(commits) if raising else self.offsets.commit_quietly(commits))
+        if raising:
+            outcome = await self.offsets.commit_patiently(commits, self.config.commit_timeout_ms)
+        else:
+            outcome = await self.offsets.commit_quietly(commits)
         for state in moved:
             if outcome.has(state.queue):
                 state.committed = commits[state.queue].offset

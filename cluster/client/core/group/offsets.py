@@ -152,6 +152,23 @@ class OffsetClient:
                 refused.extend(result)
         return Committed(refused, unheard)
 
+    async def commit_patiently(self, offsets: Mapping[MessageQueue, Commit], patience_ms: int) -> Committed:
+        """The same, and again for those brokers that cannot be told, as long as `patience_ms`: one that is
+        started again is back in seconds.
+        """
+        backoff, deadline_ns = Backoff(), self._instance.clock.monotonic_ns() + patience_ms * 1_000_000
+        outcome = await self.commit(offsets)
+        while outcome.unheard and all(error.retriable for error in outcome.unheard.values()):
+            if self._instance.clock.monotonic_ns() >= deadline_ns:
+                break
+            await asyncio.sleep(backoff.next_ms() / 1000)
+            left = {queue: offsets[queue] for queue in offsets if queue.broker_name in outcome.unheard}
+            for topic in {queue.topic for queue in left}:
+                await self._refresh(topic)
+            again = await self.commit(left)
+            outcome = Committed([*outcome.refused, *again.refused], again.unheard)
+        return outcome
+
     async def commit_quietly(self, offsets: Mapping[MessageQueue, Commit]) -> Committed:
         """The same for commits that come again and again: a broker that cannot be told is logged once, until
         it can be.
