@@ -81,6 +81,7 @@ class ServiceHost:
         self.reason = ""
         self.service: Service | None = None
         self.started_ms = int(time.time() * 1000)
+        self.serving_ms = 0
         self.code_version = code_version()
         self._make = make
         self._start_deadline_s = start_deadline_s
@@ -164,6 +165,7 @@ class ServiceHost:
                     await self._let_go(service)
                     return
                 self.service, self.reason, self.state = service, "", State.SERVING
+                self.serving_ms = int(time.time() * 1000)
                 garbage.settle()
                 log.info("service_serving", code_version=self.code_version, pid=os.getpid())
                 return

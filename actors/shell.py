@@ -77,6 +77,7 @@ class ActorShell:
             "node_ip": own_node_ip(),
             "host_name": socket.gethostname(),
             "started_ms": host.started_ms,
+            "serving_ms": host.serving_ms,
             "log": self._log,
             "details": {},
         }

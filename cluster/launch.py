@@ -109,17 +109,21 @@ def restart(
     names: Sequence[str] = (),
     *,
     rolling: bool = False,
+    waits: bool = True,
     report: Report | None = None,
     dry_run: bool = False,
 ) -> UpResult:
     """Restart the named actors, or with `rolling` all; each goes only when the one before serves again.
+
+    `waits`: no broker goes within the 31 s in which clients may not know that another is back.
 
     Raises as `up` does; LaunchRefused also where nothing is named or nothing runs.
     """
     if not names and not rolling:
         raise LaunchRefused("name what to restart, or give --rolling for all of it, one after the other")
     topology, source = load_with_source(file, overrides)
-    return Driver(topology, source, report or Report(), dry_run=dry_run).restart(names or None)
+    driver = Driver(topology, source, report or Report(), dry_run=dry_run, waits=waits)
+    return driver.restart(names or None)
 
 
 def drain(

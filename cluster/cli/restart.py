@@ -14,6 +14,7 @@ EPILOG = examples(
     "raymq restart broker-a",
     "raymq restart --rolling",
     "raymq restart --rolling --dry-run",
+    "raymq restart nameserver-0 rebalancer-0 --no-wait",
 )
 
 
@@ -27,13 +28,21 @@ def command(
     rolling: Annotated[
         bool, typer.Option("--rolling", help="All of the cluster, one after the other.")
     ] = False,
+    wait: Annotated[
+        bool,
+        typer.Option(
+            "--wait/--no-wait",
+            help="Wait until clients know that the broker before is back: they look every 30 s.",
+        ),
+    ] = True,
     topology: TopologyOption = None,
     overrides: Overrides = None,
     dry_run: DryRun = False,
 ) -> None:
     """Restart actors, each only when the one before serves again and clients can find it.
 
-    Producers and consumers go on: they retry elsewhere, or wait the seconds that a broker is away.
+    Producers and consumers go on: they retry elsewhere, or wait the seconds that a broker is away. A broker
+    that was restarted by another run counts too. Ctrl-C lets the actor that is being restarted come back.
     """
     from rich.console import Console
 
@@ -44,7 +53,15 @@ def command(
 
     def work() -> int:
         report = ConsoleReport(console)
-        restart(topology, overrides or [], names or [], rolling=rolling, report=report, dry_run=dry_run)
+        restart(
+            topology,
+            overrides or [],
+            names or [],
+            rolling=rolling,
+            waits=wait,
+            report=report,
+            dry_run=dry_run,
+        )
         return 0
 
     finish_reported(work)

@@ -18,6 +18,7 @@ from cluster.driver.health import wait_until_healthy
 from cluster.driver.placement import place
 from cluster.driver.plan import Action, ActorSpec, Kind, Plan, Running, Verb, make_plan, restarting
 from cluster.driver.preflight import Demand, check_all, free_ports
+from cluster.driver.returns import Returns
 from cluster.driver.specs import is_live_setting, make_specs
 from cluster.paths import home_of, only_one_driver
 from cluster.report import Report
@@ -35,10 +36,6 @@ HEALTH_TIMEOUT_S = 30.0
 PLACEMENT_TIMEOUT_S = 30.0
 CHECK_TIMEOUT_S = 30.0
 PAUSE_S = 0.5
-ROUTE_REFRESH_S = 31.0
-"""After which every client has looked for routes again: RocketMQ's do every 30 s (pollNameServerInterval),
-and not when a send fails.
-"""
 
 
 class LaunchRefused(Exception):
@@ -69,7 +66,7 @@ class UpResult:
 
 @dataclass
 class Driver:
-    """One run over one topology."""
+    """One run over one topology. `waits`: no broker goes while clients may not know that another is back."""
 
     topology: Topology
     source: Source
@@ -77,10 +74,11 @@ class Driver:
     embedded: bool = False
     dry_run: bool = False
     prune: bool = False
+    waits: bool = True
     timeout_s: float = SERVE_TIMEOUT_S
     home: Path = field(init=False)
     _serving: Sequence[ActorSpec] = field(init=False, default=())
-    _broker_back_s: float | None = field(init=False, default=None)
+    _returns: Returns = field(init=False, default_factory=Returns)
 
     def __post_init__(self) -> None:
         """Find the cluster's home."""
@@ -175,6 +173,8 @@ class Driver:
             is_live=is_live_setting,
         )
         plan = narrow(plan)
+        here = [actor for actor in running if actor.namespace == self.topology.namespace]
+        self._returns = Returns.of(here, wall_ms=int(time.time() * 1000), now_s=time.monotonic())
         self._serving = [actor.spec for actor in running if actor.state == State.SERVING and actor.spec]
         refuse([*plan.refusals, *self._check_what_is_new(plan, running, specs)])
         return plan, specs
@@ -247,30 +247,39 @@ class Driver:
                     fleet.announce(self.topology.namespace, action.name)
 
     def _roll(self, action: Action) -> None:
-        is_broker = action.spec is not None and action.spec.kind is Kind.BROKER
+        assert action.spec is not None
+        is_broker = action.spec.kind is Kind.BROKER
+        if is_broker and self.waits:
+            self._let_clients_look_again(action.name)
+        with self._started_again_when_interrupted(action.spec):
+            self._stop(action)
+        self._wait([action.spec])
+        # The next one goes only when clients can find this one again.
+        self._see_that_all_serve([action.spec, *self._introduced_to(action.spec)])
         if is_broker:
-            self._let_clients_look_again()
-        self._stop(action)
-        if action.spec is not None:
-            fleet.create(self.topology.namespace, action.spec)
-            self._wait([action.spec])
-            # The next one goes only when clients can find this one again.
-            self._see_that_all_serve([action.spec, *self._introduced_to(action.spec)])
-        if is_broker:
-            self._broker_back_s = time.monotonic()
+            self._returns.came_back(action.name, time.monotonic())
 
-    def _let_clients_look_again(self) -> None:
-        """Who looked for routes while a broker was away knows only the others: none of them goes before all
-        have looked again.
-        """
-        if self._broker_back_s is None:
-            return
-        left_s = self._broker_back_s + ROUTE_REFRESH_S - time.monotonic()
+    def _let_clients_look_again(self, broker: str) -> None:
+        left_s = self._returns.wait_s(broker, time.monotonic())
         if left_s > 0:
             text = f"waiting {left_s:.0f} s, until all clients have seen that the last broker is back"
             self.report.line(text)
             with self.report.working(text):
                 time.sleep(left_s)
+
+    @contextmanager
+    def _started_again_when_interrupted(self, spec: ActorSpec) -> Iterator[None]:
+        """Create the actor that is stopped within, on Ctrl-C too: a restart leaves nothing stopped."""
+        try:
+            yield
+        except KeyboardInterrupt:
+            with self.report.working(f"starting {spec.name} again"):
+                fleet.stop(self.topology.namespace, spec.name)
+                fleet.create(self.topology.namespace, spec)
+            raise KeyboardInterrupt(
+                f"interrupted; {spec.name} starts again, `raymq status` shows it; run it again for the others"
+            ) from None
+        fleet.create(self.topology.namespace, spec)
 
     def _introduced_to(self, spec: ActorSpec) -> list[ActorSpec]:
         """Who must know of an actor that was restarted, or be known by it, before the next one goes."""

@@ -81,6 +81,7 @@ def to_running(where: ActorName, status: dict[str, Any]) -> Running:
         pid=int(status.get("pid", 0)),
         node_ip=str(status.get("node_ip", "")),
         started_ms=int(status.get("started_ms", 0)),
+        serving_ms=int(status.get("serving_ms", status.get("started_ms", 0))),
         details=status.get("details", {}),
     )
 

@@ -81,6 +81,7 @@ class Running:
     pid: int = 0
     node_ip: str = ""
     started_ms: int = 0
+    serving_ms: int = 0
     details: Mapping[str, Any] = field(default_factory=dict)
     is_ours: bool = True
 

@@ -13,6 +13,7 @@ import pytest
 
 from cluster import launch
 from cluster.client import Admin, ClientError, MessageQueue, Producer, PullConsumer
+from cluster.driver import fleet
 from cluster.driver.driver import LaunchFailed, LaunchRefused
 from cluster.report import Report
 from cluster.topology.topology_file import load_topology
@@ -284,11 +285,30 @@ def java_clients(raymq: RayMQ, topic: str, home: Path, history: Recorder) -> Ite
             clients.stop()
 
 
-def test_one_actor_is_restarted_alone(running: RayMQ) -> None:
-    before = {actor: status_of(actor)["pid"] for actor in ACTORS}
-    launch.restart(overrides=running.overrides, names=["broker-a"])
+def test_an_interrupted_restart_leaves_nothing_stopped_and_the_next_broker_waits_for_its_return(
+    running: RayMQ, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stop, pid = fleet.stop, status_of("broker-b-0")["pid"]
+
+    def interrupted(namespace: str, name: str) -> str:
+        monkeypatch.setattr(fleet, "stop", stop)
+        stop(namespace, name)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(fleet, "stop", interrupted)
+    with pytest.raises(KeyboardInterrupt, match="broker-b-0 starts again"):
+        launch.restart(overrides=running.overrides, names=["broker-b"], waits=False)
+    assert wait_for_successor("broker-b-0", pid)["details"]["epoch"] > 1
+
+    # Another run: what it knows of the return, the broker has told.
+    before, story = {actor: status_of(actor)["pid"] for actor in ACTORS}, Story()
+    launch.restart(overrides=running.overrides, names=["broker-a"], report=story)
+    assert any("until all clients have seen that the last broker is back" in line for line in story.lines)
     after = {actor: status_of(actor)["pid"] for actor in ACTORS}
     assert [actor for actor in ACTORS if before[actor] != after[actor]] == ["broker-a-0"]
+
+
+def test_what_does_not_run_is_refused(running: RayMQ) -> None:
     with pytest.raises(LaunchRefused, match="there is no actor 'broker-z'"):
         launch.restart(overrides=running.overrides, names=["broker-z"])
     with pytest.raises(LaunchRefused, match="no broker 'broker-z' runs; there are: broker-a-0, broker-b-0"):

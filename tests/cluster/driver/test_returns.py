@@ -1,0 +1,43 @@
+"""No broker goes while clients may not know that another is back, whoever restarted that one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from cluster.driver.plan import ActorSpec, Kind, Running
+from cluster.driver.returns import ROUTE_REFRESH_S, Returns
+
+WALL_MS, NOW_S = 1_800_000_000_000, 500.0
+
+
+def broker(name: str, ago_s: float, **changes: Any) -> Running:
+    spec = ActorSpec(Kind.BROKER, name, "c", {}, ("127.0.0.1", 1), ("127.0.0.1", 1), "node", None)
+    told = {"state": "serving", "serving_ms": WALL_MS - int(ago_s * 1000), "details": {"epoch": 2}}
+    return Running("raymq", name, spec=spec, **{**told, **changes})
+
+
+def wait_s(name: str, *running: Running) -> float:
+    return Returns.of(running, wall_ms=WALL_MS, now_s=NOW_S).wait_s(name, NOW_S)
+
+
+def test_a_broker_waits_for_the_last_of_the_others_that_came_back() -> None:
+    both = broker("broker-a-0", 10), broker("broker-b-0", 20)
+    assert wait_s("broker-b-0", *both) == ROUTE_REFRESH_S - 10
+    assert wait_s("broker-a-0", *both) == ROUTE_REFRESH_S - 20
+    assert wait_s("broker-c-0", *both) == ROUTE_REFRESH_S - 10
+    assert wait_s("broker-b-0", broker("broker-a-0", 31)) == 0
+
+
+def test_nobody_waits_for_itself_for_what_is_new_or_for_what_does_not_serve() -> None:
+    assert wait_s("broker-a-0", broker("broker-a-0", 1)) == 0
+    assert wait_s("broker-b-0", broker("broker-a-0", 1, details={"epoch": 1})) == 0
+    assert wait_s("broker-b-0", broker("broker-a-0", 1, state="starting", details={})) == 0
+    assert wait_s("broker-b-0", Running("raymq", "broker-a-0")) == 0
+
+
+def test_what_this_run_restarts_counts_and_a_clock_that_is_ahead_makes_nobody_wait_longer() -> None:
+    returns = Returns.of([broker("broker-a-0", -3600)], wall_ms=WALL_MS, now_s=NOW_S)
+    assert returns.wait_s("broker-b-0", NOW_S) == ROUTE_REFRESH_S
+    returns.came_back("broker-b-0", NOW_S + 40)
+    assert returns.wait_s("broker-a-0", NOW_S + 41) == ROUTE_REFRESH_S - 1
+    assert returns.wait_s("broker-b-0", NOW_S + 41) == 0
