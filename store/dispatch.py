@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 
 from store.commitlog.holes import LogFiles
 from store.commitlog.mapped_file import MappedFile
-from store.consumequeue.consume_queue import UNIT, UNIT_BYTES, ConsumeQueue
+from store.consumequeue.consume_queue import ConsumeQueue
 from store.consumequeue.table import ConsumeQueueTable
+from store.consumequeue.unit import UNIT, UNIT_BYTES
 from store.errors import StoreError
 from store.kernels import resync, unit_files, walk
 from store.kernels import units as kernel

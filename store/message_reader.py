@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 
 from store.commitlog.commit_log import CommitLog
 from store.commitlog.mapped_file import MappedFile
-from store.consumequeue.consume_queue import FILLER_SIZE, UNIT, UNIT_BYTES, ConsumeQueue
+from store.consumequeue.consume_queue import ConsumeQueue
+from store.consumequeue.unit import FILLER_SIZE, UNIT, UNIT_BYTES
 from store.disk.residency import JOINED_GAP_BYTES, READ_AHEAD_FROM_BYTES, Cold
 from store.kernels import read as kernel
 from store.logs import get_logger

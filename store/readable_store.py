@@ -3,7 +3,8 @@
 from collections.abc import Iterator
 
 from store.commitlog.positions import Positions
-from store.consumequeue.consume_queue import ConsumeQueue, Unit
+from store.consumequeue.consume_queue import ConsumeQueue
+from store.consumequeue.unit import Unit
 from store.disk.residency import Residency
 from store.errors import StoreError
 from store.message_reader import GetMessageResult, MessageReader

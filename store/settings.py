@@ -8,8 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
-from store.consumequeue.consume_queue import UNIT_BYTES
-from store.index.index_file import index_file_bytes
+from store.consumequeue.unit import UNIT_BYTES
 from store.live_settings import LIVE
 
 _LEVELS = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
@@ -113,11 +112,6 @@ class StoreSettings(BaseModel):
         if not hours or any(not hour.isdecimal() or int(hour) > 23 for hour in hours):
             raise ValueError(f"{value!r} is no list of hours: give one from 0 to 23, or more as in 04;16")
         return ";".join(hours)
-
-    @property
-    def index_file_bytes(self) -> int:
-        """The exact size of an index file."""
-        return index_file_bytes(self.index_slots, self.index_entries)
 
     def delay_levels_ms(self) -> list[int]:
         """The delay of each level, by its number; level 0 is no level. Raises ValueError."""

@@ -6,7 +6,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from store.consumequeue.consume_queue import UNIT, UNIT_BYTES, ConsumeQueue, QueueNote, Unit
+from store.consumequeue.consume_queue import ConsumeQueue, QueueNote
+from store.consumequeue.unit import UNIT, UNIT_BYTES, Unit
 from store.disk.files import running_crc
 from store.kernels.unit_check import sound_units
 

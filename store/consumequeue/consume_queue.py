@@ -1,48 +1,25 @@
 """ConsumeQueue: where the messages of one queue lie in the CommitLog.
 
-A unit, 20 bytes, big-endian (store format, section 3); unit n of the queue stands at byte 20·n over all its
-files:
-
-    0                8      12         20
-    | physicalOffset | size | tagsCode |
-
-Files are sparse at their exact size and named by their first byte's place. Zeros follow the last unit. A unit
-(0, 0x7FFFFFFF, 0) only holds a place.
+Unit n of the queue (`store.consumequeue.unit`) stands at byte 20·n over all its files. They are sparse at
+their exact size and named by their first byte's place. Zeros follow the last unit.
 """
 
 import os
 from collections.abc import Callable
 from pathlib import Path
-from struct import Struct
 from typing import NamedTuple
 
 import numpy as np
 
+from store.consumequeue.unit import FILLER, UNIT, UNIT_BYTES, Unit
 from store.disk.files import Descriptors, running_crc, settled_time_ns, zero_data
 from store.disk.files import write_all as write_bytes
 from store.disk.residency import Residency
 from store.errors import StoreError
 
-UNIT_BYTES = 20
-FILLER_SIZE = 0x7FFFFFFF
-UNIT = Struct(">qiq")
-FILLER = UNIT.pack(0, FILLER_SIZE, 0)
 _UNIT_ROW = np.dtype(f"V{UNIT_BYTES}")
 _FILLER_ROW = np.frombuffer(FILLER, dtype=_UNIT_ROW)
 _READ_UNITS_MAX = 65_536
-
-
-class Unit(NamedTuple):
-    """One message's place; `size` counts the record's bytes."""
-
-    physical_offset: int
-    size: int
-    tags_code: int
-
-    @property
-    def is_filler(self) -> bool:
-        """Whether it only holds a place."""
-        return self.size == FILLER_SIZE and self.physical_offset == 0
 
 
 class QueueFiles(NamedTuple):

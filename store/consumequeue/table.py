@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from store.consumequeue.check import check_queue
-from store.consumequeue.consume_queue import UNIT_BYTES, ConsumeQueue, QueueFiles, QueueNote
+from store.consumequeue.consume_queue import ConsumeQueue, QueueFiles, QueueNote
+from store.consumequeue.unit import UNIT_BYTES
 from store.disk.files import Descriptors
 from store.disk.residency import Residency
 from store.errors import StoreError

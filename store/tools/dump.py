@@ -5,7 +5,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from store.consumequeue.consume_queue import UNIT, ConsumeQueue, Unit
+from store.consumequeue.consume_queue import ConsumeQueue
+from store.consumequeue.unit import UNIT, Unit
 from store.errors import MessageIllegal, StoreError
 from store.message.compression import decompress
 from store.message.crc import crc32

@@ -10,8 +10,9 @@ from pathlib import Path
 from store.commitlog.commit_log import CommitLog
 from store.commitlog.log_paths import LogPaths
 from store.commitlog.positions import Positions
-from store.consumequeue.consume_queue import FILLER, UNIT_BYTES, ConsumeQueue, QueueFiles
+from store.consumequeue.consume_queue import ConsumeQueue, QueueFiles
 from store.consumequeue.table import ConsumeQueueTable
+from store.consumequeue.unit import FILLER, UNIT_BYTES
 from store.disk.files import Descriptors
 from store.dispatch import Dispatcher
 from store.errors import StoreError

@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from store.commitlog.log_paths import COMMIT_LOG, LogPaths
-from store.consumequeue.consume_queue import UNIT_BYTES, ConsumeQueue, QueueNote
+from store.consumequeue.consume_queue import ConsumeQueue, QueueNote
 from store.consumequeue.table import ConsumeQueueTable
+from store.consumequeue.unit import UNIT_BYTES
 from store.disk.files import Descriptors
 from store.identity import AbortFile, StoreName, read_epoch, read_name, refuse_foreign_kinds, writer_of
 from store.kernels import walk

@@ -7,6 +7,7 @@ from typing import NamedTuple
 from store.commitlog.log_paths import COMMIT_LOG
 from store.errors import StoreError
 from store.identity import StoreName
+from store.index.index_file import index_file_bytes
 from store.kernels.index import ENTRY_BYTES, HEADER_BYTES, SLOT_BYTES
 from store.recovery.opening import CONSUME_QUEUE, INDEX
 from store.settings import StoreSettings
@@ -54,7 +55,9 @@ def find_sizes(root: Path, log_paths: Sequence[Path], name: StoreName | None) ->
     defaults = StoreSettings()
     logs = sorted(path for directory in log_paths for path in (root / directory).glob("*"))
     queues = sorted((root / CONSUME_QUEUE).glob("*/*/*"))
-    index_bytes = _first_size(sorted((root / INDEX).glob("*")), defaults.index_file_bytes)
+    index_bytes = _first_size(
+        sorted((root / INDEX).glob("*")), index_file_bytes(defaults.index_slots, defaults.index_entries)
+    )
     # One number for two: RocketMQ's default, and whoever scales it down, has four entries for each slot.
     slots = (index_bytes - HEADER_BYTES) // (SLOT_BYTES + 4 * ENTRY_BYTES)
     return StoreSizes(

@@ -25,7 +25,7 @@ from actors.remoting.headers import (
     ViewMessageHeader,
 )
 from actors.remoting.request import RequestContext
-from store.consumequeue.consume_queue import UNIT_BYTES
+from store.consumequeue.unit import UNIT_BYTES
 from store.errors import StoreError
 from store.message.record import decode_record
 

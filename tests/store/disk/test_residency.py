@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from store.commitlog.mapped_file import MappedFile
-from store.consumequeue.consume_queue import UNIT
+from store.consumequeue.unit import UNIT
 from store.disk.residency import PAGE_BYTES, READ_AHEAD_FROM_BYTES, Cold, FileRange, Residency, WarmJob
 from store.kernels import read as kernel
 from store.message.record import decode_record, decode_records

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from store.consumequeue.consume_queue import UNIT
+from store.consumequeue.unit import UNIT
 from store.kernels import index, java_hash, units, walk
 from store.kernels.index import KEY_FIELDS
 from store.kernels.unit_check import sound_units
