@@ -43,7 +43,7 @@ class Connection:
         self._socket.close()
 
     def send(self, code: int, ext: dict[str, str], body: bytes = b"") -> int:
-        """Send a request, and give the number that its answer will carry."""
+        """Send a request, and give the number that its answer will carry. Raises FetchFailed."""
         self._opaque += 1
         command = RemotingCommand(code, ext, body, opaque=self._opaque)
         try:
@@ -53,7 +53,9 @@ class Connection:
         return self._opaque
 
     def receive(self, opaque: int) -> RemotingCommand:
-        """Wait for the answer that carries `opaque`; anything else that the peer sends is passed over."""
+        """Wait for the answer that carries `opaque`; anything else that the peer sends is passed over. Raises
+        FetchFailed.
+        """
         while True:
             prefix = self._read(PREFIX.size)
             total, mark = PREFIX.unpack(prefix)

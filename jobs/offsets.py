@@ -49,7 +49,9 @@ class Offsets:
 
 
 def parse_offsets(option: str, value: OffsetsOption, default: int) -> Offsets:
-    """Parse `value` of the option named `option`; queues that an object does not list get `default`."""
+    """Parse `value` of the option named `option`; queues that an object does not list get `default`. Raises
+    OffsetsInvalid.
+    """
     if isinstance(value, str):
         word = value.strip()
         if word in _WORDS:
@@ -64,7 +66,9 @@ def parse_offsets(option: str, value: OffsetsOption, default: int) -> Offsets:
 
 
 def parse_listed(option: str, value: object, parse: Parse, shape: str) -> dict[MessageQueue, int]:
-    """Parse {"topic": {"broker": {"queueId": …}}}; `shape` tells in a complaint what `option` may be."""
+    """Parse {"topic": {"broker": {"queueId": …}}}; `shape` tells in a complaint what `option` may be. Raises
+    OffsetsInvalid.
+    """
     listed = {}
     for topic, brokers in _object(option, "the whole", value, shape).items():
         for broker_name, queues in _object(option, topic, brokers, shape).items():

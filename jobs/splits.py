@@ -91,7 +91,7 @@ def cut_splits(
     """Cut ranges so that there are at least `min_partitions` splits, none larger than its fair share.
 
     Every queue is cut by its share of all messages, so one long queue does not become one long task. There
-    are fewer splits only where there are fewer messages.
+    are fewer splits only where there are fewer messages. Raises OptionInvalid.
     """
     for option, value in (
         ("minPartitions", min_partitions),

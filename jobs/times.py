@@ -61,7 +61,9 @@ class Times:
 def parse_times(
     edge: Literal["starting", "ending"], timestamp: TimestampOption | None, listed: TimestampsOption | None
 ) -> Times | None:
-    """Parse `<edge>Timestamp` and `<edge>OffsetsByTimestamp`; None where neither is given."""
+    """Parse `<edge>Timestamp` and `<edge>OffsetsByTimestamp`; None where neither is given. Raises
+    OffsetsInvalid.
+    """
     if timestamp is not None:
         option = f"{edge}Timestamp"
         return Times(option, everywhere=_time(option, timestamp))

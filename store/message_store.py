@@ -220,7 +220,9 @@ class MessageStore(ReadableStore):
         self._appender.awaited_queues = queues
 
     def truncate_to(self, offset: int) -> None:
-        """Drop the log from `offset` (a record's beginning) on, and all that was derived from it."""
+        """Drop the log from `offset` (a record's beginning) on, and all that was derived from it. Raises
+        StoreError.
+        """
         self._maintenance.finish()
         if not self.positions.min <= offset <= self.positions.written:
             raise StoreError(

@@ -24,7 +24,7 @@ def load_object(body: Buffer, what: str) -> dict[str, Any]:
 
 def load_kept_object(body: Buffer, what: str) -> dict[str, Any]:
     """As `load_object`, for what is kept in a table with all its fields: it must not be nested deeper than
-    can be written again.
+    can be written again. Raises Refused.
     """
     found = load_object(body, what)
     level: list[Any] = [found]

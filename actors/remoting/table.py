@@ -24,7 +24,7 @@ class RequestTable:
         action: Action = Action.NONE,
         cost: Cost = Cost.ADMIN,
     ) -> None:
-        """Answer this code with this handler; a code stands in the table once."""
+        """Answer this code with this handler; a code stands in the table once. Raises ValueError."""
         if code in self._entries:
             raise ValueError(f"request code {code} is in the table already")
         self._entries[int(code)] = RequestEntry(code, handler, header_type, resource, action, cost)

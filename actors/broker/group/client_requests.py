@@ -124,7 +124,7 @@ class ClientRequests:
             answered(None)
 
     def sync_group(self, context: RequestContext) -> None:
-        """SYNC_GROUP: a member tells its rebalancer what it holds, and learns what it may."""
+        """SYNC_GROUP: a member tells its rebalancer what it holds, and learns what it may. Raises Refused."""
         request = SyncGroupRequest.decode(context.command.body)
         self._groups.for_consuming(request.group)
         if not self._rebalancers.is_used:

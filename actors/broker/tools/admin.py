@@ -141,7 +141,9 @@ def _group_config(content: Mapping[str, Any]) -> SubscriptionGroupConfig:
 
 
 def parse_attributes(text: str) -> dict[str, str]:
-    """Changes of attributes as tools send them: `+message.type=FIFO,-other`; keys keep their sign."""
+    """Changes of attributes as tools send them: `+message.type=FIFO,-other`; keys keep their sign. Raises
+    Refused.
+    """
     attributes: dict[str, str] = {}
     for part in text.split(","):
         change = part.strip()

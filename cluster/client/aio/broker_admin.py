@@ -145,7 +145,9 @@ class BrokerAdmin(AdminCore):
         return found
 
     async def set_topic_perm(self, topic: str, perm: int, brokers: Iterable[str] | None = None) -> list[str]:
-        """Let `topic` be written (2) and read (4) on `brokers`, by default all that have it; gives them."""
+        """Let `topic` be written (2) and read (4) on `brokers`, by default all that have it; gives them.
+        Raises TopicNotFound.
+        """
         found = await self.topic_configs(topic)
         wanted = sorted(found) if brokers is None else list(brokers)
         masters = await self._masters(wanted)

@@ -58,7 +58,9 @@ class ProcessQueue:
         self.cached_messages -= count
 
     def take(self, begin: int, end: int, count: int, size_bytes: int) -> Portion:
-        """Note that offsets [begin, end) are handed out; they must follow what was taken before."""
+        """Note that offsets [begin, end) are handed out; they must follow what was taken before. Raises
+        ValueError.
+        """
         if begin < self.next_offset or end < begin:
             raise ValueError(f"offsets [{begin}, {end}) do not follow {self.next_offset}")
         portion = Portion(begin, end, count, size_bytes)

@@ -116,7 +116,7 @@ class PullCore:
             raise ConfigInvalid("this consumer has no topic and no queue: subscribe, or assign, first")
 
     def subscribe(self, topics: str | Iterable[str], expression: str) -> None:
-        """Share the topics' queues with the group's other members."""
+        """Share the topics' queues with the group's other members. Raises ConfigInvalid."""
         if self._is_assigned:
             raise ConfigInvalid("this consumer has assigned queues: it cannot subscribe as well")
         names, expression = topics_of(topics), expression_of(expression)
@@ -135,7 +135,9 @@ class PullCore:
                     state.fetcher.filter_by(expression)
 
     async def assign(self, queues: Iterable[MessageQueue], expression: str) -> None:
-        """Take exactly these queues, without a group's say; returns when each knows where it begins."""
+        """Take exactly these queues, without a group's say; returns when each knows where it begins. Raises
+        ConfigInvalid and DeadlineExceeded.
+        """
         if self.session.subscriptions:
             raise ConfigInvalid("this consumer has subscribed: it cannot be assigned queues as well")
         wanted, expression = set(queues_of(queues)), expression_of(expression)

@@ -105,8 +105,8 @@ class OffsetClient:
         *,
         is_patient: bool = False,
     ) -> int:
-        """Where to begin: what is committed, else as `consume_from` says. Waits for a broker that is away and,
-        if `is_patient`, while one refuses to say: a queue that is held must not stand still for good.
+        """Where to begin: what is committed, else as `consume_from` says. Waits for a broker that is away,
+        and with `is_patient` while one refuses to say: a queue that is held must not stand still for good.
         """
         backoff = Backoff()
         told = ""

@@ -112,7 +112,9 @@ class ProducerCore:
         return HeartbeatData(self.instance.client_id, producer_groups=[self.config.group])
 
     def timeout_ms(self, choose: Choose | None, given_ms: int | None) -> int:
-        """How long a send may take: what the call says, else by whether it has a queue of its own."""
+        """How long a send may take: what the call says, else by whether it has a queue of its own. Raises
+        ConfigInvalid.
+        """
         if given_ms is not None:
             if not isinstance(given_ms, int | float) or not given_ms > 0:
                 raise ConfigInvalid(f"timeout_ms is {given_ms!r}: it must be over 0")
@@ -155,7 +157,9 @@ def as_message(
     keys: str | Sequence[str] | None,
     properties: dict[str, str] | None,
 ) -> Message:
-    """The message that a call describes: a Message alone, or a topic and a body with the rest."""
+    """The message that a call describes: a Message alone, or a topic and a body with the rest. Raises
+    ConfigInvalid.
+    """
     if isinstance(message, Message):
         if body is not None or tags is not None or keys is not None or properties is not None:
             raise ConfigInvalid("give a Message alone, or a topic with body, tags, keys and properties")
