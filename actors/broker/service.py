@@ -40,7 +40,7 @@ from actors.loop_lag import LoopLag
 from actors.remoting.client import RemotingClient
 from actors.remoting.connection import Connection
 from actors.remoting.headers import RegisterBrokerHeader
-from actors.remoting.hub import RemotingLimits
+from actors.remoting.limits import RemotingLimits
 from actors.remoting.server import RemotingServer
 from actors.remoting.table import RequestTable
 from store.clock import Clock

@@ -34,8 +34,8 @@ from actors.remoting.headers import (
     RegisterBrokerResponse,
     UnregisterBrokerHeader,
 )
-from actors.remoting.hub import RemotingLimits
 from actors.remoting.json_fields import load_object
+from actors.remoting.limits import RemotingLimits
 from actors.remoting.request import Action, Cost, Handler, HeaderType, RequestContext, Resource
 from actors.remoting.server import RemotingServer
 from actors.remoting.table import RequestTable
@@ -60,7 +60,8 @@ class NameserverService:
         self.live = LiveSettings(settings, clock)
         self.routes = RouteTable(settings.delete_topic_with_broker_registration)
         self.kv_config = KVConfig(settings.data_dir)
-        self.server = RemotingServer(self._table(), clock)
+        fitting = connections_that_fit(settings.max_connections, OTHER_DESCRIPTORS)
+        self.server = RemotingServer(self._table(), clock, RemotingLimits(max_connections=fitting))
         self._clock = clock
         self._scanner: asyncio.TimerHandle | None = None
 
@@ -76,8 +77,6 @@ class NameserverService:
     async def serve(self, host: str, port: int) -> int:
         """Load the kv config and listen; returns the port. Raises OSError or StoreError."""
         self.kv_config.load()
-        fitting = connections_that_fit(self.settings.max_connections, OTHER_DESCRIPTORS)
-        self.server.hub.limits = RemotingLimits(max_connections=fitting)
         await self.server.start(host, port)
         self._scan()
         _log.info("nameserver_serving", host=host, port=self.server.port)

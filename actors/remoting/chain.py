@@ -28,6 +28,7 @@ class Chain:
         self.steps = tuple(steps)
         self.observers = tuple(observers)
         self.unknown = RequestEntry(0, _answer_unknown, None, Resource.NONE, Action.NONE, Cost.ADMIN)
+        self.costly_codes = table.costly_codes
         self._entries = table.entries
 
     def handle(self, connection: Connection, command: RemotingCommand) -> None:

@@ -7,7 +7,8 @@ from actors.remoting.chain import Chain
 from actors.remoting.command import RemotingCommand
 from actors.remoting.connection import Callback, Connection
 from actors.remoting.errors import Closed, ConnectFailed, Refused, RemotingError, TimedOut
-from actors.remoting.hub import Hub, RemotingLimits
+from actors.remoting.hub import Hub
+from actors.remoting.limits import RemotingLimits
 from actors.remoting.table import RequestTable
 from store.clock import Clock
 from store.logs import get_logger
@@ -117,7 +118,7 @@ class RemotingClient:
         try:
             async with asyncio.timeout(limit_s):
                 _, made = await self.hub.loop.create_connection(
-                    lambda: Connection(self.hub, self._chain.handle, address), host, port
+                    lambda: Connection(self.hub, self._chain, address), host, port
                 )
         except TimeoutError:
             raise ConnectFailed(address, f"no connection within {limit_s:g} s") from None

@@ -3,8 +3,8 @@
 import asyncio
 import socket
 import struct
-from collections.abc import Callable
-from typing import Any, Final, cast
+from collections.abc import Callable, Container
+from typing import Any, Final, Protocol, TypeVar, cast
 
 from actors.remoting.codes import FLAG_ONEWAY, FLAG_RESPONSE
 from actors.remoting.command import Buffer, RemotingCommand, append_command
@@ -17,8 +17,7 @@ _log = get_logger(__name__)
 
 Callback = Callable[[RemotingCommand | RemotingError], None]
 CloseCallback = Callable[["Connection"], None]
-# Takes a peer's request; whatever goes wrong in it becomes its answer.
-RequestSink = Callable[["Connection", RemotingCommand], None]
+Argument = TypeVar("Argument")
 
 _NS_PER_MS: Final = 1_000_000
 _MAX_OPAQUE: Final = 0x7FFF_FFFF
@@ -32,6 +31,19 @@ _LATE_READ_BYTES: Final = 16 * 1024
 # So many requests of one peer between two looks at the clock.
 _REQUESTS_A_LOOK: Final = 4
 _PORT: Final = struct.Struct(">i")
+
+
+class Service(Protocol):
+    """What answers the requests of a peer."""
+
+    @property
+    def costly_codes(self) -> Container[int]:
+        """Codes of requests that stand in line (`actors.remoting.turn`)."""
+        ...
+
+    def handle(self, connection: "Connection", command: RemotingCommand) -> None:
+        """Take one request; whatever goes wrong in it becomes its answer."""
+        ...
 
 
 class ClientAttributes:
@@ -53,25 +65,28 @@ class Connection(asyncio.BufferedProtocol):
     i32).
     """
 
-    def __init__(self, hub: Hub, handle: RequestSink, address: str | None = None) -> None:
+    def __init__(self, hub: Hub, service: Service, address: str | None = None) -> None:
         self.hub = hub
         self.peer = address or "?"
         self.peer_bytes = b"\x00" * 8
         self.attributes = ClientAttributes()
         self.is_closed = False
         self.close_reason = "the peer closed the connection"
-        self.is_queued = False  # with the hub, for its next turn
+        self.is_queued = False  # to be read on in the next turn
+        self.is_in_line = False  # with costly requests
         self.unread_bytes = 0  # what a peer that is behind has not taken, when that was noted last
         self.pending = 0  # requests of the peer that have no answer yet
         self._transport: asyncio.Transport | None = None
         self._reader = FrameReader(hub.memory)
-        self._handle = handle
+        self._turn = hub.turn
+        self._handle = service.handle
+        self._costly_codes = service.costly_codes
         self._out: list[Buffer] = []
         self._out_bytes = 0
         self._turn_bytes = 0
         self._is_behind = False
         self._unread_since_ns = 0
-        self._drain_callbacks: list[CloseCallback] = []
+        self._waiting: list[RemotingCommand | CloseCallback] = []  # costly requests, and parts of such
         self._is_held = False
         self._is_hushed = False
         self._was_active = True
@@ -94,7 +109,7 @@ class Connection(asyncio.BufferedProtocol):
             self.hub.mark_dirty(self)
         size_bytes = append_command(out, command)
         self._out_bytes += size_bytes
-        self.hub.collected_bytes += size_bytes
+        self._turn.collected_bytes += size_bytes
 
     def oneway(self, command: RemotingCommand) -> None:
         """Send a request that wants no answer."""
@@ -145,17 +160,19 @@ class Connection(asyncio.BufferedProtocol):
             self._close_callbacks.append(callback)
 
     def when_drained(self, callback: CloseCallback) -> None:
-        """Run this in a later turn, when the connection is not over the mark; never where it has ended."""
+        """Run this as a costly request, when the connection is not over the mark; never where it has
+        ended.
+        """
         if not self.is_closed:
-            self._drain_callbacks.append(callback)
-            self.hub.hold(self)
+            self._waiting.append(callback)
+            self.hub.line_up(self)
 
     @property
     def over_high_water(self) -> bool:
         """Whether so much is waiting to be written, here or of all, that no further answers should be
         produced.
         """
-        return self._is_over_mark or self.hub.collected_bytes > self.hub.limits.turn_output_bytes
+        return self._is_over_mark or self._turn.collected_bytes > self.hub.limits.turn_output_bytes
 
     @property
     def _is_over_mark(self) -> bool:
@@ -165,16 +182,23 @@ class Connection(asyncio.BufferedProtocol):
         return waiting_bytes > self.hub.limits.high_water_bytes
 
     @property
-    def _has_answered_enough(self) -> bool:
-        """Whether what has collected is to be written before more is read: it may be left unread."""
+    def has_answered_enough(self) -> bool:
+        """Whether what has collected is to be written before more is produced: it may be left unread."""
+        if self._out_bytes <= _BEHIND_BYTES:
+            return False
         limits = self.hub.limits
-        waiting_bytes = self.hub.unread_bytes + self.hub.collected_bytes
+        waiting_bytes = self.hub.unread_bytes + self._turn.collected_bytes
         return self._out_bytes > limits.high_water_bytes or waiting_bytes > limits.max_unread_bytes
 
     @property
     def _is_far_behind(self) -> bool:
         """Whether nothing more is read of a peer that is behind: by its own measure, or by that of all."""
         return self._is_over_mark or self.hub.unread_bytes > self.hub.limits.max_unread_bytes
+
+    @property
+    def _has_many_waiting(self) -> bool:
+        """Whether nothing more is read, for as long as costly requests are to be done."""
+        return 2 * len(self._waiting) > self.hub.limits.costly_requests_max
 
     # ---- what the transport calls --------------------
 
@@ -202,7 +226,7 @@ class Connection(asyncio.BufferedProtocol):
     def get_buffer(self, sizehint: int) -> memoryview:
         """Where the transport is to put what it receives."""
         room = self._reader.get_buffer()
-        return room[:_LATE_READ_BYTES] if self.hub.turn_is_over else room
+        return room[:_LATE_READ_BYTES] if self._turn.is_over else room
 
     def buffer_updated(self, nbytes: int) -> None:
         """So many bytes have come."""
@@ -214,11 +238,11 @@ class Connection(asyncio.BufferedProtocol):
         hub = self.hub
         if not hub.tick_requested:
             hub.request_tick()
-        elif hub.is_spent():
+        elif self._turn.is_spent():
             self._reader.set_aside()
-            self._hold()
+            self._hold(is_late=True)
             return
-        self._read_commands()
+        self._read_commands(hub.limits.input_budget_requests)
         if self._turn_bytes > hub.limits.input_budget_bytes and not self._is_held:
             self._hold()
 
@@ -232,8 +256,10 @@ class Connection(asyncio.BufferedProtocol):
         """The peer has caught up."""
         self._is_behind = False
         self.note_unread()
-        if self._is_held or self._drain_callbacks:
+        if self._is_held:
             self.hub.hold(self)
+        if self._waiting:
+            self.hub.line_up(self)
 
     # ---- what the hub calls --------------------
 
@@ -254,20 +280,35 @@ class Connection(asyncio.BufferedProtocol):
         self._out = []
         self._out_bytes = 0
 
-    def go_on(self) -> None:
-        """A new turn: read on, unless the peer leaves our answers unread."""
+    def go_on(self, requests_max: int) -> None:
+        """A new turn: read on, unless the peer leaves our answers unread, or too many of its requests stand
+        in line: then `resume_writing` sees to it, or `serve_costly`.
+        """
         self._turn_bytes = 0
-        if self.is_closed or (self._is_behind and self._is_far_behind):
+        if self.is_closed or self._is_hushed or not self._is_held:
             return
-        if self._drain_callbacks and not self._call_drained():
-            return
-        if not self._is_held or self._is_hushed:
+        if (self._is_behind and self._is_far_behind) or self._has_many_waiting:
             return
         self._is_held = False
         self._reader.resume()
-        self._read_commands()
+        self._read_commands(requests_max)
         if not self._is_held and self._transport is not None and not self.is_closed:
             self._transport.resume_reading()
+
+    def serve_costly(self) -> bool:
+        """Do the first of the costly requests; whether there are more. None where the peer leaves our answers
+        unread: then `resume_writing` lines up again.
+        """
+        if not self._waiting or (self._is_behind and self._is_far_behind):
+            return False
+        work = self._waiting.pop(0)
+        if isinstance(work, RemotingCommand):
+            self._handle(self, work)
+        else:
+            _call(work, self)
+        if self._is_held and not self._has_many_waiting:
+            self.hub.hold(self)
+        return bool(self._waiting)
 
     def expire_calls(self, now_ns: int) -> int | None:
         """Fail the calls whose deadline has passed; returns the next deadline, or None where no call is
@@ -281,7 +322,7 @@ class Connection(asyncio.BufferedProtocol):
         callbacks = [self._calls.pop(opaque)[0] for opaque in expired]
         self._earliest_ns = min((deadline_ns for _, deadline_ns in self._calls.values()), default=0)
         for callback in callbacks:
-            _deliver(
+            _call(
                 callback,
                 TimedOut(self.peer, "no answer within the time given; the request may have been done"),
             )
@@ -338,21 +379,24 @@ class Connection(asyncio.BufferedProtocol):
 
     # ---- its own --------------------
 
-    def _read_commands(self) -> None:
+    def _read_commands(self, left: int) -> None:
         reader = self._reader
-        hub = self.hub
-        left = hub.limits.input_budget_requests
+        costly_codes = self._costly_codes
         try:
             while (command := reader.next_command()) is not None:
                 if command.flag & FLAG_RESPONSE:
                     self._take_answer(command)
+                elif command.code in costly_codes and not command.body:  # which would be kept meanwhile
+                    self._waiting.append(command)
+                    if len(self._waiting) >= self.hub.limits.costly_requests_max:
+                        left = 1
                 else:
                     self._handle(self, command)
                 left -= 1
                 if (
                     not left
-                    or (not left % _REQUESTS_A_LOOK and hub.is_spent())
-                    or (self._out_bytes > _BEHIND_BYTES and self._has_answered_enough)
+                    or (not left % _REQUESTS_A_LOOK and self._turn.is_spent())
+                    or (self._out_bytes > _BEHIND_BYTES and self.has_answered_enough)
                     or (self._is_behind and self._is_far_behind)
                     or self.is_closed
                 ):
@@ -364,32 +408,19 @@ class Connection(asyncio.BufferedProtocol):
                 "connection_refused", peer=self.peer, reason=error.reason, looks_like=error.looks_like
             )
             self.close(str(error))
-
-    def _call_drained(self) -> bool:
-        """Call those who waited; False where the turn is over, or the connection, before there is time to
-        read.
-        """
-        callbacks, self._drain_callbacks = self._drain_callbacks, []
-        for called, on_drained in enumerate(callbacks, 1):
-            on_drained(self)
-            if self.is_closed:
-                return False
-            if self.hub.is_spent():
-                self._drain_callbacks = callbacks[called:] + self._drain_callbacks
-                self.hub.hold(self)
-                return False
-        return True
+        if self._waiting:
+            self.hub.line_up(self)
 
     def _take_answer(self, command: RemotingCommand) -> None:
         waiting = self._calls.pop(command.opaque, None)
         if waiting is not None:  # None: it has timed out, or was never ours
-            _deliver(waiting[0], command)
+            _call(waiting[0], command)
 
-    def _hold(self) -> None:
+    def _hold(self, *, is_late: bool = False) -> None:
         if not self._is_held and self._transport is not None and not self.is_closed:
             self._is_held = True
             self._transport.pause_reading()
-            self.hub.hold(self)
+            self.hub.hold(self, is_late=is_late)
 
     def _next_opaque(self) -> int:
         self._last_opaque = (self._last_opaque + 1) & _MAX_OPAQUE
@@ -408,22 +439,22 @@ class Connection(asyncio.BufferedProtocol):
         self.is_closed = True
         self._out = []
         self._out_bytes = 0
-        self._drain_callbacks = []
+        self._waiting = []
         self._reader.close()
         self.hub.connections.discard(self)
         calls, self._calls = self._calls, {}
         for callback, _ in calls.values():
-            _deliver(callback, Closed(self.peer, self.close_reason))
+            _call(callback, Closed(self.peer, self.close_reason))
         callbacks, self._close_callbacks = self._close_callbacks, []
         for on_close in callbacks:
             on_close(self)
 
 
-def _deliver(callback: Callback, result: RemotingCommand | RemotingError) -> None:
+def _call(callback: Callable[[Argument], None], argument: Argument) -> None:
     try:
-        callback(result)
-    except Exception:  # noqa: BLE001 - the bug is the callback's: the frames behind this one belong to others
-        _log.exception("answer_callback_failed")
+        callback(argument)
+    except Exception:  # noqa: BLE001 - the bug is the callback's: what stands behind it belongs to others
+        _log.exception("callback_failed")
 
 
 def _coalesced(parts: list[Buffer]) -> list[Buffer]:

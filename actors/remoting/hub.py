@@ -1,74 +1,33 @@
-"""Hub: what the connections of one server or client share – memory, limits, the turn's end, and time-outs.
+"""Hub: what the connections of one server or client share – memory, limits, turns and time-outs.
 
 A turn of the loop reads every socket that has bytes; answers collect meanwhile. One callback at the turn's
-end then runs the service's own tick, writes each connection that has something once, and lets those go on
-that had used up their share of the turn.
-
-The requests of all connections together have a budget of time, and one of bytes to answer with. What comes
-when it is used up waits for the next turn, where those who have waited go first and the others behind them:
-so timers, new connections and writes have their moment however many peers there are.
+end then does the costly requests, runs the service's own tick, writes each connection that has something
+once, and lets those go on that wait (see `turn`).
 """
 
 import asyncio
-from collections import deque
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from actors.remoting.busy_poll import BusyPoll
-from actors.remoting.frame import MAX_ASSEMBLY_BYTES, ReceiveMemory
+from actors.remoting.frame import ReceiveMemory
+from actors.remoting.limits import SHED_RATIO, RemotingLimits
+from actors.remoting.turn import Served, Turn
 from store.clock import Clock
 
-_NS_PER_US = 1_000
-_NS_PER_MS = 1_000_000
+_NS_PER_MS: Final = 1_000_000
 # A timer that fires a little early would find nothing expired and spin.
-_TIMER_SLACK_S = 0.001
-# Each peer gets one turn's answers before it is known to be behind, so many peers can pass a bound.
-SHED_RATIO = 1.5
+_TIMER_SLACK_S: Final = 0.001
 
 
-@dataclass(frozen=True, slots=True)
-class RemotingLimits:
-    """The bounds of what a peer may make us hold."""
-
-    input_budget_bytes: int = 256 * 1024
-    input_budget_requests: int = 128
-    """Small requests cost by their number: 128 pulls take some 4 ms."""
-    turn_budget_us: int = 25_000
-    """Of all connections' requests in one turn. With less, a send waits behind pulls for turns: beside a cold
-    backlog 10 ms made one take 88 ms.
-    """
-    turn_output_bytes: int = 16 * 1024 * 1024
-    """Of all connections' answers in one turn: so much, and one answer more, before they are written."""
-    high_water_bytes: int = 4 * 1024 * 1024
-    """Of one connection's answers that its peer has not read: from here on no further ones are produced."""
-    max_unread_bytes: int = 1024 * 1024 * 1024
-    """Of all connections' answers: from here on nothing more is read of peers that are behind. At
-    `SHED_RATIO` times as much those who leave most are closed.
-    """
-    unread_ms: int = 60_000
-    """How long a peer may leave answers unread without taking a single byte."""
-    idle_ms: int = 120_000
-    max_connections: int = 20_000
-    max_assembly_bytes: int = MAX_ASSEMBLY_BYTES
-    connect_timeout_ms: int = 3_000
-    busy_poll_us: int = 0
-
-
-class Peer(Protocol):
+class Peer(Served, Protocol):
     """What a hub asks of each of its connections."""
 
-    is_queued: bool
-    """Whether it waits in the hub for the next turn."""
     unread_bytes: int
     """What its peer had not taken when that was noted last."""
 
     def flush(self) -> None:
         """Write what has collected."""
-        ...
-
-    def go_on(self) -> None:
-        """Go on reading: a new turn has begun."""
         ...
 
     def expire_calls(self, now_ns: int) -> int | None:
@@ -109,15 +68,12 @@ class Hub:
         self.memory = ReceiveMemory(limits.max_assembly_bytes)
         self.connections: set[Peer] = set()
         self.leaving: set[Peer] = set()  # closed by us; their peers have not taken all yet
+        self.turn = Turn(clock, limits)
         self.tick_requested = False
-        self.turn_is_over = False  # its budget is used up, as far as is known
-        self.collected_bytes = 0  # answers of this turn that are not written yet
         self.unread_bytes = 0  # by peers that are behind, as far as is known
         self._tick = tick
         self._busy_poll = BusyPoll(clock, limits.busy_poll_us)
         self._dirty: list[Peer] = []
-        self._held: deque[Peer] = deque()
-        self._turn_ends_ns = 0
         self._loop: asyncio.AbstractEventLoop | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._timer: asyncio.TimerHandle | None = None
@@ -136,17 +92,8 @@ class Hub:
         """
         if not self.tick_requested:
             self.tick_requested = True
-            self._begin_turn()
+            self.turn.begin()
             self.loop.call_soon(self._end_turn)
-
-    def is_spent(self) -> bool:
-        """Whether what is left to do for peers waits for the next turn."""
-        if not self.turn_is_over:
-            self.turn_is_over = (
-                self.collected_bytes > self.limits.turn_output_bytes
-                or self.clock.monotonic_ns() >= self._turn_ends_ns
-            )
-        return self.turn_is_over
 
     def mark_dirty(self, connection: Peer) -> None:
         """This connection has something to write."""
@@ -154,11 +101,15 @@ class Hub:
         if not self.tick_requested:
             self.request_tick()
 
-    def hold(self, connection: Peer) -> None:
-        """This connection has had its share of the turn; it goes on after the turn's end."""
-        if not connection.is_queued:
-            connection.is_queued = True
-            self._held.append(connection)
+    def hold(self, connection: Peer, *, is_late: bool = False) -> None:
+        """This connection goes on after the turn's end: it has had its share, or came too late for one."""
+        self.turn.hold(connection, is_late=is_late)
+        if not self.tick_requested:
+            self.request_tick()
+
+    def line_up(self, connection: Peer) -> None:
+        """This connection has costly requests, which are done at the turn's end."""
+        self.turn.line_up(connection)
         if not self.tick_requested:
             self.request_tick()
 
@@ -218,21 +169,27 @@ class Hub:
         self.expire_calls()
 
     def _end_turn(self) -> None:
-        self.tick_requested = self.turn_is_over = False
+        turn = self.turn
         try:
-            if self._tick is not None:
-                self._tick()
+            if turn.line:
+                turn.serve_costly()
         finally:
-            self._flush()
-            if self._held:
-                self._serve_held()
-            self._busy_poll.after_turn(self.loop)
+            self.tick_requested = turn.is_over = False
+            try:
+                if self._tick is not None:
+                    self._tick()
+            finally:
+                self._flush()
+                if turn.line or turn.late or turn.held:
+                    self.request_tick()
+                    turn.read_on()
+                self._busy_poll.after_turn(self.loop)
 
     def _flush(self) -> None:
         dirty, self._dirty = self._dirty, []
         for connection in dirty:
             connection.flush()
-        self.collected_bytes = 0
+        self.turn.collected_bytes = 0
         if self.unread_bytes > SHED_RATIO * self.limits.max_unread_bytes:
             self._shed()
 
@@ -249,18 +206,3 @@ class Hub:
                 f"{connection.unread_bytes:,} bytes of answers unread, more than by any other peer, while "
                 f"all together leave {self.unread_bytes:,} (max_unread_bytes {limit_bytes:,})"
             )
-
-    def _begin_turn(self) -> None:
-        self.turn_is_over = False
-        self._turn_ends_ns = self.clock.monotonic_ns() + self.limits.turn_budget_us * _NS_PER_US
-
-    def _serve_held(self) -> None:
-        """Those that wait, in the order in which they came; who has more to do then stands at the end."""
-        self.request_tick()
-        self._begin_turn()  # what the tick and the writes have taken is not theirs
-        for _ in range(len(self._held)):
-            connection = self._held.popleft()
-            connection.is_queued = False
-            connection.go_on()
-            if self.is_spent():
-                break

@@ -67,6 +67,10 @@ class Cost(StrEnum):
     ADMIN = "admin"
 
 
+COSTLY: Final = frozenset({Cost.PULL, Cost.QUERY})
+"""What others need not wait for (`actors.remoting.turn`)."""
+
+
 class RequestEntry:
     """One row of the table, with the counters of its code."""
 

@@ -7,7 +7,8 @@ from typing import Final
 
 from actors.remoting.chain import Chain, Step
 from actors.remoting.connection import Connection
-from actors.remoting.hub import Hub, Peer, RemotingLimits
+from actors.remoting.hub import Hub, Peer
+from actors.remoting.limits import RemotingLimits
 from actors.remoting.request import Observer
 from actors.remoting.table import RequestTable
 from store.clock import Clock
@@ -92,7 +93,7 @@ class RemotingServer:
         return frozenset(self.hub.connections)
 
     def _accept(self) -> Connection:
-        return Connection(self.hub, self.chain.handle)
+        return Connection(self.hub, self.chain)
 
     def _sweep(self) -> None:
         self.hub.sweep()

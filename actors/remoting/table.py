@@ -5,7 +5,7 @@ Access control, metrics, fast failure and the generated docs hang on these entri
 
 from collections.abc import Iterator, Mapping
 
-from actors.remoting.request import Action, Cost, Handler, HeaderType, RequestEntry, Resource
+from actors.remoting.request import COSTLY, Action, Cost, Handler, HeaderType, RequestEntry, Resource
 
 
 class RequestTable:
@@ -13,6 +13,7 @@ class RequestTable:
 
     def __init__(self) -> None:
         self._entries: dict[int, RequestEntry] = {}
+        self.costly_codes: set[int] = set()
 
     def add(
         self,
@@ -28,6 +29,8 @@ class RequestTable:
         if code in self._entries:
             raise ValueError(f"request code {code} is in the table already")
         self._entries[int(code)] = RequestEntry(code, handler, header_type, resource, action, cost)
+        if cost in COSTLY:
+            self.costly_codes.add(int(code))
 
     @property
     def entries(self) -> Mapping[int, RequestEntry]:

@@ -92,20 +92,20 @@ class Reads:
         tries: int,
         error: Exception | None,
     ) -> None:
-        connection = context.connection
-        if connection.is_closed:
-            return
         if error is not None:
-            context.refuse(error)
-        elif connection.over_high_water:
-            # Its peer is behind: nothing more is produced for it until it has caught up.
-            connection.when_drained(lambda _: self._serve_again(context, read, answer, tries, None))
-        else:
+            if not context.connection.is_closed:
+                context.refuse(error)
+            return
+
+        def try_again(connection: Connection) -> None:
             try:
                 self.admit(connection)
                 self.serve(context, read, answer, tries)
             except Exception as failure:  # noqa: BLE001 - one read's damage is its own answer, and ends no other's
                 context.refuse(failure)
+
+        # In its turn: many may come from the disk at once, and their peers may be behind.
+        context.connection.when_drained(try_again)
 
     def bring(self, cold: Cold, done: Callable[[], None]) -> None:
         """Bring in what was lacking, for one who tries again later; that others wait too is no failure."""

@@ -8,7 +8,7 @@ from actors.remoting.client import RemotingClient
 from actors.remoting.command import RemotingCommand
 from actors.remoting.connection import Callback
 from actors.remoting.errors import RemotingError
-from actors.remoting.hub import RemotingLimits
+from actors.remoting.limits import RemotingLimits
 from actors.remoting.table import RequestTable
 from cluster.client.hooks import CallHook, call_hooks
 from store.clock import Clock

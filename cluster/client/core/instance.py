@@ -14,7 +14,7 @@ from actors.remoting.client import RemotingClient
 from actors.remoting.codes import RequestCode, ResponseCode
 from actors.remoting.command import RemotingCommand
 from actors.remoting.errors import RemotingError, TimedOut
-from actors.remoting.hub import RemotingLimits
+from actors.remoting.limits import RemotingLimits
 from actors.remoting.table import RequestTable
 from cluster.client.config import MIB, ClientConfig
 from cluster.client.core.hooked_calls import HookedRemotingClient

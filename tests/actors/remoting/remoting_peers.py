@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
 import uvloop
 
 from actors.remoting.command import PREFIX, RemotingCommand, decode_command, encode_command
-from actors.remoting.hub import RemotingLimits
-from actors.remoting.request import Handler, RequestContext
+from actors.remoting.limits import RemotingLimits
+from actors.remoting.request import Cost, Handler, RequestContext
 from actors.remoting.server import RemotingServer
 from actors.remoting.table import RequestTable
 from store.clock import Clock, SystemClock
@@ -43,11 +43,12 @@ async def serving(
     clock: Clock | None = None,
     limits: RemotingLimits | None = None,
     tick: Callable[[], None] | None = None,
+    costs: Mapping[int, Cost] | None = None,
 ) -> AsyncIterator[RemotingServer]:
-    """A server on a free port."""
+    """A server on a free port; codes cost what `costs` says, else as an administrator's do."""
     table = RequestTable()
     for code, handler in (handlers or {ECHO: echo}).items():
-        table.add(code, handler)
+        table.add(code, handler, cost=(costs or {}).get(code, Cost.ADMIN))
     server = RemotingServer(table, clock or SystemClock(), limits, tick)
     await server.start("127.0.0.1", 0)
     try:

@@ -181,7 +181,7 @@ def test_random_bytes_never_end_the_server() -> None:
         run(story())
 
 
-def test_all_answers_of_a_turn_are_one_write_after_one_tick() -> None:
+def test_all_answers_of_a_turn_are_one_write_after_one_tick(clock) -> None:
     ticks: list[int] = []
     seen: list[int] = []
 
@@ -191,7 +191,7 @@ def test_all_answers_of_a_turn_are_one_write_after_one_tick() -> None:
 
     async def story() -> None:
         async with (
-            serving({1: note}, tick=lambda: ticks.append(len(seen))) as server,
+            serving({1: note}, clock=clock, tick=lambda: ticks.append(len(seen))) as server,
             raw_peer(server) as peer,
         ):
             peer.send(request(1, 0))

@@ -9,7 +9,7 @@ import structlog
 from remoting_peers import ECHO, echo, raw_peer, request, run, serving, until
 
 from actors.remoting.command import RemotingCommand, encode_command
-from actors.remoting.hub import RemotingLimits
+from actors.remoting.limits import RemotingLimits
 from actors.remoting.request import RequestContext
 
 

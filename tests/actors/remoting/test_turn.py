@@ -1,0 +1,233 @@
+"""In which order a turn serves: the cheap before the costly, the late before those who had their share."""
+
+from __future__ import annotations
+
+from contextlib import AsyncExitStack
+from itertools import pairwise
+
+import structlog
+from remoting_peers import RawPeer, raw_peer, request, run, serving, until
+
+from actors.remoting.command import RemotingCommand
+from actors.remoting.limits import RemotingLimits
+from actors.remoting.request import Cost, RequestContext
+from actors.remoting.server import RemotingServer
+from actors.remoting.turn import LATE_REQUESTS, Turn
+
+SEND, PULL = 1, 2
+COSTS = {SEND: Cost.SEND, PULL: Cost.PULL}
+A_TURN = 3 + 1 + 4 + 4
+"""Requests of a millisecond: of the turn's own time, in line, and four of a late one and of one read on."""
+
+
+class Served:
+    """What a server did, in its order: (peer, opaque). Each request takes a millisecond."""
+
+    def __init__(self, clock) -> None:
+        self.order: list[tuple[str, int]] = []
+        self.turns = [0]
+        self._clock = clock
+        self.limits = RemotingLimits(turn_budget_us=3_000, turn_share_us=1_000)
+
+    def serving(self):
+        handlers = {SEND: self.serve, PULL: self.serve}
+        return serving(
+            handlers, clock=self._clock, limits=self.limits, costs=COSTS, tick=lambda: self.turns.append(0)
+        )
+
+    def serve(self, context: RequestContext) -> RemotingCommand:
+        self._clock.advance(1)
+        command = context.command
+        self.order.append((command.ext["peer"], command.opaque))
+        self.turns[-1] += 1
+        return RemotingCommand.response()
+
+    def of(self, peer: str) -> list[int]:
+        return [opaque for each, opaque in self.order if each == peer]
+
+
+async def peers_of(server: RemotingServer, stack: AsyncExitStack, count: int) -> list[RawPeer]:
+    peers = [await stack.enter_async_context(raw_peer(server)) for _ in range(count)]
+    await until(lambda: len(server.connections) >= count)
+    return peers
+
+
+def test_a_send_waits_for_a_turn_however_many_pulls_stand_in_line(clock) -> None:
+    served = Served(clock)
+    waited: list[int] = []
+
+    async def story() -> None:
+        async with served.serving() as server, AsyncExitStack() as stack:
+            *pulling, sending = await peers_of(server, stack, 31)
+            for peer in pulling:
+                peer.send(*(request(PULL, number, peer="pulling") for number in range(20)))
+            await until(lambda: len(served.order) > 50)
+            for number in range(20):
+                before = len(served.order)
+                sending.send(request(SEND, number, peer="sending"))
+                assert (await sending.read()).opaque == number
+                waited.append(served.order.index(("sending", number)) - before)
+            for peer in pulling:
+                for _ in range(20):
+                    await peer.read()
+
+    run(story())
+    assert len(served.order) == 620
+    assert max(waited) <= 2 * A_TURN, waited  # it is read in the second, at the latest
+    assert max(served.turns) <= A_TURN
+
+
+def test_pulls_have_a_share_of_each_turn_however_much_is_sent(clock) -> None:
+    served = Served(clock)
+
+    async def story() -> None:
+        async with served.serving() as server, AsyncExitStack() as stack:
+            *sending, pulling = await peers_of(server, stack, 9)
+            for peer in sending:
+                peer.send(*(request(SEND, number, peer="sending") for number in range(60)))
+            await until(lambda: len(served.order) > 10)
+            pulling.send(*(request(PULL, number, peer="pulling") for number in range(10)))
+            assert [(await pulling.read()).opaque for _ in range(10)] == list(range(10))
+            for peer in sending:
+                assert [(await peer.read()).opaque for _ in range(60)] == list(range(60))
+
+    run(story())
+    places = [at for at, (peer, _) in enumerate(served.order) if peer == "pulling"]
+    assert places[-1] < 12 * A_TURN
+    assert max(b - a for a, b in pairwise(places)) <= A_TURN
+    assert max(served.turns) <= A_TURN
+
+
+def test_one_pull_does_not_wait_for_the_hundred_of_another_peer(clock) -> None:
+    served = Served(clock)
+
+    async def story() -> None:
+        async with served.serving() as server, AsyncExitStack() as stack:
+            greedy, modest = await peers_of(server, stack, 2)
+            greedy.send(*(request(PULL, number, peer="greedy") for number in range(100)))
+            await until(lambda: len(served.order) > 10)
+            before = len(served.order)
+            modest.send(request(PULL, 1, peer="modest"))
+            await modest.read()
+            assert served.order.index(("modest", 1)) - before <= 2 * A_TURN
+            assert [(await greedy.read()).opaque for _ in range(100)] == list(range(100))
+
+    run(story())
+
+
+def test_who_comes_late_goes_before_those_who_had_their_share(clock) -> None:
+    """Peers that send much, all of it at once, and one that sends one message after the other."""
+    served = Served(clock)
+    waited: list[int] = []
+
+    async def story() -> None:
+        async with served.serving() as server, AsyncExitStack() as stack:
+            *bulk, single = await peers_of(server, stack, 21)
+            for peer in bulk:
+                peer.send(*(request(SEND, number, peer="bulk") for number in range(100)))
+            await until(lambda: len(served.order) > 200)  # each has been late once
+            for number in range(20):
+                before = len(served.order)
+                single.send(request(SEND, number, peer="single"))
+                assert (await single.read()).opaque == number
+                waited.append(served.order.index(("single", number)) - before)
+            for peer in bulk:
+                assert [(await peer.read()).opaque for _ in range(100)] == list(range(100))
+
+    run(story())
+    assert max(waited) <= 2 * A_TURN, waited
+
+
+class Peer:
+    """What a turn sees of a connection."""
+
+    is_queued = is_in_line = has_answered_enough = False
+
+    def __init__(self, served: list[tuple[str, int]], name: str) -> None:
+        self._served = served
+        self._name = name
+
+    def go_on(self, requests_max: int) -> None:
+        self._served.append((self._name, requests_max))
+
+    def serve_costly(self) -> bool:
+        raise AssertionError("it has none")
+
+
+def test_of_many_that_come_late_each_has_a_little_before_any_has_more(clock) -> None:
+    served: list[tuple[str, int]] = []
+    limits = RemotingLimits()
+    turn = Turn(clock, limits)
+    turn.hold(Peer(served, "had its share"))
+    for name in ("late", "later"):
+        turn.hold(Peer(served, name), is_late=True)
+    turn.read_on()
+    most = limits.input_budget_requests
+    assert served == [("late", LATE_REQUESTS), ("later", LATE_REQUESTS), ("had its share", most)]
+    assert most > LATE_REQUESTS
+
+
+def test_a_bug_in_what_waited_ends_nothing_else(clock) -> None:
+    done: list[int] = []
+
+    def fail(_: object) -> None:
+        raise ZeroDivisionError
+
+    async def story() -> None:
+        async with Served(clock).serving() as server, raw_peer(server) as peer:
+            await until(lambda: server.connections)
+            (connection,) = server.connections
+            connection.when_drained(fail)
+            connection.when_drained(lambda _: done.append(1))
+            await until(lambda: done)
+            peer.send(request(PULL, 7, peer="pull"))
+            assert (await peer.read()).opaque == 7
+
+    with structlog.testing.capture_logs() as logs:
+        run(story())
+    assert [line["event"] for line in logs] == ["callback_failed"]
+
+
+def test_sends_overtake_the_pulls_of_their_own_connection_and_each_kind_keeps_its_order(clock) -> None:
+    served = Served(clock)
+
+    async def story() -> None:
+        async with served.serving() as server, raw_peer(server) as peer:
+            kinds = [PULL, PULL, SEND, PULL, SEND, SEND]
+            names = {SEND: "send", PULL: "pull"}
+            peer.send(*(request(kind, at, peer=names[kind]) for at, kind in enumerate(kinds)))
+            for _ in kinds:
+                await peer.read()
+
+    run(story())
+    assert served.order == [("send", 2), ("send", 4), ("send", 5), ("pull", 0), ("pull", 1), ("pull", 3)]
+
+
+def test_no_more_than_so_many_costly_requests_of_one_peer_are_kept(clock) -> None:
+    served = Served(clock)
+    served.limits = RemotingLimits(costly_requests_max=8)
+
+    async def story() -> None:
+        async with served.serving() as server, raw_peer(server) as peer:
+            requests = [request(PULL, number, peer="pull") for number in range(40)]
+            peer.send(*requests, request(SEND, 40, peer="send"))
+            for _ in range(41):
+                await peer.read()
+
+    run(story())
+    assert served.of("pull") == list(range(40))
+    assert 32 <= served.order.index(("send", 40)) < 40
+
+
+def test_a_costly_request_with_a_body_is_not_kept(clock) -> None:
+    """It may be as long as a frame."""
+    served = Served(clock)
+
+    async def story() -> None:
+        async with served.serving() as server, raw_peer(server) as peer:
+            peer.send(request(PULL, 1, peer="pull"), request(PULL, 2, b"x", peer="with a body"))
+            for _ in range(2):
+                await peer.read()
+
+    run(story())
+    assert served.order == [("with a body", 2), ("pull", 1)]
