@@ -226,7 +226,7 @@ def nested(depth: int) -> bytes:
 def test_numbers_of_a_send_that_no_record_holds_are_refused_as_such(tmp_path: Path) -> None:
     async def story(peer: Peer) -> None:
         for wrong in ({"sys_flag": 2**31}, {"flag": -(2**40)}, {"born_timestamp": 2**63}, {"batch": True}):
-            body = encode_batch([Message("T", b"x", {})])
+            body = encode_batch([Message("T", b"x")])
             header = {"reconsume_times": 2**40} if "batch" in wrong else {}
             answer = await peer.send("T", body, **wrong, **header)
             assert answer.code == ResponseCode.SYSTEM_ERROR
