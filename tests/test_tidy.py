@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 import subprocess
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,6 +14,7 @@ import pytest
 REPO = Path(__file__).parent.parent
 FUNCTION_LINES_MAX = 60
 FILE_LINES_MAX = 500
+FOLDER_FILES_MAX = 30
 CODE_FOLDERS = ("cluster", "actors", "store", "jobs", "benchmarks")
 CONSOLES = ("cluster/cli/", "cluster/demo", "cluster/bench", "benchmarks/")
 LEFTOVER = re.compile(r"#.*\b(TODO|FIXME|XXX|HACK)\b")
@@ -60,6 +62,19 @@ def test_no_file_is_longer_than_one_idea() -> None:
         if (count := len(path.read_text().splitlines())) > FILE_LINES_MAX
     ]
     assert not long, "\n".join(long)
+
+
+def test_no_folder_is_too_full_to_find_things_in() -> None:
+    counts = Counter(path.parent for path in python_files())
+    full = [f"{name(folder)}: {count} files" for folder, count in counts.items() if count > FOLDER_FILES_MAX]
+    assert not full, "\n".join(full)
+
+
+def test_tests_stand_where_stands_what_they_test() -> None:
+    folders = {path.parent for code in CODE_FOLDERS for path in (REPO / "tests" / code).rglob("test_*.py")}
+    lost = [name(each) for each in folders if not (REPO / each.relative_to(REPO / "tests")).is_dir()]
+    assert len(folders) > 20
+    assert not lost, "\n".join(lost)
 
 
 def test_only_consoles_print(trees: dict[Path, ast.Module]) -> None:
