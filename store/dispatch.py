@@ -15,22 +15,16 @@ from store.commitlog.holes import LogFiles
 from store.commitlog.mapped_file import MappedFile
 from store.consumequeue.consume_queue import ConsumeQueue
 from store.consumequeue.table import ConsumeQueueTable
-from store.consumequeue.unit import UNIT, UNIT_BYTES
-from store.errors import StoreError
+from store.consumequeue.unit import UNIT_BYTES
 from store.kernels import resync, unit_files, walk
 from store.kernels import units as kernel
 from store.kernels.index import KEY_FIELDS, KEY_HASH, KEY_PHYSICAL_OFFSET
-from store.logs import get_logger
-from store.message.record import MIN_RECORD_BYTES, decode_record
-
-_log = get_logger(__name__)
+from store.out_of_line import OutOfLine
 
 _ROWS = 16_384
 _GROUPS = 128  # queues that one step writes to: 5 µs each, 10 where a file is to be opened
 _TOGETHER_MIN = 4  # fewer files take no longer one by one
 _KEYS = 65_536
-_REFUSED_MAX = 100_000
-_GAP_MAX = 1_000_000  # units to hold the places of records that are gone: 20 MB
 
 
 class KeySink(Protocol):
@@ -45,10 +39,10 @@ class Arrival:
 
     __slots__ = ("_units", "max_offset", "queue_id", "topic")
 
-    def __init__(self, topic: str, queue_id: int, max_offset: int, units: bytes) -> None:
-        self.topic = topic
-        self.queue_id = queue_id
-        self.max_offset = max_offset
+    def __init__(self, queue: ConsumeQueue, units: bytes) -> None:
+        self.topic = queue.topic
+        self.queue_id = queue.queue_id
+        self.max_offset = queue.next_offset
         self._units = units  # as they came: hardly anybody asks, and there may be thousands in a turn
 
     @property
@@ -93,10 +87,22 @@ class Dispatcher:
         self._units = np.zeros(_ROWS * UNIT_BYTES, dtype=np.uint8)
         self._unit_bytes = self._units.data
         self._keys = np.zeros((_KEYS, KEY_FIELDS), dtype=np.int64)
-        # Then bodies' CRCs are checked, and units that are there already are compared and mended.
-        self.is_recovering = False
+        self._out_of_line = OutOfLine(log)
         self.checks_records = True  # while it is recovering, with their CRC
-        self.refused: dict[int, int] = {}  # records whose queue offsets cannot be right, and these
+
+    @property
+    def is_recovering(self) -> bool:
+        """Then bodies' CRCs are checked, and units that are there already are compared and mended."""
+        return self._out_of_line.is_recovering
+
+    @is_recovering.setter
+    def is_recovering(self, is_recovering: bool) -> None:
+        self._out_of_line.is_recovering = is_recovering
+
+    @property
+    def refused(self) -> dict[int, int]:
+        """Where records stand whose queue offsets cannot be right, and these."""
+        return self._out_of_line.refused
 
     def step(self, begin: int, end: int, arrivals: list[Arrival] | None = None) -> Step:
         """Dispatch up to one slice of [begin, end), which starts at a record; adds to `arrivals`.
@@ -106,18 +112,8 @@ class Dispatcher:
         file = self._log.file_at(begin)
         start = begin - file.base
         stop = min(end - file.base, file.size_bytes)
-        position, status, rows, groups, keys, timestamp = kernel.dispatch_records(
-            file.array,
-            start,
-            min(stop, start + self._slice_bytes),
-            file.base,
-            self.is_recovering and self.checks_records,
-            self._delays_ms,
-            self._rows,
-            self._groups,
-            self._buckets,
-            self._units,
-            self._keys,
+        position, status, rows, groups, keys, timestamp = self._scan(
+            file, start, min(stop, start + self._slice_bytes)
         )
         if rows:
             if status == kernel.AT_BLANK:
@@ -160,10 +156,7 @@ class Dispatcher:
         while begin < end:
             file = self._log.file_at(begin)
             stop = min(end - file.base, file.size_bytes)
-            position, status, rows, groups, keys, _ = kernel.dispatch_records(
-                file.array, begin - file.base, stop, file.base, self.is_recovering and self.checks_records,
-                self._delays_ms, self._rows, self._groups, self._buckets, self._units, self._keys,
-            )  # fmt: skip
+            position, status, rows, groups, keys, _ = self._scan(file, begin - file.base, stop)
             yield file, groups, keys
             if rows:
                 begin = file.base + position
@@ -172,6 +165,14 @@ class Dispatcher:
                 if following == begin:
                     return
                 begin = following
+
+    def _scan(self, file: MappedFile, start: int, stop: int) -> tuple[int, int, int, int, int, int]:
+        """Where it came to, and why no further; how many rows, groups and keys; the last storeTimestamp."""
+        found: tuple[int, int, int, int, int, int] = kernel.dispatch_records(
+            file.array, start, stop, file.base, self.is_recovering and self.checks_records, self._delays_ms,
+            self._rows, self._groups, self._buckets, self._units, self._keys,
+        )  # fmt: skip
+        return found
 
     def _beyond(self, file: MappedFile, start: int, stop: int, status: int) -> Step:
         """Go on after no record was found at `start`."""
@@ -184,7 +185,6 @@ class Dispatcher:
             if size > 0:
                 return self._large_record(file, start, size)
         following = int(resync.next_record(file.array, start + 1, stop, file.size_bytes, file.base))
-        following = int(resync.closing_blank(file.array, start + 1, following, file.size_bytes))
         return Step(file.base + following, -1, 0)
 
     def _large_record(self, file: MappedFile, start: int, size: int) -> Step:
@@ -219,9 +219,9 @@ class Dispatcher:
                     continue
                 queue.append_units(unit_bytes, end)
             else:
-                self._put_out_of_line(queue, file, group, unit_bytes)
+                self._out_of_line.put(queue, file, group, unit_bytes)
             if arrivals is not None:
-                arrivals.append(Arrival(queue.topic, queue.queue_id, queue.next_offset, bytes(unit_bytes)))
+                arrivals.append(Arrival(queue, bytes(unit_bytes)))
         if waiting:
             self._put_together(file, waiting, arrivals)
 
@@ -236,7 +236,7 @@ class Dispatcher:
             else:  # also what has just failed: this tells why
                 queue.append_units(unit_bytes, end)
             if arrivals is not None:
-                arrivals.append(Arrival(queue.topic, queue.queue_id, queue.next_offset, bytes(unit_bytes)))
+                arrivals.append(Arrival(queue, bytes(unit_bytes)))
 
     def _write_together(self, file: MappedFile, waiting: list[_Waiting]) -> int:
         """How many of these have been written before one could not be. Raises OSError."""
@@ -250,134 +250,3 @@ class Dispatcher:
             )
         finally:
             os.close(directory)
-
-    def _put_out_of_line(
-        self, queue: ConsumeQueue, file: MappedFile, group: list[int], units: memoryview
-    ) -> None:
-        """Put units that do not simply follow (store format 3.2): again, after a gap, or at an old queue's
-        start.
-        """
-        first = group[kernel.GROUP_FIRST_QUEUE_OFFSET]
-        physical_offset = group[kernel.GROUP_FIRST_PHYSICAL_OFFSET]
-        end = group[kernel.GROUP_END_PHYSICAL_OFFSET]
-        is_new = physical_offset >= queue.end_physical_offset > 0
-        if 0 <= first < queue.first_offset and not is_new:
-            queue.start_again(first)  # its beginning is lost: what stands in the log belongs into it
-        count = len(units) // UNIT_BYTES
-        if not group[kernel.GROUP_IN_ORDER]:
-            self._put_one_by_one(queue, file, units)
-        elif first > queue.next_offset:
-            if self._close_gap(queue, first, physical_offset, count):
-                queue.append_units(units, end)
-        elif first == 0 and physical_offset >= queue.end_physical_offset:
-            queue.start_again(0)
-            queue.append_units(units, end)
-        elif self._is_there(queue, first, units):
-            there = (queue.next_offset - first) * UNIT_BYTES
-            if there < len(units):
-                queue.append_units(units[there:], end)
-        else:
-            self._put_one_by_one(queue, file, units)
-
-    def _put_one_by_one(self, queue: ConsumeQueue, file: MappedFile, units: memoryview) -> None:
-        places = [UNIT.unpack(units[at : at + UNIT_BYTES]) for at in range(0, len(units), UNIT_BYTES)]
-        offsets = [
-            int.from_bytes(file.view[at - file.base + 20 : at - file.base + 28], "big", signed=True)
-            for at, _, _ in places
-        ]
-        for number, (queue_offset, (physical_offset, size, _)) in enumerate(
-            zip(offsets, places, strict=True)
-        ):
-            unit = units[number * UNIT_BYTES : (number + 1) * UNIT_BYTES]
-            if queue_offset == 0 < queue.next_offset and physical_offset >= queue.end_physical_offset:
-                if queue.next_offset + 1 in offsets[number + 1 : number + 2]:
-                    self._refuse(queue, queue_offset, physical_offset)  # the next one knows of no new start
-                    continue
-                queue.start_again(0)
-            if queue_offset < queue.next_offset:
-                self._mend(queue, queue_offset, unit)
-                if queue_offset < queue.next_offset:
-                    continue
-            if queue_offset > queue.next_offset and not self._close_gap(
-                queue, queue_offset, physical_offset, 1
-            ):
-                continue
-            queue.append_units(unit, physical_offset + size)
-
-    def _close_gap(self, queue: ConsumeQueue, queue_offset: int, physical_offset: int, agreeing: int) -> bool:
-        """Hold the places before `queue_offset`, of records that are gone. False when it cannot be right.
-
-        Every record that is gone had its place in the log. `agreeing` records in a row may be right yet.
-        """
-        if queue.next_offset == queue.first_offset:
-            queue.start_at(queue_offset)
-            return True
-        gap = queue_offset - queue.next_offset
-        room = (physical_offset - queue.end_physical_offset) // MIN_RECORD_BYTES
-        if gap > room and (agreeing == 1 or gap > _GAP_MAX):
-            self._refuse(queue, queue_offset, physical_offset)
-            return False
-        _log.warning(
-            "consume_queue_gap",
-            topic=queue.topic,
-            queue_id=queue.queue_id,
-            from_offset=queue.next_offset,
-            to_offset=queue_offset,
-        )
-        queue.fill_to(queue_offset)
-        return True
-
-    def _refuse(self, queue: ConsumeQueue, queue_offset: int, physical_offset: int) -> None:
-        """A record's queue offset is damaged: no CRC covers it. The record stays out of its queue."""
-        if len(self.refused) < _REFUSED_MAX:
-            self.refused[physical_offset] = queue_offset
-        _log.error(
-            "queue_offset_impossible",
-            topic=queue.topic,
-            queue_id=queue.queue_id,
-            offset=queue_offset,
-            next_offset=queue.next_offset,
-            position=physical_offset,
-        )
-
-    def _is_there(self, queue: ConsumeQueue, first: int, units: memoryview) -> bool:
-        """Whether the queue has what it holds from `first` on, of these units, already."""
-        count = min(queue.next_offset - first, len(units) // UNIT_BYTES)
-        if not self.is_recovering:
-            physical_offset, size, _ = UNIT.unpack(units[(count - 1) * UNIT_BYTES : count * UNIT_BYTES])
-            return bool(physical_offset + size <= queue.end_physical_offset)
-        done = 0
-        while done < count:
-            there = queue.read_units(first + done, count - done)
-            if not there or there != units[done * UNIT_BYTES : done * UNIT_BYTES + len(there)]:
-                return False
-            done += len(there) // UNIT_BYTES
-        return True
-
-    def _mend(self, queue: ConsumeQueue, offset: int, unit: memoryview) -> None:
-        """Cut the queue at a unit that is not what the log says, so that it is built again from there."""
-        there = queue.read_units(offset, 1)
-        if not self.is_recovering or there == unit:
-            return
-        physical_offset = UNIT.unpack(unit)[0]
-        if offset < queue.first_offset or self._is_claimed(queue, offset, there, physical_offset):
-            self._refuse(queue, offset, physical_offset)
-            return
-        _log.warning("consume_queue_mended", topic=queue.topic, queue_id=queue.queue_id, offset=offset)
-        end = 0
-        if offset > queue.first_offset:
-            before = queue.unit_at(offset - 1)
-            end = 0 if before.is_filler else before.physical_offset + before.size
-        queue.truncate_to(offset, end)
-
-    def _is_claimed(self, queue: ConsumeQueue, offset: int, unit: bytes, before: int) -> bool:
-        """Whether this unit leads to a record, stored before the one at `before`, that has its very place."""
-        physical_offset, size, _ = UNIT.unpack(unit)
-        if physical_offset >= before or (offset > queue.first_offset and queue.unit_at(offset - 1).is_filler):
-            return False  # one that came after a gap it has made itself claims nothing
-        try:
-            message = decode_record(self._log.slice(physical_offset, size))
-        except StoreError:
-            return False
-        place = (message.topic, message.queue_id, message.queue_offset, message.commit_log_offset)
-        return place == (queue.topic, queue.queue_id, offset, physical_offset)

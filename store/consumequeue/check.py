@@ -41,8 +41,9 @@ def check_queue(
             crcs.append(found.crc)
         if found.next_offset < start + per_file:
             break
+    min_offset = min(max(first, note.min_offset), found.next_offset) if note is not None else first
     return (
-        QueueNote(first, first, found.next_offset, found.end_physical, crcs, [0] * len(crcs)),
+        QueueNote(first, min_offset, found.next_offset, found.end_physical, crcs, [0] * len(crcs)),
         found.damage,
     )
 

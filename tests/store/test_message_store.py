@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+
 import pytest
 
 from store.disk.retired import RemoveTreeJob
@@ -439,3 +441,30 @@ def test_a_topic_that_goes_while_queues_are_noted_keeps_the_notes_going(stores, 
         store.tick()
         store._maintenance.finish()
     assert told == [None]
+
+
+def test_an_offset_is_given_once_though_dispatch_is_behind(stores, draft, drain, read_all):
+    store = stores.open(dispatch_slice_bytes=4096)
+    given = [store.append(draft(b"x" * 1000)).queue_offset for _ in range(6)]
+    store.tick()  # a part of them
+    assert store.max_offset("Topic", 0) < 6
+    given.append(store.append(draft(b"last")).queue_offset)
+    drain(store)
+    assert given == [message.queue_offset for message in read_all(store)] == list(range(7))
+
+
+def test_a_topic_made_again_begins_anew_where_one_slice_has_both(stores, draft, drain, read_all):
+    store = stores.open()
+    for number in range(9):
+        store.append(draft(b"old %d" % number))
+    drain(store)
+    store.delete_topic("Topic")
+    for number in range(5):
+        store.append(draft(b"new %d" % number))
+    drain(store)
+    store.close()
+    shutil.rmtree(store.root / "consumequeue")
+    (store.root / "raymq.derived").unlink()
+    again = stores.open()
+    assert [message.body for message in read_all(again)] == [b"new %d" % number for number in range(5)]
+    assert again.max_offset("Topic", 0) == 5

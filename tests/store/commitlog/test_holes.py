@@ -77,11 +77,12 @@ def test_a_zeroed_page_is_a_hole_with_a_place_and_a_length(stores, filled, read_
     assert store.passed_over > 0
 
 
+@pytest.mark.parametrize("place", [0, 4, 100], ids=["size", "magic", "body"])
 def test_a_hole_keeps_its_queue_offsets_through_restarts_and_a_rebuild(
-    stores, filled, draft, drain, read_all
+    stores, filled, draft, drain, read_all, place
 ):
     root, before = filled
-    damage(root, before[40].commit_log_offset + 100, b"\xff")
+    damage(root, before[40].commit_log_offset + place, b"\xff")
     forget_derived(root)
     expected = before[:40] + before[41:]
     for _ in range(2):

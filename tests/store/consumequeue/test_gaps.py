@@ -73,3 +73,46 @@ def test_a_cut_before_a_gap_takes_all_behind_it(gapped, draft, drain, read_all):
     assert store.append(draft(b"new")).queue_offset == 30
     drain(store)
     assert len(messages(store, read_all)) == 31
+
+
+def test_a_queue_whose_first_messages_are_lost_begins_at_the_first_that_is_there(
+    stores, draft, drain, read_all, clock
+):
+    store = stores.open()
+    for number in range(30):
+        clock.advance(ms=1)
+        store.append(draft(b"%02d" % number * 50))
+    drain(store)
+    before = messages(store, read_all)
+    store.close()
+    for message in before[:7]:
+        damage(store.root, message.commit_log_offset, bytes(8))
+    shutil.rmtree(store.root / "consumequeue")
+    (store.root / "raymq.derived").unlink()
+    for _ in range(2):  # as found by dispatch, then as noted
+        store = stores.open()
+        assert store.min_offset("Topic", 0) == 7
+        assert messages(store, read_all) == before[7:]
+        store.close()
+
+
+def test_a_queue_that_is_cut_to_its_beginning_keeps_its_place(stores, draft, drain, clock):
+    """It has lost its first files to retention: offsets go on where they were, after a restart too."""
+    store = stores.open(file_reserved_time_h=0)
+    for number in range(100):
+        store.append(draft(b"%02d" % number * 150))
+    drain(store)
+    for path in (store.root / "commitlog").iterdir():
+        os.utime(path, (0, 0))
+    store.retention.delete_expired()
+    for _ in range(12):
+        store.tick()
+        store.retention.finish()
+        clock.advance(store.settings.delete_pause_ms)
+    first = store.min_offset("Topic", 0)
+    assert first > 20  # a file of units is gone
+    store.truncate_to(store.positions.min)
+    assert store.max_offset("Topic", 0) == first
+    store.close()
+    again = stores.open()
+    assert again.append(draft(b"new")).queue_offset == first
