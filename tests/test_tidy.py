@@ -149,3 +149,9 @@ def test_the_top_level_is_what_the_user_fixed() -> None:
     code = {"cluster", "actors", "store", "jobs", "configs", "tests", "benchmarks", "docs"}
     allowed = code | {"pyproject.toml", "uv.lock", "README.md", "LICENSE", ".ci", ".gitignore", ".rayignore"}
     assert top <= allowed, top - allowed
+
+
+def test_every_package_tells_type_checkers_that_it_is_typed() -> None:
+    # Without the mark a program's messages and queues, which are of `store`, were Any to its mypy.
+    packages = ("cluster", "actors", "store", "jobs")
+    assert [each for each in packages if not (REPO / each / "py.typed").exists()] == []
