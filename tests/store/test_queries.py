@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from store.message.record import decode_record
+from store.message.sys_flag import BORN_HOST_V6
 
 # Files of 4 units and 4 keys, so that searches lead over their borders.
 TINY_FILES = {"consume_queue_file_bytes": 80, "index_entries": 5}
@@ -59,6 +60,14 @@ def test_times_outside_the_queue_give_its_ends(store, clock, draft):
     assert [store.offset_by_timestamp("Topic", 0, when) for when in (-1, 0, times[2] + 1)] == [0, 0, 3]
     assert [store.offset_by_timestamp("Topic", 0, when, upper=True) for when in (-1, 1 << 62)] == [0, 2]
     assert store.offset_by_timestamp("Unknown", 0, times[0]) == 0
+
+
+def test_times_of_messages_from_ipv6_hosts_are_found(store, clock, draft):
+    host = {"born_host": bytes(20), "sys_flag": BORN_HOST_V6}
+    times = put_at_steps(
+        store, clock, draft, "Topic", [10] * 9, **{name: [each] * 9 for name, each in host.items()}
+    )
+    assert [store.offset_by_timestamp("Topic", 0, when) for when in times] == list(range(9))
 
 
 def test_an_interval_without_messages_is_empty(store, clock, draft):
