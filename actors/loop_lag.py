@@ -12,7 +12,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from store.clock import Clock
+from store.clock import NS_PER_MS, Clock
 
 SAMPLE_MS: Final = 10
 BOUNDS_US: Final = tuple(round(100 * 1.25**step) for step in range(60))
@@ -71,7 +71,7 @@ class LoopLag:
         }
 
     def _arm(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._due_ns = self._clock.monotonic_ns() + SAMPLE_MS * 1_000_000
+        self._due_ns = self._clock.monotonic_ns() + SAMPLE_MS * NS_PER_MS
         self._timer = loop.call_later(SAMPLE_MS / 1000, self._sample, loop)
 
     def _sample(self, loop: asyncio.AbstractEventLoop) -> None:

@@ -1,7 +1,9 @@
 """Time comes in by a parameter (design law 12)."""
 
 import time
-from typing import Protocol
+from typing import Final, Protocol
+
+NS_PER_MS: Final = 1_000_000
 
 
 class Clock(Protocol):
@@ -23,7 +25,7 @@ class SystemClock:
 
     def wall_ms(self) -> int:
         """Milliseconds since the epoch."""
-        return time.time_ns() // 1_000_000
+        return time.time_ns() // NS_PER_MS
 
     def monotonic_ns(self) -> int:
         """Nanoseconds since some moment; never decreases."""

@@ -26,7 +26,7 @@ from store.settings import StoreSettings
 FORMAT_VERSION = 1
 _IDENTITY_FILE = "raymq.json"
 EPOCH_FILE = "raymq.epoch"
-_LOCK_FILE = "lock"
+LOCK_FILE = "lock"
 _ABORT_FILE = "abort"
 _LOCK_RETRY_S = 0.05
 _NAME_LOST = "(put a copy back; without one, move it away and set adopt_store: true on the broker)"
@@ -187,7 +187,7 @@ class StoreLock:
     """The lock of a store's root, held until `release`."""
 
     def __init__(self, root: Path) -> None:
-        self._path = root / _LOCK_FILE
+        self._path = root / LOCK_FILE
         self._key = str(self._path.resolve())
         self._descriptor = -1
 
@@ -234,7 +234,7 @@ class StoreLock:
 
 def writer_of(root: Path) -> int | None:
     """The process that has the store open, 0 if that is not to be found out; None when none has."""
-    path = root / _LOCK_FILE
+    path = root / LOCK_FILE
     if str(path.resolve()) in _locked_here:
         return os.getpid()  # and nothing may be opened: closing it would end the lock
     try:

@@ -10,7 +10,7 @@ from functools import partial
 from itertools import count
 from pathlib import Path
 
-from store.clock import Clock
+from store.clock import NS_PER_MS, Clock
 from store.commitlog.allocate import AllocateMappedFileService
 from store.commitlog.positions import Callback
 from store.disk.background import Background, CheckpointJob
@@ -61,7 +61,7 @@ class Maintenance:
         self._has_lost = False  # derived files could not be made durable
         self._wanting: list[Callback] = []  # to be told of the next checkpoint that is begun …
         self._serving: list[Callback] = []  # … and of the one under way
-        self._checkpoint_due_ns = clock.monotonic_ns() + settings.checkpoint_interval_ms * 1_000_000
+        self._checkpoint_due_ns = clock.monotonic_ns() + settings.checkpoint_interval_ms * NS_PER_MS
         for left in root.glob(f"{_REMOVED}*"):
             self._removals.submit(self._removal(left))
 
@@ -95,7 +95,7 @@ class Maintenance:
             return
         now_ns = self._clock.monotonic_ns()
         if now_ns >= self._checkpoint_due_ns or self._wanting:
-            self._checkpoint_due_ns = now_ns + self._settings.checkpoint_interval_ms * 1_000_000
+            self._checkpoint_due_ns = now_ns + self._settings.checkpoint_interval_ms * NS_PER_MS
             has_news = self._positions.dispatched != self._noted_position or self._notes.has_unsettled
             if (has_news or self._wanting) and not self._is_checkpointing and not self._has_lost:
                 self._is_checkpointing = True

@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from itertools import islice
 from typing import NamedTuple
 
-from store.clock import Clock
+from store.clock import NS_PER_MS, Clock
 from store.consumequeue.consume_queue import ConsumeQueue
 from store.disk.background import Background
 from store.disk.disk_use import DiskLevels, DiskProbe, DiskState, Pressure
@@ -27,7 +27,6 @@ from store.settings import StoreSettings
 
 _log = get_logger(__name__)
 
-_NS_PER_MS = 1_000_000
 _MS_PER_H = 3_600_000
 _CORRECTION_NS = 2_000_000  # what a turn may spend on queues …
 _CORRECTIONS_MAX = 256  # … and how many it looks at
@@ -99,7 +98,7 @@ class Retention:
         self._background = Background()
         self._is_surveying = False
         self._warming = 0
-        self._due_ns = clock.monotonic_ns() + settings.clean_interval_ms * _NS_PER_MS
+        self._due_ns = clock.monotonic_ns() + settings.clean_interval_ms * NS_PER_MS
         self._asked_rounds = 0
         self._chosen: list[int] = []
         self._drop_due_ns = 0
@@ -149,10 +148,10 @@ class Retention:
             self._collect()
         now_ns = self._clock.monotonic_ns()
         if now_ns >= self._due_ns and not self._is_surveying:
-            self._due_ns = now_ns + self._settings.clean_interval_ms * _NS_PER_MS
+            self._due_ns = now_ns + self._settings.clean_interval_ms * NS_PER_MS
             self._start_survey()
         if self._chosen and now_ns >= self._drop_due_ns:
-            self._drop_due_ns = now_ns + self._settings.delete_pause_ms * _NS_PER_MS
+            self._drop_due_ns = now_ns + self._settings.delete_pause_ms * NS_PER_MS
             self._drop(self._chosen.pop(0))
         if self._stale:
             self._correct_some(now_ns)
@@ -219,7 +218,7 @@ class Retention:
 
     def _is_space_on_its_way(self) -> bool:
         """Files that are still being read free their space when that ends: until then no more are forced."""
-        patience_ns = self._settings.file_release_timeout_ms * _NS_PER_MS
+        patience_ns = self._settings.file_release_timeout_ms * NS_PER_MS
         now_ns = self._clock.monotonic_ns()
         return any(now_ns - file.since_ns < patience_ns for file in self._in_use)
 

@@ -19,7 +19,7 @@ from actors.remoting.codes import ResponseCode
 from actors.remoting.connection import Connection
 from actors.remoting.errors import Refused
 from actors.remoting.request import Cost, RequestContext
-from store.clock import Clock
+from store.clock import NS_PER_MS, Clock
 from store.message_store import MessageStore
 
 _BUSY = "[OVERLOAD]system busy, start flow control for a while: "
@@ -42,7 +42,7 @@ class Admission:
     def note_lag(self, lag_ns: int) -> None:
         """The loop ran so late: what it reads in this turn has waited so long at most."""
         self._hung_ms = (
-            lag_ns // 1_000_000 if lag_ns >= self._settings.os_page_cache_busy_ms * 1_000_000 else 0
+            lag_ns // NS_PER_MS if lag_ns >= self._settings.os_page_cache_busy_ms * NS_PER_MS else 0
         )
 
     def end_turn(self) -> None:
@@ -89,7 +89,7 @@ class Admission:
         capacity = self._settings.send_queue_capacity
         if self._waiting >= capacity:
             behind_bytes = self._positions.written - self._positions.confirmed
-            waited_ms = (self._clock.monotonic_ns() - self._behind_since_ns) // 1_000_000
+            waited_ms = (self._clock.monotonic_ns() - self._behind_since_ns) // NS_PER_MS
             raise self._refusal(
                 f"{self._waiting:,} sends wait for the disk (send_queue_capacity {capacity:,}), "
                 f"which is {behind_bytes:,} bytes behind, period in queue: {waited_ms}ms"

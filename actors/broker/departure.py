@@ -21,8 +21,11 @@ from typing import Any
 
 from actors.broker.group.clients import ConsumerGroup
 from actors.broker.parts import BrokerParts
-from actors.broker.topics import PERM_READ, SCHEDULE_TOPIC
+from actors.broker.topics import SCHEDULE_TOPIC
+from actors.remoting.bodies.groups import BROADCASTING
+from actors.remoting.bodies.routes import PERM_READ
 from actors.remoting.connection import Connection
+from store.clock import NS_PER_MS
 from store.logs import get_logger
 from store.message.validate import RETRY_TOPIC_PREFIX
 
@@ -31,8 +34,6 @@ _log = get_logger(__name__)
 LEASE_MS = 30_000
 QUEUES_A_TURN = 256
 """After so many queues others get their turn on the loop."""
-
-BROADCASTING = "BROADCASTING"
 
 
 class DepartureState(StrEnum):
@@ -94,7 +95,7 @@ class Departure:
     def sweep(self) -> None:
         """Stay, where nobody asks for the progress any more; call now and then."""
         is_left = self.state is not DepartureState.STAYS
-        if is_left and self._clock.monotonic_ns() - self._heard_ns > LEASE_MS * 1_000_000:
+        if is_left and self._clock.monotonic_ns() - self._heard_ns > LEASE_MS * NS_PER_MS:
             _log.warning("departure_forsaken", after_ms=LEASE_MS)
             self.stay()
 

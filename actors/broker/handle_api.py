@@ -36,6 +36,7 @@ from actors.broker.sending.send import Sender
 from actors.broker.wire import PULL_RECORDS_BYTES_MAX, SplitsBody
 from actors.remoting.codes import ResponseCode
 from actors.remoting.errors import Refused
+from store.clock import NS_PER_MS
 from store.errors import MessageIllegal, StoreError
 from store.message.batch import encode_batch
 from store.message.message import Message
@@ -218,7 +219,7 @@ class HandleApi:
 
     async def _wait(self, pull: PullRequest) -> None:
         woken = asyncio.Event()
-        deadline_ns = self._clock.monotonic_ns() + pull.wait_ms * 1_000_000
+        deadline_ns = self._clock.monotonic_ns() + pull.wait_ms * NS_PER_MS
         owner = object()
         self._held.hold(
             HeldPull(

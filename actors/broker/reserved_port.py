@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Self
 
 from actors.broker.settings import BrokerSettings
-from store.clock import Clock
+from store.clock import NS_PER_MS, Clock
 
 TRY_AGAIN_MS = 200
 
@@ -48,7 +48,7 @@ async def reserve_port(settings: BrokerSettings, clock: Clock) -> ReservedPort:
 
     Raises OSError, which names the setting, when it is.
     """
-    deadline_ns = clock.monotonic_ns() + settings.start_timeout_ms * 1_000_000
+    deadline_ns = clock.monotonic_ns() + settings.start_timeout_ms * NS_PER_MS
     while True:
         try:
             return ReservedPort(settings.listen_host, settings.listen_port)

@@ -43,7 +43,7 @@ from actors.remoting.headers import RegisterBrokerHeader
 from actors.remoting.limits import RemotingLimits
 from actors.remoting.server import RemotingServer
 from actors.remoting.table import RequestTable
-from store.clock import Clock
+from store.clock import NS_PER_MS, Clock
 from store.disk.disk_use import DiskProbe, disk_use
 from store.identity import StoreIdentity
 from store.logs import get_logger
@@ -190,7 +190,7 @@ class BrokerService:
 
     async def _answer_senders(self) -> None:
         """Let those be answered whose messages are stored: they would send them again, elsewhere."""
-        deadline_ns = self._clock.monotonic_ns() + ANSWER_TIMEOUT_MS * 1_000_000
+        deadline_ns = self._clock.monotonic_ns() + ANSWER_TIMEOUT_MS * NS_PER_MS
         while len(self._acks) and self._clock.monotonic_ns() < deadline_ns:
             self._request_tick()
             await asyncio.sleep(ANSWER_PAUSE_MS / 1000)

@@ -21,7 +21,7 @@ from itertools import islice
 from typing import NamedTuple
 
 from actors.broker.sending.put_times import PutTimes
-from store.clock import Clock
+from store.clock import NS_PER_MS, Clock
 
 MINUTE, HOUR, DAY = range(3)
 _WINDOWS = ((10_000, 7), (600_000, 7), (3_600_000, 25))  # between two notes, in ms; how many are kept
@@ -216,7 +216,7 @@ class BrokerStats:
         for window, (interval_ms, _) in enumerate(_WINDOWS):
             if now_ns < self._next_note_ns[window]:
                 continue
-            self._next_note_ns[window] = now_ns + interval_ms * 1_000_000
+            self._next_note_ns[window] = now_ns + interval_ms * NS_PER_MS
             # A counter that is made while this goes on has fewer notes than there are times: it is younger.
             tallies = iter(list(self._tallies()))
             self._noted_ms[window].append(now_ms)
@@ -252,7 +252,7 @@ class BrokerStats:
     def rates(self, span_s: int) -> Rates:
         """The totals' growth over the last `span_s` seconds, or since the start."""
         first = self._seconds[max(len(self._seconds) - span_s - 1, 0)]
-        elapsed_s = max(self._clock.monotonic_ns() - first.at_ns, SHORTEST_MS * 1_000_000) / 1e9
+        elapsed_s = max(self._clock.monotonic_ns() - first.at_ns, SHORTEST_MS * NS_PER_MS) / 1e9
         put, got = self.put_total, self.got_total
         return Rates(
             (put.messages - first.put_messages) / elapsed_s,

@@ -11,6 +11,7 @@ from typing import Any
 
 from actors.broker.settings import BrokerSettings
 from actors.broker.topic_attributes import altered
+from actors.remoting.bodies.routes import PERM_INHERIT, PERM_READ, PERM_WRITE
 from actors.remoting.codes import ResponseCode
 from actors.remoting.errors import Refused
 from store.errors import MessageIllegal
@@ -22,10 +23,6 @@ _log = get_logger(__name__)
 
 NAME_CHARACTERS = frozenset(string.ascii_letters + string.digits + "%|_-")
 
-PERM_PRIORITY = 8
-PERM_READ = 4
-PERM_WRITE = 2
-PERM_INHERIT = 1
 PERM_READ_WRITE = PERM_READ | PERM_WRITE
 QUEUES_MAX = 65_535
 """Of a topic. RocketMQ takes 2³¹; whatever goes over all queues of such a topic would never end."""

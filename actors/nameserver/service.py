@@ -40,13 +40,12 @@ from actors.remoting.request import Action, Cost, Handler, HeaderType, RequestCo
 from actors.remoting.server import RemotingServer
 from actors.remoting.table import RequestTable
 from actors.settings_requests import SettingsRequests
-from store.clock import Clock
+from store.clock import NS_PER_MS, Clock
 from store.logs import get_logger
 
 _log = get_logger(__name__)
 
 OTHER_DESCRIPTORS = 64
-_NS_PER_MS = 1_000_000
 _CRC_MASK = 0x7FFF_FFFF
 # RocketMQ's clients add a line of their own to a remark that has none like this.
 SEE_FAQ = "\nSee https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details."
@@ -200,7 +199,7 @@ class NameserverService:
         expiry_ms = header.heartbeat_timeout_millis or self.settings.broker_expiry_ms
         connection = context.connection
         master = self.routes.register(
-            broker, decoded, connection, self._clock.monotonic_ns(), expiry_ms * _NS_PER_MS
+            broker, decoded, connection, self._clock.monotonic_ns(), expiry_ms * NS_PER_MS
         )
         if not connection.attributes.extra.get("registers"):
             connection.attributes.extra["registers"] = True

@@ -26,17 +26,15 @@ same speed. Under all of that a queue never has two owners whose leases run. Wha
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Final
 
 from actors.rebalancer.self_assigning import SelfAssigning
 from actors.remoting.bodies.groups import GrantedQueue, GroupMembers, SyncGroupReply, SyncGroupRequest
 from actors.remoting.codes import ResponseCode
 from actors.remoting.errors import Refused
 from actors.strategies import AllocateMessageQueueStrategy, share_out
+from store.clock import NS_PER_MS
 from store.message.message_queue import MessageQueue
 from store.message.validate import RETRY_TOPIC_PREFIX
-
-NS_PER_MS: Final = 1_000_000
 
 # Gives the next generation, under which leases of so many milliseconds are given; raises OSError.
 NextGeneration = Callable[[int], int]

@@ -13,13 +13,12 @@ from actors.remoting.codes import RequestCode, ResponseCode
 from actors.remoting.command import RemotingCommand
 from actors.remoting.errors import Refused, RemotingError
 from actors.remoting.headers import GetRouteInfoHeader
-from store.clock import Clock
+from store.clock import NS_PER_MS, Clock
 from store.logs import get_logger
 from store.message.message_queue import MessageQueue
 
 _log = get_logger(__name__)
 
-_NS_PER_MS = 1_000_000
 
 OnQueues = Callable[[str, frozenset[MessageQueue]], None]
 
@@ -40,7 +39,7 @@ class RouteWatch:
         self._nameservers = list(nameservers)
         self._clock = clock
         self._timeout_ms = timeout_ms
-        self._grace_ns = grace_ms * _NS_PER_MS
+        self._grace_ns = grace_ms * NS_PER_MS
         self._on_queues = on_queues
         self._seen_ns: dict[str, dict[MessageQueue, int]] = {}
         self._last = ""

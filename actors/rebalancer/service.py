@@ -5,10 +5,10 @@ and time.
 import asyncio
 
 from actors.rebalancer.generations import Generations
-from actors.rebalancer.group import NS_PER_MS, Group
+from actors.rebalancer.group import Group
 from actors.rebalancer.routes import RouteWatch
 from actors.rebalancer.settings import RebalancerSettings
-from actors.remoting.bodies.groups import GroupMembers, HeartbeatData, SyncGroupRequest
+from actors.remoting.bodies.groups import BROADCASTING, GroupMembers, HeartbeatData, SyncGroupRequest
 from actors.remoting.client import RemotingClient
 from actors.remoting.codes import RayMQRequestCode, ResponseCode
 from actors.remoting.command import RemotingCommand
@@ -19,14 +19,13 @@ from actors.remoting.request import Action, Cost, RequestContext, Resource
 from actors.remoting.server import RemotingServer
 from actors.remoting.table import RequestTable
 from actors.strategies import AllocateMessageQueueStrategy, make_strategy
-from store.clock import Clock
+from store.clock import NS_PER_MS, Clock
 from store.logs import get_logger
 from store.message.message_queue import MessageQueue
 
 _log = get_logger(__name__)
 
 OUR_LANGUAGE = "PYTHON"
-BROADCASTING = "BROADCASTING"
 
 
 class RebalancerService:

@@ -10,12 +10,10 @@ from actors.remoting.errors import Closed, ConnectFailed, Refused, RemotingError
 from actors.remoting.hub import Hub
 from actors.remoting.limits import RemotingLimits
 from actors.remoting.table import RequestTable
-from store.clock import Clock
+from store.clock import NS_PER_MS, Clock
 from store.logs import get_logger
 
 _log = get_logger(__name__)
-
-_NS_PER_MS = 1_000_000
 
 
 class _Waiting:
@@ -34,7 +32,7 @@ class _Waiting:
     def connected(self, connection: Connection, now_ns: int) -> None:
         if not self._timer.cancelled():
             self._timer.cancel()
-            remaining_ms = max(1, (self._deadline_ns - now_ns) // _NS_PER_MS)
+            remaining_ms = max(1, (self._deadline_ns - now_ns) // NS_PER_MS)
             connection.call(self._command, remaining_ms, self._callback)
 
     def fail(self, error: RemotingError) -> None:
@@ -147,7 +145,7 @@ class RemotingClient:
         self, address: str, command: RemotingCommand, timeout_ms: int, callback: Callback
     ) -> None:
         hub = self.hub
-        deadline_ns = hub.clock.monotonic_ns() + timeout_ms * _NS_PER_MS
+        deadline_ns = hub.clock.monotonic_ns() + timeout_ms * NS_PER_MS
         waiting_list = self._waiting.get(address)
         if waiting_list is None:
             waiting_list = self._waiting[address] = []

@@ -11,6 +11,7 @@ from actors.remoting.command import Buffer, RemotingCommand, append_command
 from actors.remoting.errors import Closed, ProtocolError, RemotingError, TimedOut
 from actors.remoting.frame import FrameReader
 from actors.remoting.hub import Hub
+from store.clock import NS_PER_MS
 from store.logs import get_logger
 
 _log = get_logger(__name__)
@@ -19,7 +20,6 @@ Callback = Callable[[RemotingCommand | RemotingError], None]
 CloseCallback = Callable[["Connection"], None]
 Argument = TypeVar("Argument")
 
-_NS_PER_MS: Final = 1_000_000
 _MAX_OPAQUE: Final = 0x7FFF_FFFF
 # Up to here one write of joined bytes is cheaper than a write of many buffers.
 _JOIN_BYTES: Final = 64 * 1024
@@ -126,7 +126,7 @@ class Connection(asyncio.BufferedProtocol):
             return
         opaque = command.opaque = self._next_opaque()
         hub = self.hub
-        deadline_ns = hub.clock.monotonic_ns() + timeout_ms * _NS_PER_MS
+        deadline_ns = hub.clock.monotonic_ns() + timeout_ms * NS_PER_MS
         self.send(command)
         if not self._calls or deadline_ns < self._earliest_ns:
             self._earliest_ns = deadline_ns

@@ -13,9 +13,8 @@ from actors.remoting.busy_poll import BusyPoll
 from actors.remoting.frame import ReceiveMemory
 from actors.remoting.limits import SHED_RATIO, RemotingLimits
 from actors.remoting.turn import Served, Turn
-from store.clock import Clock
+from store.clock import NS_PER_MS, Clock
 
-_NS_PER_MS: Final = 1_000_000
 # A timer that fires a little early would find nothing expired and spin.
 _TIMER_SLACK_S: Final = 0.001
 
@@ -147,9 +146,9 @@ class Hub:
         now_ns = self.clock.monotonic_ns()
         limits = self.limits
         for connection in (*self.connections, *self.leaving):
-            connection.check_unread(now_ns, limits.unread_ms * _NS_PER_MS)
+            connection.check_unread(now_ns, limits.unread_ms * NS_PER_MS)
         for connection in tuple(self.connections):
-            connection.check_idle(now_ns, limits.idle_ms * _NS_PER_MS)
+            connection.check_idle(now_ns, limits.idle_ms * NS_PER_MS)
 
     async def stop(self) -> None:
         """Write what is left, close all connections and end all tasks."""

@@ -11,6 +11,7 @@ import typer
 from cluster.cli.console import Failed, Output, confirmed, with_admin
 from cluster.cli.help import examples
 from cluster.cli.options import NAMESERVER, AsJson, Broker, DryRun, Nameserver, Yes
+from store.clock import NS_PER_MS
 
 if TYPE_CHECKING:
     from actors.remoting.bodies.broker import BrokerStatsItem
@@ -217,7 +218,7 @@ def summary(runtime: dict[str, str]) -> dict[str, Any]:
         "put_tps": first_rate(runtime.get("putTps")),
         "get_tps": first_rate(runtime.get("getTransferredTps")),
         "disk_used": f"{float(runtime.get('commitLogDiskRatio') or 0):.0%}",
-        "up_s": max(0, time.time_ns() // 1_000_000 - int(runtime.get("bootTimestamp") or 0)) // 1000,
+        "up_s": max(0, time.time_ns() // NS_PER_MS - int(runtime.get("bootTimestamp") or 0)) // 1000,
     }
 
 

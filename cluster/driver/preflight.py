@@ -17,12 +17,10 @@ from pathlib import Path
 import psutil
 
 from store.errors import StoreError
-from store.identity import StoreIdentity, read_name
+from store.identity import LOCK_FILE, StoreIdentity, read_name
 
 FLOCK = struct.Struct("hhqqi4x")
 """`struct flock` of 64-bit Linux: type, whence, start, length, pid."""
-
-LOCK_FILE = "lock"
 
 
 def check_port(host: str, port: int) -> str:

@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from store.clock import NS_PER_MS
 from store.disk.disk_use import DiskProbe, DiskState, survey
 
 
@@ -85,4 +86,4 @@ class SurveyJob:
     def run(self) -> None:
         """Do it. Raises OSError."""
         self.state = survey(self._logs, self._derived, self._probe)
-        self.changed_ms = {base: path.stat().st_mtime_ns // 1_000_000 for base, path in self._files}
+        self.changed_ms = {base: path.stat().st_mtime_ns // NS_PER_MS for base, path in self._files}

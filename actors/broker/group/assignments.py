@@ -16,7 +16,7 @@ import orjson
 
 from actors.broker.group.request_modes import PULL
 from actors.remoting.bodies.flat import queue_json
-from actors.remoting.bodies.groups import GroupMembers
+from actors.remoting.bodies.groups import BROADCASTING, GroupMembers
 from actors.remoting.bodies.routes import TopicRouteData
 from actors.remoting.client import RemotingClient
 from actors.remoting.codes import RequestCode, ResponseCode
@@ -33,7 +33,6 @@ from actors.strategies import (
 from store.message.message_queue import MessageQueue
 
 ROUTE_TIMEOUT_MS = 3_000
-BROADCASTING = "BROADCASTING"
 
 # The two that RocketMQ's brokers have; a client that names another gets nothing, there as here.
 STRATEGIES: dict[str, AllocateMessageQueueStrategy] = {

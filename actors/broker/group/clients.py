@@ -12,7 +12,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Generic, NamedTuple, TypeVar
 
-from store.clock import Clock
+from store.clock import NS_PER_MS, Clock
 from store.logs import get_logger
 
 _log = get_logger(__name__)
@@ -79,7 +79,7 @@ class Clients(Generic[ConnectionT]):
 
     def __init__(self, clock: Clock, expiry_ms: int) -> None:
         self._clock = clock
-        self._expiry_ns = expiry_ms * 1_000_000
+        self._expiry_ns = expiry_ms * NS_PER_MS
         self._consumers: dict[str, ConsumerGroup[ConnectionT]] = {}
         self._producers: dict[str, dict[str, Member[ConnectionT]]] = {}
         # Who speaks over a connection: thousands may close at once, and each then looks at its own only.

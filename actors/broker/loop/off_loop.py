@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from actors.remoting.codes import ResponseCode
 from actors.remoting.errors import Refused
-from store.clock import Clock
+from store.clock import NS_PER_MS, Clock
 
 Work = Callable[[], object]
 Done = Callable[[Exception | None], None]
@@ -105,7 +105,7 @@ class OffLoop:
         await asyncio.to_thread(self._executor.shutdown)
 
     def _age_ms(self, now_ns: int) -> int:
-        return (now_ns - self._waiting[0].since_ns) // 1_000_000 if self._waiting else 0
+        return (now_ns - self._waiting[0].since_ns) // NS_PER_MS if self._waiting else 0
 
     def _start_next(self) -> None:
         if self._running >= self._threads or not self._waiting or self._is_stopped:

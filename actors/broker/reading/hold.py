@@ -12,6 +12,7 @@ from typing import TypeVar
 
 from actors.remoting.codes import ResponseCode
 from actors.remoting.errors import Refused
+from store.clock import NS_PER_MS
 
 DEADLINE_SPAN_NS = 1 << 23
 """8 ms: so much later than asked a pull may be answered."""
@@ -27,7 +28,7 @@ def deadline_of(now_ns: int, wait_ms: int) -> int:
     Those of the usual 15 s wait up to 34 ms longer, and end together: each end of a wait wakes a client, who
     comes back, and with thousands of them that is more work than the answers.
     """
-    deadline_ns = now_ns + wait_ms * 1_000_000
+    deadline_ns = now_ns + wait_ms * NS_PER_MS
     return deadline_ns | (_LONG_SPAN_NS - 1) if wait_ms >= _LONG_WAIT_MS else deadline_ns
 
 

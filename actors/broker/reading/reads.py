@@ -15,6 +15,7 @@ from actors.remoting.command import RemotingCommand
 from actors.remoting.connection import Connection
 from actors.remoting.errors import Refused
 from actors.remoting.request import RequestContext
+from store.clock import NS_PER_MS
 from store.disk.residency import Cold, WarmJob
 from store.message_store import MessageStore
 from store.queries import KeyQuery
@@ -51,7 +52,7 @@ class Reads:
     @property
     def longest_ms(self) -> int:
         """How long the slowest of the reads that had to wait for the disk has taken."""
-        return self._off_loop.longest_ns // 1_000_000
+        return self._off_loop.longest_ns // NS_PER_MS
 
     def now(self, read: Callable[[], Result], tries_left: int) -> Result:
         """What `read` gives. Raises Cold when it would have to wait, unless no tries are left."""

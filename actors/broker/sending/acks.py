@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from actors.remoting.codes import ResponseCode
-from store.clock import Clock
+from store.clock import NS_PER_MS, Clock
 from store.errors import StoreError
 
 
@@ -78,7 +78,7 @@ class Acks:
         """Answer those that have waited too long; call a few times a second."""
         now_ns = self._clock.monotonic_ns()
         if self._bucket:
-            self._buckets.append((now_ns + self._timeout_ms * 1_000_000, self._bucket))
+            self._buckets.append((now_ns + self._timeout_ms * NS_PER_MS, self._bucket))
             self._bucket = []
         while self._buckets:
             deadline_ns, bucket = self._buckets[0]

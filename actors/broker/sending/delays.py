@@ -23,7 +23,7 @@ from dataclasses import replace
 from actors.broker.topics import SCHEDULE_TOPIC
 from actors.remoting.codes import ResponseCode
 from actors.remoting.errors import Refused
-from store.clock import Clock
+from store.clock import NS_PER_MS, Clock
 from store.disk.residency import Cold
 from store.errors import StoreError
 from store.logs import get_logger
@@ -76,7 +76,7 @@ class Waiting:
     """Since when the messages of one level have been waiting, at least, by the monotonic clock."""
 
     def __init__(self, delay_ms: int) -> None:
-        self._delay_ns = delay_ms * 1_000_000
+        self._delay_ns = delay_ms * NS_PER_MS
         self._note_ns = max(self._delay_ns // 100, _NOTE_NS)  # so that notes are few
         self._notes: deque[tuple[int, int, int]] = deque()  # end offset, first and last look that saw it grow
 
@@ -132,7 +132,7 @@ class Delays:
         """Store what is due under its own topic; call a few times a second."""
         wall_ms, monotonic_ns = self._now_ms, self._now_ns
         self._now_ms, self._now_ns = self._clock.wall_ms(), self._clock.monotonic_ns()
-        has_leapt = self._now_ms - wall_ms - (self._now_ns - monotonic_ns) // 1_000_000 > _LEAP_MS
+        has_leapt = self._now_ms - wall_ms - (self._now_ns - monotonic_ns) // NS_PER_MS > _LEAP_MS
         for level in range(1, len(self._delays_ms)):
             offset = self.table.offsets.get(level, 0)
             end = self._store.max_offset(SCHEDULE_TOPIC, level - 1)

@@ -15,10 +15,9 @@ from collections import deque
 from itertools import accumulate, chain, repeat
 from typing import NamedTuple
 
-from store.clock import Clock
+from store.clock import NS_PER_MS, Clock
 
 WINDOW_NS = 60_000_000_000
-_NS_PER_MS = 1_000_000
 # Milliseconds; a time belongs to the first bucket whose bound is above it.
 _TOLD = (1, 10, 50, 100, 200, 500, 1000, 2000, 3000, 4000, 5000, 10_000)
 _NAMES = (
@@ -80,7 +79,7 @@ class PutTimes:
         now_ns = self._clock.monotonic_ns()
         while self.turns and self.turns[0].end <= confirmed:
             turn = self.turns.popleft()
-            self.count((now_ns - turn.begin_ns) // _NS_PER_MS, turn.puts)
+            self.count((now_ns - turn.begin_ns) // NS_PER_MS, turn.puts)
 
     def count(self, took_ms: int, puts: int = 1) -> None:
         """So many puts have taken so long each."""

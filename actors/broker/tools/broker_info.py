@@ -29,6 +29,7 @@ from actors.remoting.command import RemotingCommand
 from actors.remoting.errors import Refused
 from actors.remoting.request import Cost, RequestContext
 from actors.remoting.table import RequestTable
+from store.clock import NS_PER_MS
 from store.errors import StoreError
 
 UNITS_MAX = 4096
@@ -161,7 +162,7 @@ class BrokerInfo:
             "msgPutTotalTodayNow": str(put.messages),
             "msgPutTotalYesterdayMorning": str(stats.put_days.yesterday_morning),
             # No thread waits for a lock here; what stands for it is how late the loop ran when last asked.
-            "pageCacheLockTimeMills": str(parts.lag.last_ns // 1_000_000),
+            "pageCacheLockTimeMills": str(parts.lag.last_ns // NS_PER_MS),
             "putMessageAverageSize": str(average),
             "putLatency99": f"{stats.put_times.share_ms(0.99):.2f}",
             "putLatency999": f"{stats.put_times.share_ms(0.999):.2f}",

@@ -30,6 +30,7 @@ from actors.remoting.connection import Connection
 from actors.remoting.errors import Refused, RemotingError, TimedOut
 from actors.remoting.headers import ConsumerGroupHeader
 from actors.remoting.request import RequestContext
+from store.clock import NS_PER_MS
 from store.errors import StoreError
 from store.message.message_id import decode_message_id
 
@@ -90,7 +91,7 @@ class ClientAdmin:
                     f"/{member.connection.peer}",  # as Java writes an address that has no name
                     member.connection.attributes.language or "OTHER",
                     member.connection.attributes.version,
-                    now_ms - (now_ns - member.heard_ns) // 1_000_000,
+                    now_ms - (now_ns - member.heard_ns) // NS_PER_MS,
                 )
                 for member in self._clients.producers(group)
             ]

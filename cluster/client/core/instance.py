@@ -28,7 +28,7 @@ from cluster.client.errors import (
     DeadlineExceeded,
     refused,
 )
-from store.clock import Clock, SystemClock
+from store.clock import NS_PER_MS, Clock, SystemClock
 from store.logs import get_logger
 
 log = get_logger(__name__)
@@ -105,7 +105,7 @@ class ClientInstance:
 
     def now_ms(self) -> int:
         """Monotonic milliseconds."""
-        return self.clock.monotonic_ns() // 1_000_000
+        return self.clock.monotonic_ns() // NS_PER_MS
 
     def spawn(
         self, work: Coroutine[Any, Any, Any], name: str, *, is_awaited: bool = False

@@ -11,7 +11,7 @@ from actors.remoting.command import RemotingCommand
 from cluster.client.core.nameservers import Nameservers
 from cluster.client.core.routes import QueueShare, TopicRoute, follow, lacks, route_of, union
 from cluster.client.errors import BrokerRefused, ClientError, TopicNotFound, refused
-from store.clock import Clock
+from store.clock import NS_PER_MS, Clock
 from store.logs import get_logger
 
 AUTO_CREATE_TOPIC = "TBW102"
@@ -87,7 +87,7 @@ class RouteTable:
 
     def _take(self, topic: str, now: TopicRoute) -> TopicRoute:
         before = self._routes.get(topic)
-        now_ms = self._clock.monotonic_ns() // 1_000_000
+        now_ms = self._clock.monotonic_ns() // NS_PER_MS
         route = follow(before, now, now_ms, self._sticky_ms)
         if not route.shares:
             self._routes.pop(topic, None)

@@ -25,7 +25,7 @@ from cluster.client.core.consumer.workers import Workers
 from cluster.client.errors import DataDamaged
 from cluster.client.hooks import ConsumeContext, call_hooks
 from cluster.client.results import ConsumeStatus
-from store.clock import Clock
+from store.clock import NS_PER_MS, Clock
 from store.logs import get_logger
 from store.message.message import MessageExt
 
@@ -153,7 +153,7 @@ class Consuming:
     def _time(self, task: Task) -> None:
         """Time one call in so many: a look at the clock for each would be felt."""
         if not task.portion.begin % TIMED_EVERY:
-            task.work.note_time(self._clock.monotonic_ns() // 1_000_000 - task.started_ms)
+            task.work.note_time(self._clock.monotonic_ns() // NS_PER_MS - task.started_ms)
 
     def stop(self) -> None:
         """No more will come."""
@@ -165,7 +165,7 @@ class Consuming:
             if self._is_held:
                 self._held.append(item)
                 return None
-        now_ms = self._clock.monotonic_ns() // 1_000_000
+        now_ms = self._clock.monotonic_ns() // NS_PER_MS
         if isinstance(item, Task):
             return item if item.work.begin_again(item, now_ms) else None
         try:

@@ -22,6 +22,7 @@ from cluster.client.core.backoff import Backoff
 from cluster.client.core.instance import ClientInstance
 from cluster.client.core.plain_requests import plain_commits
 from cluster.client.errors import ClientError, NotSupported, OffsetNotFound
+from store.clock import NS_PER_MS
 from store.logs import get_logger
 from store.message.message_queue import MessageQueue
 
@@ -156,7 +157,7 @@ class OffsetClient:
         """The same, and again for those brokers that cannot be told, as long as `patience_ms`: one that is
         started again is back in seconds.
         """
-        backoff, deadline_ns = Backoff(), self._instance.clock.monotonic_ns() + patience_ms * 1_000_000
+        backoff, deadline_ns = Backoff(), self._instance.clock.monotonic_ns() + patience_ms * NS_PER_MS
         outcome = await self.commit(offsets)
         while outcome.unheard and all(error.retriable for error in outcome.unheard.values()):
             if self._instance.clock.monotonic_ns() >= deadline_ns:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from cluster.client.errors import BrokerUnreachable, ClientError
 from cluster.client.selectors import RoundRobin
-from store.clock import Clock
+from store.clock import NS_PER_MS, Clock
 from store.message.message_queue import MessageQueue
 
 LATENCY_MAX_MS = (50, 100, 550, 1_800, 3_000, 5_000, 15_000)
@@ -73,7 +73,7 @@ class MQFaultStrategy:
 
     def now_ms(self) -> int:
         """Monotonic milliseconds."""
-        return self._clock.monotonic_ns() // 1_000_000
+        return self._clock.monotonic_ns() // NS_PER_MS
 
     def choose(self, queues: Sequence[MessageQueue], avoid_broker: str | None = None) -> MessageQueue:
         """The next of `queues` (never empty), on another broker than `avoid_broker` where there is one."""
