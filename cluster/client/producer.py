@@ -60,6 +60,8 @@ class Producer:
             futures = [producer.send_async("orders", body) for body in bodies]
             results = [future.result() for future in futures]
 
+            producer.send(Message("orders", b"a reminder", delay_level=5))  # in a minute
+
     `nameservers` is `"host:port;host:port"`, a list, or a function that gives one; by default
     RAYMQ_NAMESERVERS or 127.0.0.1:9876.
     """

@@ -28,7 +28,9 @@ class PushConsumer:
     The listener runs in `consume_threads` threads, each call with at most `consume_batch` messages, so it
     must be thread-safe. Returning None, True or CONSUME_SUCCESS means done; raising, False or
     RECONSUME_LATER means again after a back-off, and after `max_reconsume_times` the group's dead letters.
-    Offsets are committed every `commit_interval_ms`, when a queue is given back, and at `close`.
+    What it raises is logged under `raymq` (Python's logging), on standard error where nothing is configured.
+    It may call `close`, which then goes on when it has returned. Offsets are committed every
+    `commit_interval_ms`, when a queue is given back, and at `close`.
     """
 
     def __init__(

@@ -29,8 +29,9 @@ class PushConsumer:
     The listener is a coroutine function, run by the loop, or a plain one, run in threads; at most
     `consume_threads` calls run at once, each with at most `consume_batch` messages. Returning None, True or
     CONSUME_SUCCESS means done; raising, False or RECONSUME_LATER means again after a back-off, and after
-    `max_reconsume_times` the group's dead letters. Offsets are committed every `commit_interval_ms`, when a
-    queue is given back, and at `close`.
+    `max_reconsume_times` the group's dead letters. What it raises is logged under `raymq` (Python's logging),
+    on standard error where nothing is configured. It may call `close`, which then goes on when it has
+    returned. Offsets are committed every `commit_interval_ms`, when a queue is given back, and at `close`.
     """
 
     def __init__(

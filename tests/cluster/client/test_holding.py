@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 
 import pytest
 
 from actors.remoting.codes import ResponseCode
-from cluster.client import ConsumerConfig, MessageQueue, PullConsumer, PushConfig, PushConsumer
+from cluster.client import (
+    Admin,
+    ConsumerConfig,
+    MessageExt,
+    MessageQueue,
+    PullConsumer,
+    PushConfig,
+    PushConsumer,
+    aio,
+)
 from cluster.client.core.consumer.queue_work import Limits
 from cluster.client.core.group.offsets import OffsetClient
 from cluster.client.errors import SubscriptionDiffers, refused
@@ -93,3 +103,42 @@ def test_a_consumer_that_is_closed_before_it_is_used_lets_whoever_joins_go(clust
     joining.join(5)
     assert not joining.is_alive()
     consumer.join()
+
+
+@pytest.mark.parametrize("kind", ["push", "pull"])
+def test_a_close_that_is_interrupted_leaves_the_group_all_the_same(
+    cluster: Cluster, group: str, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = cluster.topic(queues=1)
+    fill(cluster, topic, 4)
+
+    async def main() -> None:
+        called, stuck = asyncio.Event(), asyncio.Event()
+
+        async def listen(_messages: list[MessageExt]) -> None:
+            called.set()
+            await stuck.wait()
+
+        async def commit_for_ever(_client: OffsetClient, _offsets: object) -> None:
+            await stuck.wait()
+
+        consumer: aio.PushConsumer | aio.PullConsumer
+        if kind == "push":
+            consumer = aio.PushConsumer(cluster.address, group, listen)
+            await consumer.subscribe(topic)
+            await called.wait()
+        else:
+            consumer = aio.PullConsumer(cluster.address, group)
+            await consumer.subscribe(topic)
+            await consumer.poll(timeout_ms=10_000)
+            monkeypatch.setattr(OffsetClient, "commit", commit_for_ever)
+        closing = asyncio.create_task(consumer.close())
+        await asyncio.sleep(0.05)
+        closing.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await closing
+        assert consumer._core.instance.is_closed
+
+    asyncio.run(main())
+    with Admin(cluster.address) as admin:
+        assert admin.group_members(group) == []

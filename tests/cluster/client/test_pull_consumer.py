@@ -279,10 +279,14 @@ def test_a_commit_of_a_former_owner_is_refused(cluster: Cluster, group: str) -> 
         consumer.commit()
         core = consumer._consumer._core
         queue = consumer.assignment()[0]
-        old = core.deliveries.states[queue].generation - 1
-        refused = consumer._thread.run(core.offsets.commit({queue: Commit(0, old)})).refused
+        mine = core.deliveries.states[queue].generation
+        refused = consumer._thread.run(core.offsets.commit({queue: Commit(0, mine - 1)})).refused
         assert refused == [queue]
         assert consumer.committed(queue) == consumer.position(queue)
+        # The next owner asks where to begin: from then on it is too late, though it has committed nothing.
+        consumer._thread.run(core.offsets.committed(queue, mine + 1))
+        refused = consumer._thread.run(core.offsets.commit({queue: Commit(0, mine)})).refused
+        assert refused == [queue]
 
 
 def test_members_that_subscribe_differently_are_told(cluster: Cluster, group: str) -> None:

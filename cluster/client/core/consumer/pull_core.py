@@ -382,6 +382,8 @@ class PullCore:
         self.failed(ClientClosed("the consumer is closed"))
         self.session.begin_to_leave()
         self.release(list(self.deliveries.states.values()))
-        await asyncio.gather(*self._releases)
-        await self.session.leave()
-        await self.instance.close()
+        try:
+            await asyncio.gather(*self._releases)
+        finally:  # also where the wait was interrupted: nobody can ask a second time
+            await self.session.leave()
+            await self.instance.close()

@@ -400,7 +400,8 @@ class PushCore:
         except TimeoutError:
             log.warning("closed_with_listeners_running", group=self.config.group, queues=len(self._works))
             await self._commit(list(self._works.values()))
-        self._consuming.stop()
-        await self.session.leave()
-        await self.instance.close()
-        self._ended.set()
+        finally:  # also where the wait was interrupted: nobody can ask a second time
+            self._consuming.stop()
+            await self.session.leave()
+            await self.instance.close()
+            self._ended.set()

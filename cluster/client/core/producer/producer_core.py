@@ -76,8 +76,10 @@ class ProducerCore:
 
     async def close(self) -> None:
         """Wait for what is under way – every send has its deadline –, then end the connections."""
-        await self.sender.flush()
-        await self.instance.close()
+        try:
+            await self.sender.flush()
+        finally:  # also where the wait was interrupted: what is under way fails then
+            await self.instance.close()
 
     def ready(self, message: Message, *, is_oneway: bool = False) -> tuple[Outbound, SendContext | None]:
         """The request that sends `message`, after the hooks have seen it. Raises MessageRejected."""
