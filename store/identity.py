@@ -164,7 +164,19 @@ def settle_name(root: Path, identity: StoreIdentity, settings: StoreSettings, *,
                 root / _IDENTITY_FILE,
             )
     _refuse_to_leave_files(root, name.commit_log_paths, log_paths)
+    _refuse_without_a_disk(root, {*name.commit_log_paths} & {*log_paths})
     return replace(name, commit_log_paths=log_paths)
+
+
+def _refuse_without_a_disk(root: Path, noted: Iterable[str]) -> None:
+    """Raise StoreError when a directory beside the store, with a part of its log, is not there."""
+    for directory in sorted(root / path for path in noted):
+        if not directory.is_relative_to(root) and not directory.is_dir():
+            raise StoreError(
+                "the directory with files of this store's CommitLog does not exist: mount its disk, "
+                "or make the directory if they are lost",
+                directory,
+            )
 
 
 def _refuse_to_leave_files(root: Path, noted: Iterable[str], configured: Iterable[str]) -> None:

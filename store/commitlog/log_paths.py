@@ -208,6 +208,6 @@ def _check(
 
 def _lost_file(file_bytes: int) -> str:
     return (
-        f"(put it back; if it is lost, make it with `truncate -s {file_bytes}`: "
+        f"(put it back, or mount its disk; if it is lost, make it with `truncate -s {file_bytes}`: "
         "its messages are then passed over, and all others are served)"
     )

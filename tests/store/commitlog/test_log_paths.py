@@ -181,6 +181,20 @@ def test_a_missing_read_only_directory_is_told(stores, disks):
         stores.open(read_only_commit_log_paths=disks[2:])
 
 
+def test_a_disk_that_is_not_mounted_is_told_and_no_log_begins_in_its_place(stores, draft, disks, read_all):
+    store = stores.open(commit_log_paths=disks[:2])
+    fill(store, draft, 1)
+    store.close()
+    [alone] = [disk for disk in disks[:2] if not any(disk.iterdir())]
+    for away in (alone, disks[0]):
+        away.rename(stores.directory / "away")
+        with pytest.raises(StoreError, match=f"{away.name}: .* mount its disk"):
+            stores.open(commit_log_paths=disks[:2])
+        assert not away.exists()
+        (stores.directory / "away").rename(away)
+    assert len(read_all(stores.open(commit_log_paths=disks[:2]))) == 1
+
+
 def test_two_stores_cannot_share_a_directory(stores, disks):
     stores.open("one", commit_log_paths=disks[:1])
     with pytest.raises(StoreError, match=r"disk-1: is the CommitLog directory of another broker"):
