@@ -3,8 +3,7 @@
     unkeyed    any writable queue in turn; after a failure at most `retry_times_when_send_failed` others,
                on another broker where there is one; which brokers are passed over, `faults` says
     pinned     its own queue only (sharding key, selector, given queue), until the deadline: a broker that
-    restarts is
-               waited for, because another queue would break the order of the key
+               restarts is waited for, because another queue would break the order of the key
 
 The first attempt is a callback, without a task: that is the path of nearly every message.
 """
