@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 from cluster.client.core.consumer.chunk_reader import ChunkReader
 from cluster.client.core.consumer.fetcher import Chunk, Fetcher
-from cluster.client.errors import ClientError
+from cluster.client.errors import ClientError, DataDamaged
 from store.message.message import MessageExt
 from store.message.message_queue import MessageQueue
 
@@ -123,7 +123,12 @@ class Deliveries:
         messages: list[MessageExt] = []
         with self.lock:
             for reader, state in self._readers():
-                messages += reader.take_messages(count - len(messages))
+                try:
+                    messages += reader.take_messages(count - len(messages))
+                except DataDamaged:
+                    if messages:
+                        break  # of other queues: they are handed out first, the next call meets it again
+                    raise
                 self._taken(reader, state)
                 if len(messages) >= count:
                     break
