@@ -19,7 +19,7 @@ from typing import Final
 
 import orjson
 
-from actors.remoting.codes import FLAG_ONEWAY, FLAG_RESPONSE, VERSION_5_3_3, LanguageCode, SerializeType
+from actors.remoting.codes import FLAG_RESPONSE, VERSION_5_3_3, LanguageCode, SerializeType
 from actors.remoting.errors import ProtocolError
 
 Buffer = bytes | bytearray | memoryview
@@ -102,11 +102,6 @@ class RemotingCommand:
     def is_response(self) -> bool:
         """Whether this answers a request of ours."""
         return self.flag & FLAG_RESPONSE != 0
-
-    @property
-    def is_oneway(self) -> bool:
-        """Whether the sender wants no answer."""
-        return self.flag & FLAG_ONEWAY != 0
 
     def __repr__(self) -> str:
         kind = "answer" if self.is_response else "request"

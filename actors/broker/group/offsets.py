@@ -91,15 +91,6 @@ class ConsumerOffsets:
         """The newest generation seen for a queue of a group, 0 where there is none."""
         return self.generations.get(_key(topic, group), {}).get(queue_id, 0)
 
-    def of_topic(self, topic: str) -> dict[str, dict[int, int]]:
-        """The offsets by group of a topic."""
-        prefix = f"{topic}@"
-        return {
-            key.removeprefix(prefix): dict(queues)
-            for key, queues in self.table.offsets.items()
-            if key.startswith(prefix)
-        }
-
     def of_group(self, group: str, topic: str) -> dict[int, int]:
         """The offsets of a group by the queues of a topic."""
         return dict(self.table.offsets.get(_key(topic, group), {}))

@@ -19,7 +19,7 @@ def test_an_offset_is_there_once_committed(offsets: ConsumerOffsets) -> None:
     offsets.commit("G", "T", 0, 7)
     assert offsets.query("G", "T", 0) == 7
     assert offsets.query("H", "T", 0) is None
-    assert offsets.of_topic("T") == {"G": {0: 7}}
+    assert (offsets.groups_of("T"), offsets.of_group("G", "T")) == (["G"], {0: 7})
 
 
 def test_a_former_owner_cannot_commit(offsets: ConsumerOffsets) -> None:
@@ -93,7 +93,7 @@ def test_deleted_topics_and_groups_leave_nothing(offsets: ConsumerOffsets) -> No
     offsets.commit_fenced("G", [OffsetCommit("T", 0, 1, 4), OffsetCommit("U", 0, 1, 4)])
     offsets.commit("H", "T", 0, 1)
     offsets.remove_topic("T")
-    assert offsets.of_topic("T") == {}
+    assert (offsets.groups_of("T"), offsets.groups_of("U")) == ([], ["G"])
     assert offsets.generation("G", "T", 0) == 0
     offsets.remove_group("G")
-    assert offsets.of_topic("U") == {}
+    assert offsets.groups_of("U") == []
