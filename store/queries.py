@@ -17,6 +17,7 @@ _CANDIDATES_MAX = 65_536
 _SIZE_AND_MAGIC = Struct(">ii")
 _OWN_OFFSET = Struct(">q")
 _LOOKED_AT_ONCE = 64
+_PROBED_ONE_BY_ONE = 64
 
 
 def has_key(record: Buffer, topic: str, key: str) -> bool:
@@ -106,15 +107,39 @@ def offset_by_timestamp(log: CommitLog, queue: ConsumeQueue, timestamp_ms: int, 
     low, high = queue.min_offset, queue.next_offset
     while low < high:
         middle = (low + high) // 2
-        probe = queue.first_real(middle, high)
-        stored_ms = None
-        while probe < high and (stored_ms := _stored_at(log, queue, probe)) is None:
-            probe += 1
+        probe = _next_sound(log, queue, middle, high)
+        stored_ms = _stored_at(log, queue, probe) if probe < high else None
         if stored_ms is None or (stored_ms > timestamp_ms if upper else stored_ms >= timestamp_ms):
-            high = middle
+            is_beyond_a_hole = stored_ms is not None and probe - middle >= _PROBED_ONE_BY_ONE
+            high = probe if is_beyond_a_hole else middle
         else:
             low = probe + 1
     return max(low - 1, queue.min_offset) if upper else queue.first_real(low, queue.next_offset)
+
+
+def _next_sound(log: CommitLog, queue: ConsumeQueue, offset: int, stop: int) -> int:
+    """The first offset in [offset, stop) whose record is sound, `stop` if none is; in a hole of more than a
+    few records, which may have millions, one that is sound behind one that is not.
+    """
+    offset = queue.first_real(offset, stop)
+    for probe in range(offset, min(offset + _PROBED_ONE_BY_ONE, stop)):
+        if _stored_at(log, queue, probe) is not None:
+            return probe
+    damaged, step = offset + _PROBED_ONE_BY_ONE - 1, 1
+    while damaged < stop - 1:
+        probe = min(damaged + step, stop - 1)
+        if _stored_at(log, queue, probe) is not None:
+            break
+        damaged, step = probe, 2 * step
+    else:
+        return stop
+    while probe - damaged > 1:
+        middle = (damaged + probe) // 2
+        if _stored_at(log, queue, middle) is None:
+            damaged = middle
+        else:
+            probe = middle
+    return probe
 
 
 def _stored_at(log: CommitLog, queue: ConsumeQueue, offset: int) -> int | None:

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from store.commitlog.commit_log import CommitLog
 from store.message.record import decode_record
 from store.message.sys_flag import BORN_HOST_V6
 
@@ -110,6 +111,35 @@ def test_damaged_records_do_not_mislead_the_search(stores, clock, draft):
             offset,
             7 if offset == 4 else offset,
         )
+
+
+def test_a_search_by_time_over_a_large_hole_looks_at_few_of_its_records(
+    stores, clock, draft, drain, monkeypatch
+):
+    store = stores.open(commit_log_file_bytes=1 << 19)
+    size = store.append(draft(b"x")).size_bytes
+    times = [clock.wall_ms()]
+    for _ in range(2999):
+        clock.advance(1)
+        times.append(store.append(draft(b"x")).store_timestamp)
+    drain(store)
+    with (store.root / "commitlog" / f"{0:020d}").open("r+b") as file:
+        file.seek(500 * size)
+        file.write(bytes(2000 * size))
+    looked_at: list[int] = []
+    slice_of = CommitLog.slice
+
+    def counted(log: CommitLog, offset: int, size_bytes: int) -> memoryview:
+        looked_at.append(offset)
+        return slice_of(log, offset, size_bytes)
+
+    monkeypatch.setattr(CommitLog, "slice", counted)
+    for offset in (0, 1, 250, 499, 2500, 2501, 2750, 2998, 2999):
+        looked_at.clear()
+        lower = store.offset_by_timestamp("Topic", 0, times[offset])
+        assert lower == offset or (offset == 2500 and 500 <= lower < 2500)
+        assert store.offset_by_timestamp("Topic", 0, times[offset], upper=True) >= offset
+        assert len(looked_at) < 1000
 
 
 @one_store
