@@ -194,12 +194,15 @@ def _as_line(_logger: object, _method: str, event: MutableMapping[str, Any]) -> 
 
 
 def without_secrets(event: Mapping[Any, Any]) -> dict[Any, Any]:
-    """The event with the values of all keys that sound like a secret hidden, also in mappings inside it."""
+    """The event with the values of all keys that sound like a secret hidden, also in mappings and lists
+    inside it.
+    """
     return {
-        key: HIDDEN
-        if _SECRET.search(str(key))
-        else without_secrets(value)
-        if isinstance(value, Mapping)
-        else value
-        for key, value in event.items()
+        key: HIDDEN if _SECRET.search(str(key)) else _without_secrets(value) for key, value in event.items()
     }
+
+
+def _without_secrets(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return without_secrets(value)
+    return [_without_secrets(each) for each in value] if isinstance(value, list | tuple) else value

@@ -178,9 +178,8 @@ def _leftover(actor: Running, prune: bool) -> Action:
         return Action(Verb.KEEP, actor.name, "")
     if prune:
         return Action(Verb.REMOVE, actor.name, "not in the topology, and --prune is given", actor.spec)
-    return Action(
-        Verb.KEEP, actor.name, "not in the topology; --prune removes it, its store stays", actor.spec
-    )
+    stays = ", its store stays" if actor.spec is None or actor.spec.store is not None else ""
+    return Action(Verb.KEEP, actor.name, f"not in the topology; --prune removes it{stays}", actor.spec)
 
 
 def _action(

@@ -64,11 +64,13 @@ def test_what_the_event_loop_complains_of_is_there_too(tmp_path: Path) -> None:
 
 def test_secrets_are_hidden_and_keys_of_messages_are_not(tmp_path: Path) -> None:
     write_events(tmp_path / "a.log")
-    ext = {"AccessKey": "ak", "Signature": "si", "topic": "T"}
+    ext = {"AccessKey": "ak", "Signature": "si", "topic": "T", "accounts": [{"password": "p"}, "plain"]}
     get_logger("x").warning("refused", auth_token="t", secretKey="s", keys="order-1", ext=ext)
     (line,) = lines(tmp_path / "a.log")
     assert (line["auth_token"], line["secretKey"], line["keys"]) == ("***", "***", "order-1")
-    assert line["ext"] == {"AccessKey": "***", "Signature": "***", "topic": "T"}
+    assert line["ext"] == {
+        "AccessKey": "***", "Signature": "***", "topic": "T", "accounts": [{"password": "***"}, "plain"],
+    }  # fmt: skip
 
 
 def test_a_file_is_rotated_at_its_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

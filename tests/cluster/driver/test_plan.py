@@ -91,6 +91,13 @@ def test_what_is_not_in_the_topology_stays_unless_pruned() -> None:
     ]
 
 
+def test_only_what_has_a_store_is_said_to_keep_it() -> None:
+    found = [running(spec("a")), running(replace(spec("b"), store=None))]
+    reasons = {action.name: action.reason for action in plan([], found).actions}
+    assert reasons["a"].endswith("--prune removes it, its store stays")
+    assert reasons["b"].endswith("--prune removes it")
+
+
 def test_another_programs_actor_is_let_be_and_its_name_is_refused() -> None:
     foreign = Running("raymq", "a", is_ours=False)
     assert (
