@@ -1,1 +1,11 @@
-"""The bytes on disk."""
+"""The bytes on disk: one broker's store. `MessageStore` is its face.
+
+    tools                            what people ask of a store that no broker holds
+    recovery                         opening one
+    commitlog, consumequeue, index   its files, in folders of the same names on the disk
+    metadata                         its tables, `config/*.json`
+    disk                             what every kind of file needs
+    kernels, message                 compiled loops, and the codecs that clients use too
+
+What runs while messages come and go – append, dispatch, read, retention – stands beside these.
+"""
