@@ -5,5 +5,5 @@
     tools              what administrators ask
     loop               what is done once a turn, and the threads for what must not be done in one
 
-`requests` is the table of all that is answered, `service` puts the parts together, `actor` is their Ray shell.
+`requests` is the table of all that is answered, `service` puts the parts together, `actor` is its Ray shell.
 """
