@@ -3,9 +3,10 @@
 import asyncio
 from collections.abc import Callable
 
+from actors.remoting.calls import Callback
 from actors.remoting.chain import Chain
 from actors.remoting.command import RemotingCommand
-from actors.remoting.connection import Callback, Connection
+from actors.remoting.connection import Connection
 from actors.remoting.errors import Closed, ConnectFailed, Refused, RemotingError, TimedOut
 from actors.remoting.hub import Hub
 from actors.remoting.limits import RemotingLimits

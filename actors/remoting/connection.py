@@ -4,23 +4,20 @@ import asyncio
 import socket
 import struct
 from collections.abc import Callable, Container
-from typing import Any, Final, Protocol, TypeVar, cast
+from typing import Any, Final, Protocol, cast
 
+from actors.remoting.calls import Callback, Calls, guarded
 from actors.remoting.codes import FLAG_ONEWAY, FLAG_RESPONSE
 from actors.remoting.command import Buffer, RemotingCommand, append_command
-from actors.remoting.errors import Closed, ProtocolError, RemotingError, TimedOut
+from actors.remoting.errors import Closed, ProtocolError
 from actors.remoting.frame import FrameReader
 from actors.remoting.hub import Hub
-from store.clock import NS_PER_MS
 from store.logs import get_logger
 
 _log = get_logger(__name__)
 
-Callback = Callable[[RemotingCommand | RemotingError], None]
 CloseCallback = Callable[["Connection"], None]
-Argument = TypeVar("Argument")
 
-_MAX_OPAQUE: Final = 0x7FFF_FFFF
 # Up to here one write of joined bytes is cheaper than a write of many buffers.
 _JOIN_BYTES: Final = 64 * 1024
 _LARGE_PART_BYTES: Final = 8 * 1024
@@ -30,6 +27,7 @@ _BEHIND_BYTES: Final = 64 * 1024
 _LATE_READ_BYTES: Final = 16 * 1024
 # So many requests of one peer between two looks at the clock.
 _REQUESTS_A_LOOK: Final = 4
+_NS_PER_MS: Final = 1_000_000
 _PORT: Final = struct.Struct(">i")
 
 
@@ -93,9 +91,7 @@ class Connection(asyncio.BufferedProtocol):
         self._quiet_since_ns = 0
         self._partial_since_ns = 0
         self._partial_frames = -1
-        self._calls: dict[int, tuple[Callback, int]] = {}
-        self._earliest_ns = 0
-        self._last_opaque = 0
+        self._calls = Calls()
         self._close_callbacks: list[CloseCallback] = []
 
     # ---- what services use --------------------
@@ -114,7 +110,7 @@ class Connection(asyncio.BufferedProtocol):
     def oneway(self, command: RemotingCommand) -> None:
         """Send a request that wants no answer."""
         command.flag |= FLAG_ONEWAY
-        command.opaque = self._next_opaque()
+        command.opaque = self._calls.next_opaque()
         self.send(command)
 
     def call(self, command: RemotingCommand, timeout_ms: int, callback: Callback) -> None:
@@ -124,14 +120,12 @@ class Connection(asyncio.BufferedProtocol):
         if self.is_closed:
             callback(Closed(self.peer, self.close_reason))
             return
-        opaque = command.opaque = self._next_opaque()
+        opaque = command.opaque = self._calls.next_opaque()
         hub = self.hub
-        deadline_ns = hub.clock.monotonic_ns() + timeout_ms * NS_PER_MS
+        deadline_ns = hub.clock.monotonic_ns() + timeout_ms * _NS_PER_MS
         self.send(command)
-        if not self._calls or deadline_ns < self._earliest_ns:
-            self._earliest_ns = deadline_ns
+        if self._calls.add(opaque, callback, deadline_ns):
             hub.arm(deadline_ns)
-        self._calls[opaque] = (callback, deadline_ns)
 
     def close(self, reason: str) -> None:
         """Write what is waiting, then close; later sends are dropped."""
@@ -296,8 +290,8 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.resume_reading()
 
     def serve_costly(self) -> bool:
-        """Do the first of the costly requests; whether there are more. None where the peer leaves our answers
-        unread: then `resume_writing` lines up again.
+        """Do the first of the costly requests; whether there are more to be done. Nothing is done where the
+        peer leaves our answers unread: `resume_writing` lines up again.
         """
         if not self._waiting or (self._is_behind and self._is_far_behind):
             return False
@@ -305,7 +299,7 @@ class Connection(asyncio.BufferedProtocol):
         if isinstance(work, RemotingCommand):
             self._handle(self, work)
         else:
-            _call(work, self)
+            guarded(work, self)
         if self._is_held and not self._has_many_waiting:
             self.hub.hold(self)
         return bool(self._waiting)
@@ -314,19 +308,7 @@ class Connection(asyncio.BufferedProtocol):
         """Fail the calls whose deadline has passed; returns the next deadline, or None where no call is
         waiting.
         """
-        if not self._calls:
-            return None
-        if self._earliest_ns > now_ns:
-            return self._earliest_ns
-        expired = [opaque for opaque, (_, deadline_ns) in self._calls.items() if deadline_ns <= now_ns]
-        callbacks = [self._calls.pop(opaque)[0] for opaque in expired]
-        self._earliest_ns = min((deadline_ns for _, deadline_ns in self._calls.values()), default=0)
-        for callback in callbacks:
-            _call(
-                callback,
-                TimedOut(self.peer, "no answer within the time given; the request may have been done"),
-            )
-        return self._earliest_ns or None
+        return self._calls.expire(now_ns, self.peer)
 
     def note_unread(self) -> None:
         """Note how much a peer that is behind has not taken, here and in the sum of all."""
@@ -385,7 +367,7 @@ class Connection(asyncio.BufferedProtocol):
         try:
             while (command := reader.next_command()) is not None:
                 if command.flag & FLAG_RESPONSE:
-                    self._take_answer(command)
+                    self._calls.take_answer(command)
                 elif command.code in costly_codes and not command.body:  # which would be kept meanwhile
                     self._waiting.append(command)
                     if len(self._waiting) >= self.hub.limits.costly_requests_max:
@@ -411,20 +393,11 @@ class Connection(asyncio.BufferedProtocol):
         if self._waiting:
             self.hub.line_up(self)
 
-    def _take_answer(self, command: RemotingCommand) -> None:
-        waiting = self._calls.pop(command.opaque, None)
-        if waiting is not None:  # None: it has timed out, or was never ours
-            _call(waiting[0], command)
-
     def _hold(self, *, is_late: bool = False) -> None:
         if not self._is_held and self._transport is not None and not self.is_closed:
             self._is_held = True
             self._transport.pause_reading()
             self.hub.hold(self, is_late=is_late)
-
-    def _next_opaque(self) -> int:
-        self._last_opaque = (self._last_opaque + 1) & _MAX_OPAQUE
-        return self._last_opaque
 
     def _leave(self) -> None:
         """The socket is gone, and what it held."""
@@ -442,19 +415,10 @@ class Connection(asyncio.BufferedProtocol):
         self._waiting = []
         self._reader.close()
         self.hub.connections.discard(self)
-        calls, self._calls = self._calls, {}
-        for callback, _ in calls.values():
-            _call(callback, Closed(self.peer, self.close_reason))
+        self._calls.fail_all(Closed(self.peer, self.close_reason))
         callbacks, self._close_callbacks = self._close_callbacks, []
         for on_close in callbacks:
             on_close(self)
-
-
-def _call(callback: Callable[[Argument], None], argument: Argument) -> None:
-    try:
-        callback(argument)
-    except Exception:  # noqa: BLE001 - the bug is the callback's: what stands behind it belongs to others
-        _log.exception("callback_failed")
 
 
 def _coalesced(parts: list[Buffer]) -> list[Buffer]:

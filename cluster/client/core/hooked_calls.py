@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from actors.remoting.calls import Callback
 from actors.remoting.client import RemotingClient
 from actors.remoting.command import RemotingCommand
-from actors.remoting.connection import Callback
 from actors.remoting.errors import RemotingError
 from actors.remoting.limits import RemotingLimits
 from actors.remoting.table import RequestTable
