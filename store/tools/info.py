@@ -218,10 +218,11 @@ class _Look:
         queue.correct_min_offset(self.log.first)
         first_ms = last_ms = None
         if queue.min_offset < end:
-            last = queue.unit_at(end - 1).physical_offset
-            self.last_unit = max(self.last_unit, last)
+            last = queue.unit_at(end - 1)
+            self.last_unit = max(self.last_unit, last.physical_offset)
             first_ms = self._timestamp(queue.unit_at(queue.min_offset).physical_offset)
-            last_ms = self._timestamp(last)
+            # The places of lost messages have no time.
+            last_ms = None if last.is_filler else self._timestamp(last.physical_offset)
         return QueueInfo(queue.topic, queue.queue_id, queue.min_offset, end, first_ms, last_ms)
 
     # ---- files ---------------------------------------------------------------------------------------------

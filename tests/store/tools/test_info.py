@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 
 import pytest
 from typer.testing import CliRunner
@@ -68,6 +69,23 @@ def test_what_is_wrong_at_first_sight_is_told_and_does_not_stop_it(stores, draft
     info = store_info(store.root)
     assert info.damage == [f"commitlog/{8192:020d}: a file of 100 bytes in place of 8,192"]
     assert [queue.max_offset for queue in info.queues] == [100]
+
+
+def test_a_queue_whose_last_messages_are_lost_has_no_last_time(stores, draft, drain, clock):
+    store = stores.open()
+    for _ in range(3):
+        clock.advance(ms=1000)
+        results = [store.append(draft(b"message", queue_id=queue_id)) for queue_id in range(2)]
+    drain(store)
+    store.close()
+    log = store.root / "commitlog" / f"{0:020d}"
+    content = bytearray(log.read_bytes())
+    content[results[0].physical_offset + 88] ^= 1
+    log.write_bytes(content)
+    shutil.rmtree(store.root / "consumequeue")
+    stores.open().close()
+    info = store_info(store.root)
+    assert [(queue.max_offset, queue.last_ms) for queue in info.queues] == [(3, None), (3, clock.wall_ms())]
 
 
 def test_what_is_no_store_is_told(tmp_path):
