@@ -95,6 +95,21 @@ def test_a_paused_consumer_calls_nobody_and_loses_nothing(cluster: Cluster, grou
     assert committed(cluster, group, topic) == 50
 
 
+def test_a_pause_before_there_are_queues_is_one_of_those_to_come(cluster: Cluster, group: str) -> None:
+    topic = cluster.topic(queues=1)
+    send(cluster, topic, *range(10))
+    seen = Seen()
+    with PushConsumer(cluster.address, group, seen) as consumer:
+        consumer.pause()
+        consumer.subscribe(topic)
+        eventually(lambda: len(consumer.assignment()) == 2)
+        works = consumer._consumer._core._works.values()
+        assert all(work.is_paused and work.fetcher and work.fetcher.is_paused for work in works)
+        assert not seen.numbers
+        consumer.resume()
+        seen.wait_for(10)
+
+
 def test_a_failed_message_of_a_paused_queue_waits_too(cluster: Cluster, group: str) -> None:
     topic, calls, paused = cluster.topic(queues=1), [], threading.Event()
 
