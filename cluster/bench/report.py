@@ -2,33 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 
+from rich.console import Group
 from rich.table import Table
+from rich.text import Text
 
 from cluster.bench.result import BenchResult
 
+COLUMNS: Mapping[str, Callable[[BenchResult], str]] = {
+    "messages/s": lambda each: _number(each.median("messages_per_s"), "{:,.0f}"),
+    "MB/s": lambda each: _number(_megabytes(each.median("bytes_per_s")), "{:,.1f}"),
+    "p50 ms": lambda each: _number(each.median("p50_ms"), "{:.3f}"),
+    "p99 ms": lambda each: _number(each.median("p99_ms"), "{:.3f}"),
+    "seconds": lambda each: _number(each.median("seconds"), "{:.1f}"),
+    "runs": lambda each: str(len(each.runs)),
+    "spread": lambda each: f"{each.spread:.1%}",
+}
 
-def results_table(results: Sequence[BenchResult]) -> Table:
-    """One row a result: medians over its runs, and how far they lie apart."""
-    table = Table(title="medians; spread is (largest - smallest) / median")
-    table.add_column("bench")
-    for heading in ("messages/s", "MB/s", "p50 ms", "p99 ms", "seconds", "runs", "spread"):
-        table.add_column(heading, justify="right")
-    table.add_column("parameters", overflow="fold")
+
+def results_table(results: Sequence[BenchResult]) -> Group:
+    """One row a result: medians over its runs, and how far they lie apart; below it what each ran with.
+
+    Figures that none of the results has make no column.
+    """
+    columns = {name: of for name, of in COLUMNS.items() if any(of(each) for each in results)}
+    table = Table(title="medians; spread is (largest - smallest) / median", title_justify="left")
+    table.add_column("bench", overflow="fold")
+    for name in columns:
+        table.add_column(name, justify="right")
+    lines = []
     for each in results:
-        table.add_row(
-            each.name,
-            _number(each.median("messages_per_s"), "{:,.0f}"),
-            _number(_megabytes(each.median("bytes_per_s")), "{:,.1f}"),
-            _number(each.median("p50_ms"), "{:.3f}"),
-            _number(each.median("p99_ms"), "{:.3f}"),
-            _number(each.median("seconds"), "{:.1f}"),
-            str(len(each.runs)),
-            f"{each.spread:.1%}",
-            ", ".join(f"{name}={value}" for name, value in each.parameters.items()),
+        table.add_row(each.name, *(of(each) for of in columns.values()))
+        lines.append(
+            f"{each.name}: " + ", ".join(f"{name}={value}" for name, value in each.parameters.items())
         )
-    return table
+    return Group(table, *(Text(line) for line in lines))
 
 
 def flush_ratios(results: Sequence[BenchResult]) -> list[str]:
