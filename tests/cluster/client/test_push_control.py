@@ -275,6 +275,29 @@ async def _set(target: Any, name: str, value: Any) -> None:
     setattr(target, name, value)
 
 
+def test_while_the_lease_is_over_nothing_is_fetched_and_nothing_fetched_is_listened_to(
+    cluster: Cluster, group: str
+) -> None:
+    topic, calls, gate = cluster.topic(queues=1), [], threading.Event()
+    send(cluster, topic, *range(10), queue=MessageQueue(topic, "a", 0))
+
+    def listen(messages: list[MessageExt]) -> None:
+        calls.append(messages)
+        assert gate.wait(10)
+
+    with PushConsumer(cluster.address, group, listen, config=PushConfig(consume_threads=1)) as consumer:
+        consumer.subscribe(topic)
+        eventually(lambda: len(calls) == 1)
+        core, thread = consumer._consumer._core, consumer._thread
+        thread.call(lambda: core.suspended(is_suspended=True))
+        gate.set()
+        eventually(lambda: not any(work.running for work in core._works.values()))
+        assert len(calls) == 1
+        assert all(work.fetcher.is_paused for work in core._works.values() if work.fetcher)
+        thread.call(lambda: core.suspended(is_suspended=False))
+        eventually(lambda: len(calls) == 10)
+
+
 def test_a_config_of_another_consumer_is_refused() -> None:
     with pytest.raises(ConfigInvalid, match="config is a ConsumerConfig: a push consumer needs a PushConfig"):
         PushConsumer("127.0.0.1:9876", "g", print, config=ConsumerConfig())  # type: ignore[arg-type]
