@@ -65,6 +65,15 @@ def test_a_slow_broker_is_passed_over_until_its_time_is_over() -> None:
     assert brokers(faults) == {"a", "b", "c"}
 
 
+def test_a_broker_that_failed_is_passed_over_as_one_that_took_ten_seconds() -> None:
+    faults, clock = strategy()
+    faults.failed("b", BrokerBusy(2, "busy"))
+    clock.now_ms += 9_999
+    assert brokers(faults) == {"a", "c"}
+    clock.now_ms += 1
+    assert brokers(faults) == {"a", "b", "c"}
+
+
 def test_while_all_are_avoided_those_that_can_be_reached_are_taken_and_else_any() -> None:
     faults, _ = strategy()
     faults.failed("a", BrokerUnreachable("gone"))
