@@ -255,7 +255,7 @@ class Producer:
         sharding_keys: Sequence[str] | None = None,
         queue: MessageQueue | None = None,
     ) -> TableReceipt:
-        """Send plain sequences, one element a message, by the fast path of `send_table`.
+        """Send plain sequences, one element a message, by the fast path of `send_table`. Raises as that.
 
         producer.send_many("numbers", [b"1", b"2"], tags="odd-and-even", keys=["one", "two"])
         """
@@ -276,9 +276,9 @@ class Producer:
     ) -> TableReceipt:
         """Send a table, a message a row; the arguments name its columns.
 
-            table = pyarrow.table({"body": [b"a", b"b"], "carrier": ["UA", "B6"], "tail": ["N14228",
-            "N804JB"]}) receipt = producer.send_table("flights", table, tags="carrier", keys="tail",
-            sharding_key="tail")
+            columns = {"body": [b"a", b"b"], "carrier": ["UA", "B6"], "tail": ["N14228", "N804JB"]}
+            table = pyarrow.table(columns)
+            receipt = producer.send_table("flights", table, tags="carrier", sharding_key="tail")
 
         `body` is of bytes or text; `tags` and `keys` are of text (null: none). Rows with equal
         `sharding_key` go to one queue in the table's order; without one the rows are dealt to the queues in

@@ -52,6 +52,7 @@ _BAD_QUEUE = 1
 _BAD_BODY = 2
 _BAD_PROPERTIES = 3
 _BAD_TEXT = 4
+_NO_BODY = 5
 
 
 class TextColumn(NamedTuple):
@@ -103,8 +104,8 @@ class RowPlan(NamedTuple):
 def plan_rows(rows: RowBatch) -> RowPlan:
     """Where the record of each row will stand.
 
-    Raises MessageIllegal, naming the row, for a body or properties over their limits, a queue out of range,
-    or a key or tag that holds a separator character.
+    Raises MessageIllegal, naming the row, for a body or properties over their limits, an empty body, a queue
+    out of range, or a key or tag that holds a separator character.
     """
     count, queue_count = len(rows.queues), len(rows.queue_ids)
     template, topic, fixed = _common(rows)
@@ -164,6 +165,8 @@ def encode_rows_plain(rows: RowBatch) -> list[bytes]:
             properties += name.tobytes() + value + b"\x02" if value else b""
         if not 0 <= queue < len(by_queue):
             raise _refusal(rows, row, _BAD_QUEUE)
+        if not body:
+            raise _refusal(rows, row, _NO_BODY)
         if len(body) > rows.max_body_bytes:
             raise _refusal(rows, row, _BAD_BODY)
         if len(properties) > MAX_PROPERTIES_BYTES:
@@ -208,6 +211,7 @@ def _refusal(rows: RowBatch, row: int, fault: int) -> MessageIllegal:
         _BAD_QUEUE: f"queue {rows.queues[row]} is not one of the topic's {len(rows.queue_ids)}",
         _BAD_BODY: f"body of {body_bytes:,} bytes is over max_message_bytes {rows.max_body_bytes:,}",
         _BAD_PROPERTIES: f"its properties are over the limit of {MAX_PROPERTIES_BYTES:,} bytes",
+        _NO_BODY: "it has no body, or an empty one",
         _BAD_TEXT: "its keys or tags hold a separator character (0x01 or 0x02)",
     }
     return MessageIllegal(f"row {row}: {faults[fault]}")
@@ -247,6 +251,8 @@ def _measure_rows(
         if queue < 0 or queue >= len(counts):
             return row, _BAD_QUEUE
         body = body_offsets[row + 1] - body_offsets[row]
+        if body <= 0:
+            return row, _NO_BODY
         if body > max_body_bytes:
             return row, _BAD_BODY
         keys = key_offsets[row + 1] - key_offsets[row]

@@ -319,9 +319,9 @@ def seeds_of_records() -> list[bytes]:
 def seeds_of_batches() -> list[bytes]:
     """Batches, behind the byte that asks for a CRC or not."""
     messages = [
-        Message("T", b"one", {"TAGS": "a"}),
-        Message("T", b"", {}),
-        Message("T", b"xyz", {"k": "v"}),
+        Message("T", b"one", properties={"TAGS": "a"}),
+        Message("T", b"", properties={}),
+        Message("T", b"xyz", properties={"k": "v"}),
     ]
     whole = encode_batch(messages)
     return [flag + part for flag in (b"\x00", b"\x01") for part in (whole, whole[:-3])]

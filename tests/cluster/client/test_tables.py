@@ -266,6 +266,17 @@ def test_bad_tables_are_refused_by_name(cluster: Cluster) -> None:
             producer.send_table(topic, pa.table({"body": [bytes(5 << 20), b"x"]}))
         with pytest.raises(ConfigInvalid, match="2 bodies, but 1 keys"):
             producer.send_many(topic, [b"a", b"b"], keys=["k"])
+        with pytest.raises(MessageRejected, match="row 1: it has no body, or an empty one"):
+            producer.send_table(topic, pa.table({"body": [b"a", None]}))
+        with pytest.raises(MessageRejected, match="row 0: it has no body, or an empty one"):
+            producer.send_many(topic, [b"", b"b"])
+        for no_list in (b"ab", "ab", (body for body in [b"a"])):
+            with pytest.raises(ConfigInvalid, match=r"bodies is .*: give a list, one element a message"):
+                producer.send_many(topic, no_list)  # type: ignore[arg-type]
+        with pytest.raises(ConfigInvalid, match="bodies cannot be read as a column of binary"):
+            producer.send_many(topic, [1, 2])  # type: ignore[list-item]
+        with pytest.raises(ConfigInvalid, match="queue is int: give a MessageQueue"):
+            producer.send_many(topic, [b"a"], queue=5)  # type: ignore[arg-type]
     with Admin(cluster.address) as admin:
         assert not sum(admin.end_offsets(topic).values())
 

@@ -200,7 +200,9 @@ def rows_of(rows: list[tuple[bytes, str, str, int]], topic: str = "T", born_host
 
 @given(
     rows=st.lists(
-        st.tuples(st.binary(max_size=40), texts | st.just(""), texts | st.just(""), st.integers(0, 3))
+        st.tuples(
+            st.binary(min_size=1, max_size=40), texts | st.just(""), texts | st.just(""), st.integers(0, 3)
+        )
     ),
     topic=topics,
     born_host=packed_hosts,

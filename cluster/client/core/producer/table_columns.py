@@ -66,19 +66,28 @@ def columns_of_sequences(
     sharding_keys: Sequence[str] | None,
 ) -> TableColumns:
     """The same from plain sequences of equal length; one `tags` text is for all. Raises ConfigInvalid."""
-    columns: dict[str, Any] = {BODY: pa.array(bodies, pa.binary())}
+    columns = {BODY: _array("bodies", bodies, pa.binary())}
     if isinstance(tags, str):
         columns[TAGS] = pa.repeat(tags, len(bodies))
     elif tags is not None:
-        columns[TAGS] = pa.array(tags, pa.string())
+        columns[TAGS] = _array("tags", tags, pa.string())
     if keys is not None:
-        columns[KEYS] = pa.array(keys, pa.string())
+        columns[KEYS] = _array("keys", keys, pa.string())
     if sharding_keys is not None:
-        columns[SHARD] = pa.array(sharding_keys, pa.string())
+        columns[SHARD] = _array("sharding_keys", sharding_keys, pa.string())
     for name, column in columns.items():
         if len(column) != len(bodies):
             raise ConfigInvalid(f"{len(bodies)} bodies, but {len(column)} {name}: give one for each")
     return TableColumns(pa.table(columns))
+
+
+def _array(name: str, values: Any, kind: pa.DataType) -> Any:
+    if isinstance(values, str | bytes | bytearray | memoryview) or not hasattr(values, "__len__"):
+        raise ConfigInvalid(f"{name} is {type(values).__name__}: give a list, one element a message")
+    try:
+        return pa.array(values, kind)
+    except (pa.ArrowException, TypeError) as error:
+        raise ConfigInvalid(f"{name} cannot be read as a column of {kind}: {error}") from error
 
 
 def _column(table: pa.Table, name: str) -> Any:

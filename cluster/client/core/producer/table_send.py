@@ -22,6 +22,7 @@ from cluster.client.core.routes import TopicRoute
 from cluster.client.errors import (
     ClientClosed,
     ClientError,
+    ConfigInvalid,
     NameserverUnreachable,
     PermissionDenied,
     TableSendFailed,
@@ -150,6 +151,8 @@ class TableSender:
         stop: threading.Event | None,
     ) -> TableReceipt:
         self._check_topic(topic)
+        if queue is not None and not isinstance(queue, MessageQueue):
+            raise ConfigInvalid(f"queue is {type(queue).__name__}: give a MessageQueue of {topic!r}")
         job = TableJob(topic, self._budget)
         try:
             if columns.rows:

@@ -20,7 +20,7 @@ QUEUES = [MessageQueue("T", broker, number) for broker in ("a", "b") for number 
 
 def rows_of(queues: list[int], ids: np.ndarray) -> RowBatch:
     """Rows with their numbers as bodies, dealt to queues by number."""
-    bodies = [b"%03d" % row * (row % 30) for row in range(len(queues))]
+    bodies = [b"%03d" % row * (1 + row % 30) for row in range(len(queues))]
     offsets = np.zeros(len(bodies) + 1, np.int64)
     np.cumsum([len(body) for body in bodies], out=offsets[1:])
     absent = TextColumn.absent(len(queues))
