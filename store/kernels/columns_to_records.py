@@ -142,8 +142,8 @@ def encode_queues(rows: RowBatch, plan: RowPlan, first: int, end: int) -> memory
         *rows.tags,
         rows.queues,
         rows.queue_ids,
-        # Writing to some places in turn is faster than reading from as many.
-        np.arange(len(order)) if is_all else order,
+        # Writing to some places in turn is faster than reading from as many, back and forth.
+        np.arange(len(order)) if is_all else np.sort(order),
         plan.starts - plan.starts[first],
         np.frombuffer(template, np.uint8),
         np.frombuffer(topic, np.uint8),
