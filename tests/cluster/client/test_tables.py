@@ -275,8 +275,11 @@ def test_bad_tables_are_refused_by_name(cluster: Cluster) -> None:
                 producer.send_many(topic, no_list)  # type: ignore[arg-type]
         with pytest.raises(ConfigInvalid, match="bodies cannot be read as a column of binary"):
             producer.send_many(topic, [1, 2])  # type: ignore[list-item]
-        with pytest.raises(ConfigInvalid, match="queue is int: give a MessageQueue"):
+        with pytest.raises(ConfigInvalid, match=r"queue is 5: give one of Producer\.queues"):
             producer.send_many(topic, [b"a"], queue=5)  # type: ignore[arg-type]
+        other = MessageQueue("another", "a", 0)
+        with pytest.raises(ConfigInvalid, match=f"a message of topic '{topic}' cannot go to .*topic=another"):
+            producer.send_many(topic, [b"a"], queue=other)
     with Admin(cluster.address) as admin:
         assert not sum(admin.end_offsets(topic).values())
 

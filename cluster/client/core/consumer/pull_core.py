@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from itertools import groupby, starmap
+from operator import attrgetter
 from typing import TypeVar
 
 from actors.remoting.bodies.groups import GrantedQueue
@@ -141,7 +143,8 @@ class PullCore:
         if self.session.subscriptions:
             raise ConfigInvalid("this consumer has subscribed: it cannot be assigned queues as well")
         wanted, expression = set(queues_of(queues)), expression_of(expression)
-        await asyncio.gather(*map(self._check_exists, sorted(wanted)))
+        by_topic = [(topic, set(named)) for topic, named in groupby(sorted(wanted), attrgetter("topic"))]
+        await asyncio.gather(*starmap(self._check_exist, by_topic))
         self._is_assigned = True
         states = self.deliveries.states
         dropped = [state for queue, state in states.items() if queue not in wanted]
@@ -165,12 +168,14 @@ class PullCore:
                 f"no broker has told within {BEGIN_WITHIN_S} s where to begin with {names}"
             ) from None
 
-    async def _check_exists(self, queue: MessageQueue) -> None:
-        route = await self.instance.routes.get(queue.topic)
-        if queue not in route.readable:
-            route = await self.instance.routes.refresh(queue.topic)
-        if queue in route.readable:
+    async def _check_exist(self, topic: str, queues: set[MessageQueue]) -> None:
+        route = await self.instance.routes.get(topic)
+        if queues.difference(route.readable):
+            route = await self.instance.routes.refresh(topic)
+        missing = queues.difference(route.readable)
+        if not missing:
             return
+        queue = min(missing)
         if queue.broker_name not in route.brokers():
             raise BrokerUnreachable(
                 f"{queue}: no route names that broker; the topic is on {', '.join(route.brokers())}"

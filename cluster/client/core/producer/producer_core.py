@@ -176,6 +176,16 @@ def as_message(
         raise ConfigInvalid(f"{what} of a message to {message!r} {wrong}") from error
 
 
+def check_queue(topic: str, queue: object) -> None:
+    """Whether messages of `topic` can be meant for `queue`. Raises ConfigInvalid."""
+    if not isinstance(queue, MessageQueue):
+        raise ConfigInvalid(f"queue is {queue!r}: give one of Producer.queues(topic)")
+    if queue.queue_id < 0:
+        raise ConfigInvalid(f"{queue} does not exist: give one of Producer.queues(topic)")
+    if queue.topic != topic:
+        raise ConfigInvalid(f"a message of topic {topic!r} cannot go to {queue}")
+
+
 def chooser(
     message: Message,
     sharding_key: str | None,
@@ -187,12 +197,7 @@ def chooser(
     if (sharding_key is not None) + (queue is not None) + (selector is not None) > 1:
         raise ConfigInvalid("give one of sharding_key, queue and selector")
     if queue is not None:
-        if not isinstance(queue, MessageQueue):
-            raise ConfigInvalid(f"queue is {queue!r}: give one of Producer.queues(topic)")
-        if queue.queue_id < 0:
-            raise ConfigInvalid(f"{queue} does not exist: give one of Producer.queues(topic)")
-        if queue.topic != message.topic:
-            raise ConfigInvalid(f"a message of topic {message.topic!r} cannot go to {queue}")
+        check_queue(message.topic, queue)
         return lambda _route: queue
     if sharding_key is not None:
         if not isinstance(sharding_key, str):

@@ -17,12 +17,11 @@ from cluster.client.config import ProducerConfig
 from cluster.client.core.backoff import Backoff
 from cluster.client.core.producer.lanes import LaneBatch, Outcome
 from cluster.client.core.producer.outbound import rejected
-from cluster.client.core.producer.producer_core import ProducerCore
+from cluster.client.core.producer.producer_core import ProducerCore, check_queue
 from cluster.client.core.routes import TopicRoute
 from cluster.client.errors import (
     ClientClosed,
     ClientError,
-    ConfigInvalid,
     NameserverUnreachable,
     PermissionDenied,
     TableSendFailed,
@@ -151,8 +150,8 @@ class TableSender:
         stop: threading.Event | None,
     ) -> TableReceipt:
         self._check_topic(topic)
-        if queue is not None and not isinstance(queue, MessageQueue):
-            raise ConfigInvalid(f"queue is {type(queue).__name__}: give a MessageQueue of {topic!r}")
+        if queue is not None:
+            check_queue(topic, queue)
         job = TableJob(topic, self._budget)
         try:
             if columns.rows:
