@@ -4,8 +4,7 @@ Put, recovery, rebuild and replicas share it. It may be given again what it has 
 there already are skipped.
 """
 
-import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -13,17 +12,16 @@ from numpy.typing import NDArray
 
 from store.commitlog.holes import LogFiles
 from store.commitlog.mapped_file import MappedFile
-from store.consumequeue.consume_queue import ConsumeQueue
 from store.consumequeue.table import ConsumeQueueTable
 from store.consumequeue.unit import UNIT_BYTES
-from store.kernels import resync, unit_files, walk
+from store.kernels import resync, walk
 from store.kernels import units as kernel
 from store.kernels.index import KEY_FIELDS, KEY_HASH, KEY_PHYSICAL_OFFSET
 from store.out_of_line import OutOfLine
+from store.unit_writes import Arrival, Groups, UnitWrites, Waiting
 
 _ROWS = 16_384
 _GROUPS = 128  # queues that one step writes to: 5 µs each, 10 where a file is to be opened
-_TOGETHER_MIN = 4  # fewer files take no longer one by one
 _KEYS = 65_536
 
 
@@ -34,25 +32,6 @@ class KeySink(Protocol):
         """Take the first `count` rows. Raises OSError."""
 
 
-class Arrival:
-    """A queue has got messages: its new end, and the tags codes among them for filters of waiting pulls."""
-
-    __slots__ = ("_units", "max_offset", "queue_id", "topic")
-
-    def __init__(self, queue: ConsumeQueue, units: bytes) -> None:
-        self.topic = queue.topic
-        self.queue_id = queue.queue_id
-        self.max_offset = queue.next_offset
-        self._units = units  # as they came: hardly anybody asks, and there may be thousands in a turn
-
-    @property
-    def tags_codes(self) -> frozenset[int]:
-        """The different tags codes of the new messages."""
-        count = len(self._units) // UNIT_BYTES
-        codes = np.ndarray(count, np.dtype(">i8"), self._units, offset=12, strides=(UNIT_BYTES,))
-        return frozenset(codes.tolist())
-
-
 class Step(NamedTuple):
     """How far one step came; place and storeTimestamp of the last record it saw, −1 and 0 for none."""
 
@@ -61,8 +40,7 @@ class Step(NamedTuple):
     timestamp: int
 
 
-_Waiting = tuple[int, ConsumeQueue, memoryview, int]
-"""A group by number, its queue, its units, and where the last one's record ends."""
+_NOTHING = Step(0, -1, 0)
 
 
 class Dispatcher:
@@ -88,6 +66,8 @@ class Dispatcher:
         self._unit_bytes = self._units.data
         self._keys = np.zeros((_KEYS, KEY_FIELDS), dtype=np.int64)
         self._out_of_line = OutOfLine(log)
+        self._writes = UnitWrites(queues)
+        self._left = _NOTHING  # the step whose units have been left to another thread
         self.checks_records = True  # while it is recovering, with their CRC
 
     @property
@@ -109,6 +89,42 @@ class Dispatcher:
 
         Stops before a record that is not whole yet. Raises OSError (a full disk), StoreError.
         """
+        return self._step(begin, end, arrivals, may_leave=False)
+
+    def start(self, begin: int, end: int, arrivals: list[Arrival] | None) -> Step | None:
+        """As `step`; but None where units for many queues have been left to another thread: then nothing may
+        be done to queues but to read them, and no step begun, before `finish` has ended this one.
+        """
+        step = self._step(begin, end, arrivals, may_leave=True)
+        if not self._writes.is_under_way:
+            return step
+        self._left = step
+        return None
+
+    @property
+    def is_under_way(self) -> bool:
+        """Whether a step has been started and is to be finished."""
+        return self._writes.is_under_way
+
+    @property
+    def has_written(self) -> bool:
+        """Whether `finish` would not wait."""
+        return self._writes.has_ended
+
+    def finish(self, arrivals: list[Arrival] | None) -> Step:
+        """End the step that has been started. Raises as `step`; then it is to be done again."""
+        self._writes.end(arrivals)
+        return self._left
+
+    def on_written(self, callback: Callable[[], None]) -> None:
+        """From now on call this, on a thread of ours, when a step can be finished without waiting."""
+        self._writes.on_ended(callback)
+
+    def close(self) -> None:
+        """End the thread."""
+        self._writes.close()
+
+    def _step(self, begin: int, end: int, arrivals: list[Arrival] | None, *, may_leave: bool) -> Step:
         file = self._log.file_at(begin)
         start = begin - file.base
         stop = min(end - file.base, file.size_bytes)
@@ -118,9 +134,8 @@ class Dispatcher:
         if rows:
             if status == kernel.AT_BLANK:
                 position = file.size_bytes
-            self._put_groups(file, groups, arrivals)
-            if self._index is not None and keys:
-                self._index.put(self._keys, keys)
+            self._put_groups(file, groups, arrivals, may_leave=may_leave)
+            self._put_keys(keys)
             last_record = file.base + int(self._rows[rows - 1, kernel.ROW_POSITION])
             return Step(file.base + position, last_record, timestamp)
         return self._beyond(file, start, stop, status)
@@ -195,58 +210,45 @@ class Dispatcher:
         finally:
             self._slice_bytes = slice_bytes
 
-    def _put_groups(self, file: MappedFile, count: int, arrivals: list[Arrival] | None) -> None:
+    def _put_keys(self, count: int) -> None:
+        if self._index is None or not count:
+            return
+        try:
+            self._index.put(self._keys, count)
+        except OSError:
+            self._writes.end(None)  # the step has failed: units that are there are skipped the next time
+            raise
+
+    def _put_groups(
+        self, file: MappedFile, count: int, arrivals: list[Arrival] | None, *, may_leave: bool
+    ) -> None:
+        """Put the units of a step's groups into their queues; some may be left under way."""
         # A queue has one group, so those that can wait are put together, whatever came between them.
         may_wait = self._queues.files.descriptors.is_full
-        waiting: list[_Waiting] = []
+        waiting: list[Waiting] = []
         for number, group in enumerate(self._groups[:count].tolist()):
-            units = group[kernel.GROUP_COUNT]
-            if not units:  # transactions that stand in no queue
+            size_bytes = group[kernel.GROUP_COUNT] * UNIT_BYTES
+            if not size_bytes:  # transactions that stand in no queue
                 continue
             topic = group[kernel.GROUP_TOPIC]
             name = bytes(file.view[topic : topic + group[kernel.GROUP_TOPIC_LENGTH]])
             queue = self._queues.get_by_bytes(name, group[kernel.GROUP_QUEUE_ID])
             place = group[kernel.GROUP_FIRST_UNIT] * UNIT_BYTES
-            unit_bytes = self._unit_bytes[place : place + units * UNIT_BYTES]
+            units = self._unit_bytes[place : place + size_bytes]
             end = group[kernel.GROUP_END_PHYSICAL_OFFSET]
             if (
                 group[kernel.GROUP_IN_ORDER]
                 and group[kernel.GROUP_FIRST_QUEUE_OFFSET] == queue.next_offset
                 and group[kernel.GROUP_FIRST_PHYSICAL_OFFSET] >= queue.end_physical_offset
             ):
-                if may_wait and queue.has_file_for(units):
-                    waiting.append((number, queue, unit_bytes, end))
+                if may_wait and queue.has_file_for(group[kernel.GROUP_COUNT]):
+                    waiting.append(Waiting(number, queue, place, size_bytes, end))
                     continue
-                queue.append_units(unit_bytes, end)
+                queue.append_units(units, end)
             else:
-                self._out_of_line.put(queue, file, group, unit_bytes)
+                self._out_of_line.put(queue, file, group, units)
             if arrivals is not None:
-                arrivals.append(Arrival(queue, bytes(unit_bytes)))
-        if waiting:
-            self._put_together(file, waiting, arrivals)
-
-    def _put_together(
-        self, file: MappedFile, waiting: list[_Waiting], arrivals: list[Arrival] | None
-    ) -> None:
-        """Append to queues whose files need not stay open."""
-        written = self._write_together(file, waiting) if len(waiting) >= _TOGETHER_MIN else 0
-        for place, (_, queue, unit_bytes, end) in enumerate(waiting):
-            if place < written:
-                queue.take_written(unit_bytes, end)
-            else:  # also what has just failed: this tells why
-                queue.append_units(unit_bytes, end)
-            if arrivals is not None:
-                arrivals.append(Arrival(queue, bytes(unit_bytes)))
-
-    def _write_together(self, file: MappedFile, waiting: list[_Waiting]) -> int:
-        """How many of these have been written before one could not be. Raises OSError."""
-        numbers = np.array([each[0] for each in waiting])
-        directory = os.open(self._queues.root, os.O_PATH)
-        try:
-            return int(
-                unit_files.write_units(
-                    directory, self._queues.files.file_bytes, file.array, self._groups, numbers, self._units
-                )
-            )
-        finally:
-            os.close(directory)
+                arrivals.append(Arrival(queue, units))
+        found = Groups(file.array, self._groups, self._units)
+        if waiting and not (may_leave and self._writes.leave(waiting, found)):
+            self._writes.write(waiting, found, arrivals)

@@ -16,6 +16,7 @@ from store.commitlog.positions import Callback
 from store.disk.background import Background, CheckpointJob
 from store.disk.files import explain, sync_directory
 from store.disk.retired import RemoveTreeJob
+from store.disk.touch_ahead import TouchAhead
 from store.dispatch import Step
 from store.errors import StoreError
 from store.index.index_ahead import IndexFileAhead, IndexFileJob
@@ -51,6 +52,9 @@ class Maintenance:
         self._is_closing = False
         self.allocator = AllocateMappedFileService(parts.log, clock, settings)
         self._index_ahead = IndexFileAhead(root, parts.index, self._background.submit, clock, settings)
+        self._touches = Background()  # a checkpoint may take seconds, and the writer does not wait for it
+        self._log_touches = TouchAhead(self._touches, parts.positions.written)
+        self._index_touches = TouchAhead(self._touches, 0)
         self._last_record = parts.tail.last_record
         self._dispatched_timestamp = parts.tail.last_timestamp
         self._noted_position = -1
@@ -84,12 +88,17 @@ class Maintenance:
             self._last_record = step.last_record
             self._dispatched_timestamp = step.timestamp
         self._index_ahead.look()
+        if self._parts.index is not None and (file := self._parts.index.last) is not None:
+            self._index_touches.look(str(file.path), 0, file.size_bytes, file.written_bytes)
 
     def turn(self) -> None:
         """Once per tick: take what has ended, start what is due."""
         if self._background.has_ended_jobs or self._removals.has_ended_jobs:
             self._collect()
         self.allocator.turn()
+        if self._positions.written >= self._log_touches.look_at:
+            file = self._log.file_at(self._positions.written - 1)
+            self._log_touches.look(file.name, file.base, file.size_bytes, self._positions.written)
         if self._noting is not None:
             self._go_on_noting(_QUEUES_A_TURN)
             return
@@ -141,6 +150,7 @@ class Maintenance:
         self.allocator.close()
         self.finish()
         self._removals.finish()
+        self._touches.finish()
         self._index_ahead.discard()
 
     def _collect(self) -> None:

@@ -10,7 +10,7 @@ from store.commitlog.holes import Hole
 from store.commitlog.positions import Callback
 from store.disk.disk_use import DiskProbe, disk_use
 from store.disk.files import explain, explained
-from store.dispatch import Arrival
+from store.dispatch import Step
 from store.errors import StoreError
 from store.identity import (
     Guards,
@@ -32,6 +32,7 @@ from store.readable_store import ReadableStore
 from store.recovery.opening import StoreParts, open_parts, recover
 from store.retention import Retention
 from store.settings import StoreSettings
+from store.unit_writes import Arrival
 
 _log = get_logger(__name__)
 
@@ -224,6 +225,7 @@ class MessageStore(ReadableStore):
         StoreError.
         """
         self._maintenance.finish()
+        self._finish_dispatch(None)
         if not self.positions.min <= offset <= self.positions.written:
             raise StoreError(
                 f"cannot truncate to {offset:,}: the log ends at {self.positions.written:,}", self.root
@@ -254,13 +256,16 @@ class MessageStore(ReadableStore):
 
     @property
     def has_more_to_do(self) -> bool:
-        """Whether somebody waits for what the next `tick` does."""
+        """Whether somebody waits for what the next `tick` does, and nothing else will ask for that tick."""
+        if self._dispatcher.is_under_way:
+            return False  # `on_work_ended` tells
         return self.has_more_to_dispatch or (not self.is_superseded and self._maintenance.has_more_to_note)
 
     def on_work_ended(self, callback: Callable[[], None]) -> None:
         """From now on call this, on a thread of the store's, when work in the background has ended: the next
         `tick` takes it.
         """
+        self._dispatcher.on_written(callback)
         self._maintenance.on_work_ended(callback)
         self.retention.on_work_ended(callback)
 
@@ -273,24 +278,34 @@ class MessageStore(ReadableStore):
         else:
             self.positions.on_confirmed(offset, callback)
 
-    def tick(self, *, dispatch: bool = True, tells: bool = True) -> Sequence[Arrival]:
+    def tick(self, *, dispatch: bool = True, tells: bool = True, leaves: bool = False) -> Sequence[Arrival]:
         """Dispatch a slice of what is confirmed, then call back those who waited; returns the queues that got
         something, if it `tells` them.
 
-        Without `dispatch` only those who waited are called back: many small ticks may share one dispatch.
+        Without `dispatch` only those who waited are called back: many small ticks may share one dispatch. If
+        it `leaves`, units for many queues may be written by another thread: the tick after that has ended
+        (`on_work_ended`) goes on.
         """
         positions = self.positions
         arrivals: list[Arrival] = []
         if not self._check_epoch():
             return arrivals
         confirmed = positions.confirmed
-        if dispatch and positions.dispatched < confirmed:
-            self._dispatch(confirmed, arrivals if tells else None)
+        told = arrivals if tells else None
+        if self._dispatcher.is_under_way and (self._dispatcher.has_written or not leaves):
+            self._finish_dispatch(told)
+            self._maintain()  # here, too: steps may follow one another without a gap
+        if dispatch and positions.dispatched < confirmed and not self._dispatcher.is_under_way:
+            self._dispatch(confirmed, told, leaves=leaves)
         if positions.has_waiters and positions.first_waiting <= confirmed:
             positions.run_callbacks()
+        if not self._dispatcher.is_under_way:
+            self._maintain()
+        return arrivals
+
+    def _maintain(self) -> None:
         self._maintenance.turn()
         self.retention.turn()
-        return arrivals
 
     def _check_epoch(self) -> bool:
         """Whether this is still the writer; when it is not, it is over for good."""
@@ -299,24 +314,41 @@ class MessageStore(ReadableStore):
             self._fail(StoreError("another writer has opened this store: this one writes no more", self.root))
         return not self.is_superseded
 
-    def _dispatch(self, confirmed: int, arrivals: list[Arrival] | None) -> None:
+    def _dispatch(self, confirmed: int, arrivals: list[Arrival] | None, *, leaves: bool = False) -> None:
         if self._dispatch_fault is not None and self._clock.monotonic_ns() < self._dispatch_again_ns:
             return
+        begin = self.positions.dispatched
+        dispatcher = self._dispatcher
         try:
-            step = self._dispatcher.step(self.positions.dispatched, confirmed, arrivals)
+            step = (dispatcher.start if leaves else dispatcher.step)(begin, confirmed, arrivals)
         except (OSError, StoreError) as error:
-            # The log has it, so nothing is lost: it is tried again, and senders are told meanwhile.
-            self._dispatch_again_ns = self._clock.monotonic_ns() + _DISPATCH_RETRY_NS
-            if self._dispatch_fault is None:
-                _log.error("dispatch_failed", root=str(self.root), error=str(error))
-            reason = explain(error) if isinstance(error, OSError) else str(error)
-            self._dispatch_fault = f"consume queues or index cannot be written: {reason}"
+            self._dispatch_failed(error)
             return
+        if step is not None:
+            if step.position == begin:
+                self._nothing_whole_before = confirmed
+            self._dispatched(step)
+
+    def _finish_dispatch(self, arrivals: list[Arrival] | None) -> None:
+        """End the step that is under way, if one is."""
+        if self._dispatcher.is_under_way:
+            try:
+                self._dispatched(self._dispatcher.finish(arrivals))
+            except (OSError, StoreError) as error:
+                self._dispatch_failed(error)
+
+    def _dispatched(self, step: Step) -> None:
         self._dispatch_fault = None
-        if step.position == self.positions.dispatched:
-            self._nothing_whole_before = confirmed
         self.positions.dispatched = step.position
         self._maintenance.note(step)
+
+    def _dispatch_failed(self, error: OSError | StoreError) -> None:
+        # The log has it, so nothing is lost: it is tried again, and senders are told meanwhile.
+        self._dispatch_again_ns = self._clock.monotonic_ns() + _DISPATCH_RETRY_NS
+        if self._dispatch_fault is None:
+            _log.error("dispatch_failed", root=str(self.root), error=str(error))
+        reason = explain(error) if isinstance(error, OSError) else str(error)
+        self._dispatch_fault = f"consume queues or index cannot be written: {reason}"
 
     def _fail(self, error: StoreError) -> None:
         """From now on this store is read only, for good."""
@@ -371,6 +403,7 @@ class MessageStore(ReadableStore):
         """
         self._maintenance.finish()
         self.flush_now()
+        self._finish_dispatch(None)
         while self.has_more_to_dispatch:  # or what is on its way would make the queues anew
             self._dispatch(self.positions.confirmed, None)
         removed, removal = self._maintenance.take_out_topic(topic)
@@ -387,6 +420,7 @@ class MessageStore(ReadableStore):
         if self._failure is not None:
             callback(self._refusal())
             return 0
+        self._finish_dispatch(None)
         removed, removal = self._maintenance.take_out_topic(topic)
         self._maintenance.remove_soon(removal, callback)
         return removed
@@ -407,6 +441,7 @@ class MessageStore(ReadableStore):
             self._maintenance.fail(closed)
             self._maintenance.close()
             self.retention.finish()
+            self._dispatcher.close()
             self._parts.close()
             self._guards.release()
 

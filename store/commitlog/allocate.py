@@ -22,6 +22,7 @@ from functools import partial
 from store.clock import Clock
 from store.commitlog.commit_log import CommitLog
 from store.commitlog.mapped_file import MappedFile, file_name
+from store.disk.touch_ahead import AHEAD_BYTES, touch
 from store.logs import get_logger
 from store.settings import StoreSettings
 
@@ -167,6 +168,8 @@ class AllocateMappedFileService:
             request.made = self._log.paths.make(request.base, self._log.file_bytes)
             if self._settings.warm_mapped_file:
                 self._lock(request.made)
+            else:
+                touch(request.made.name, 0, AHEAD_BYTES)
         except OSError as error:
             request.error = error
             request.again_ns = self._clock.monotonic_ns() + RETRY_NS

@@ -12,7 +12,8 @@ from pathlib import Path
 from store.clock import Clock
 from store.commitlog.allocate import RETRY_NS
 from store.disk.background import Job
-from store.index.index_file import IndexFile
+from store.disk.touch_ahead import AHEAD_BYTES, touch
+from store.index.index_file import IndexFile, index_file_bytes
 from store.index.index_service import IndexService
 from store.settings import StoreSettings
 
@@ -31,6 +32,7 @@ class IndexFileJob:
     def run(self) -> None:
         """Do it. Raises OSError."""
         self.made = IndexFile.create(self._path, self._slots, self._capacity, self._path.parent)
+        touch(str(self._path), 0, index_file_bytes(self._slots, 1) + AHEAD_BYTES)
 
 
 class IndexFileAhead:

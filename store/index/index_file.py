@@ -142,6 +142,16 @@ class IndexFile:
         return max(count, 1)
 
     @property
+    def size_bytes(self) -> int:
+        """How long the file is."""
+        return len(self.array)
+
+    @property
+    def written_bytes(self) -> int:
+        """Where the next entry goes."""
+        return index_file_bytes(self.slots, self.count)
+
+    @property
     def is_full(self) -> bool:
         """Whether no entry fits any more."""
         return self.count >= self.capacity

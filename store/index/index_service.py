@@ -92,6 +92,11 @@ class IndexService:
             return False
         return self._files[-1].count > self.capacity - self.capacity // 4
 
+    @property
+    def last(self) -> IndexFile | None:
+        """The file that entries go to."""
+        return self._files[-1] if self._files else None
+
     def __iter__(self) -> Iterator[IndexFile]:
         return iter(self._files)
 

@@ -65,10 +65,11 @@ class Turns:
         self._resumed = 0
         if self._woken:
             self._resume_woken()
-        if self._may_dispatch_later():
-            self._store.tick(dispatch=False)
+        is_awaited = positions.awaited > positions.dispatched
+        if not is_awaited and self._may_dispatch_later():
+            self._tick_store(dispatch=False, leaves=True)
         else:
-            self._dispatch()
+            self._tick_store(leaves=not is_awaited)
             if self._store.has_more_to_do:
                 self._request_tick()
         if times.turns:
@@ -79,7 +80,7 @@ class Turns:
     def catch_up(self) -> None:
         """Make readable what has been confirmed."""
         if self._store.has_more_to_dispatch:
-            self._dispatch()
+            self._tick_store()
 
     def wake(self, topic: str) -> None:
         """Answer those who wait for messages of a topic: it is gone, or their offsets are others now."""
@@ -95,7 +96,7 @@ class Turns:
     def _may_dispatch_later(self) -> bool:
         positions = self._store.positions
         behind_bytes = positions.confirmed - positions.dispatched
-        if not 0 < behind_bytes < DISPATCH_LATER_BYTES or positions.awaited > positions.dispatched:
+        if not 0 < behind_bytes < DISPATCH_LATER_BYTES:
             return False
         now_ns = self._clock.monotonic_ns()
         if now_ns - self._dispatched_ns >= DISPATCH_LATER_NS:
@@ -111,9 +112,9 @@ class Turns:
         self._dispatched_ns = 0
         self._request_tick()
 
-    def _dispatch(self) -> None:
+    def _tick_store(self, *, dispatch: bool = True, leaves: bool = False) -> None:
         # With tens of thousands of queues to tell of, telling is work. Pulls are held on this thread only.
-        arrivals = self._store.tick(tells=len(self._held) > 0)
+        arrivals = self._store.tick(dispatch=dispatch, tells=len(self._held) > 0, leaves=leaves)
         waited_for = self._held.queues
         for arrival in arrivals:
             topic, queue_id = arrival.topic, arrival.queue_id

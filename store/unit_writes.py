@@ -1,0 +1,165 @@
+"""UnitWrites: units for many queues whose files need not stay open, written together – at once, or by another
+thread while the store's own goes on.
+
+    write                               they are written, and counted in
+    leave ──→ another thread ──→ end    they are counted in here, and not before
+
+What has been left is not in its queues yet: to whoever reads, notes or cleans them they end where they ended.
+Of failures the writing itself tells nothing: what it has not done is done again here, one by one, and tells.
+"""
+
+import os
+import threading
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from store.consumequeue.consume_queue import ConsumeQueue
+from store.consumequeue.table import ConsumeQueueTable
+from store.consumequeue.unit import UNIT_BYTES
+from store.disk.background import Background
+from store.kernels import unit_files
+
+_TOGETHER_MIN = 4  # fewer files take no longer one by one
+_LEFT_MIN = 16  # with fewer, to hand them over takes as long
+
+
+class Arrival:
+    """A queue has got messages: its new end, and the tags codes among them for filters of waiting pulls."""
+
+    __slots__ = ("_units", "max_offset", "queue_id", "topic")
+
+    def __init__(self, queue: ConsumeQueue, units: memoryview) -> None:
+        self.topic = queue.topic
+        self.queue_id = queue.queue_id
+        self.max_offset = queue.next_offset
+        self._units = bytes(units)  # as they came: hardly anybody asks, and there may be thousands in a turn
+
+    @property
+    def tags_codes(self) -> frozenset[int]:
+        """The different tags codes of the new messages."""
+        count = len(self._units) // UNIT_BYTES
+        codes = np.ndarray(count, np.dtype(">i8"), self._units, offset=12, strides=(UNIT_BYTES,))
+        return frozenset(codes.tolist())
+
+
+class Groups(NamedTuple):
+    """What a scan of the log has found: its file's bytes, the groups as in `kernels.units`, their units."""
+
+    log: NDArray[np.uint8]
+    groups: NDArray[np.int64]
+    units: NDArray[np.uint8]
+
+
+class Waiting(NamedTuple):
+    """A group by number, whose units follow what its queue has, which `has_file_for` them: where they stand,
+    and where the last one's record ends. A queue has one group at most.
+    """
+
+    number: int
+    queue: ConsumeQueue
+    place: int
+    size_bytes: int
+    end_physical_offset: int
+
+
+class UnitWriteJob:
+    """Writes the units of some groups; `written` is how many came before the first that could not be."""
+
+    def __init__(self, root: str, file_bytes: int, found: Groups, chosen: NDArray[np.int64]) -> None:
+        self.written = 0
+        self.ended = threading.Event()
+        self._root = root
+        self._file_bytes = file_bytes
+        self._found = found
+        self._chosen = chosen
+
+    def run(self) -> None:
+        """Do it. Raises OSError."""
+        try:
+            directory = os.open(self._root, os.O_PATH)
+            try:
+                log, groups, units = self._found
+                self.written = int(
+                    unit_files.write_units(directory, self._file_bytes, log, groups, self._chosen, units)
+                )
+            finally:
+                os.close(directory)
+        finally:
+            self.ended.set()
+
+
+class UnitWrites:
+    """The writes of one store's dispatch. Belongs to the store's thread."""
+
+    def __init__(self, queues: ConsumeQueueTable) -> None:
+        self._queues = queues
+        self._job: UnitWriteJob | None = None  # what was left, for …
+        self._waiting: Sequence[Waiting] = ()  # … these, with …
+        self._units = memoryview(b"")  # … these units
+        self._background = Background()
+
+    def on_ended(self, callback: Callable[[], None]) -> None:
+        """From now on call this, on a thread of ours, when what was left has been written."""
+        self._background.on_ended = callback
+
+    @property
+    def is_under_way(self) -> bool:
+        """Whether something has been left and not been counted in yet."""
+        return self._job is not None
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether `end` would not wait."""
+        return self._job is None or self._job.ended.is_set()
+
+    def write(self, waiting: Sequence[Waiting], found: Groups, arrivals: list[Arrival] | None) -> None:
+        """Write what waits, and count it in. Raises OSError; those before that are in then."""
+        written = 0
+        if len(waiting) >= _TOGETHER_MIN:
+            job = self._job_for(waiting, found)
+            job.run()
+            written = job.written
+        _count_in(waiting, written, found.units.data, arrivals)
+
+    def leave(self, waiting: Sequence[Waiting], found: Groups) -> bool:
+        """Leave what waits to another thread; False if that is too little. Nothing may be under way."""
+        if len(waiting) < _LEFT_MIN:
+            return False
+        last = waiting[-1]
+        units = found.units[: last.place + last.size_bytes].copy()  # the next scan needs the room
+        self._waiting, self._units = waiting, units.data
+        self._job = self._job_for(waiting, Groups(found.log, found.groups[: last.number + 1].copy(), units))
+        self._background.collect()
+        self._background.submit(self._job)
+        return True
+
+    def end(self, arrivals: list[Arrival] | None) -> None:
+        """Wait for what was left, and count it in. Raises OSError as `write`."""
+        job, self._job = self._job, None
+        if job is not None:
+            job.ended.wait()
+            _count_in(self._waiting, job.written, self._units, arrivals)
+
+    def close(self) -> None:
+        """End the thread."""
+        self._background.finish()
+
+    def _job_for(self, waiting: Sequence[Waiting], found: Groups) -> UnitWriteJob:
+        chosen = np.array([each.number for each in waiting])
+        return UnitWriteJob(str(self._queues.root), self._queues.files.file_bytes, found, chosen)
+
+
+def _count_in(
+    waiting: Sequence[Waiting], written: int, units: memoryview, arrivals: list[Arrival] | None
+) -> None:
+    for order, (_, queue, place, size_bytes, end) in enumerate(waiting):
+        part = units[place : place + size_bytes]
+        if order < written:
+            queue.take_written(part, end)
+        else:  # also what has just failed: this tells why
+            queue.append_units(part, end)
+        if arrivals is not None:
+            arrivals.append(Arrival(queue, part))
