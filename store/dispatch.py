@@ -224,7 +224,7 @@ class Dispatcher:
     ) -> None:
         """Put the units of a step's groups into their queues; some may be left under way."""
         # A queue has one group, so those that can wait are put together, whatever came between them.
-        may_wait = self._queues.files.descriptors.is_full
+        is_full = self._queues.files.descriptors.is_full
         waiting: list[Waiting] = []
         for number, group in enumerate(self._groups[:count].tolist()):
             size_bytes = group[kernel.GROUP_COUNT] * UNIT_BYTES
@@ -241,8 +241,9 @@ class Dispatcher:
                 and group[kernel.GROUP_FIRST_QUEUE_OFFSET] == queue.next_offset
                 and group[kernel.GROUP_FIRST_PHYSICAL_OFFSET] >= queue.end_physical_offset
             ):
-                if may_wait and queue.has_file_for(group[kernel.GROUP_COUNT]):
-                    waiting.append(Waiting(number, queue, place, size_bytes, end))
+                is_new = may_leave and queue.begins_file_with(group[kernel.GROUP_COUNT])
+                if is_new or (is_full and queue.has_file_for(group[kernel.GROUP_COUNT])):
+                    waiting.append(Waiting(number, queue, is_new, place, size_bytes, end))
                     continue
                 queue.append_units(units, end)
             else:

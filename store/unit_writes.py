@@ -54,12 +54,13 @@ class Groups(NamedTuple):
 
 
 class Waiting(NamedTuple):
-    """A group by number, whose units follow what its queue has, which `has_file_for` them: where they stand,
-    and where the last one's record ends. A queue has one group at most.
+    """A group by number, whose units follow what its queue has and go into one file: whether that is to be
+    made, where the units stand, and where the last one's record ends. A queue has one group at most.
     """
 
     number: int
     queue: ConsumeQueue
+    is_new: bool
     place: int
     size_bytes: int
     end_physical_offset: int
@@ -68,13 +69,14 @@ class Waiting(NamedTuple):
 class UnitWriteJob:
     """Writes the units of some groups; `written` is how many came before the first that could not be."""
 
-    def __init__(self, root: str, file_bytes: int, found: Groups, chosen: NDArray[np.int64]) -> None:
+    def __init__(self, queues: ConsumeQueueTable, found: Groups, waiting: Sequence[Waiting]) -> None:
         self.written = 0
         self.ended = threading.Event()
-        self._root = root
-        self._file_bytes = file_bytes
+        self._root = queues.root
+        self._file_bytes = queues.files.file_bytes
         self._found = found
-        self._chosen = chosen
+        self._chosen = np.array([each.number for each in waiting])
+        self._is_new = np.array([each.is_new for each in waiting])
 
     def run(self) -> None:
         """Do it. Raises OSError."""
@@ -83,7 +85,9 @@ class UnitWriteJob:
             try:
                 log, groups, units = self._found
                 self.written = int(
-                    unit_files.write_units(directory, self._file_bytes, log, groups, self._chosen, units)
+                    unit_files.write_units(
+                        directory, self._file_bytes, log, groups, self._chosen, self._is_new, units
+                    )
                 )
             finally:
                 os.close(directory)
@@ -119,7 +123,7 @@ class UnitWrites:
         """Write what waits, and count it in. Raises OSError; those before that are in then."""
         written = 0
         if len(waiting) >= _TOGETHER_MIN:
-            job = self._job_for(waiting, found)
+            job = UnitWriteJob(self._queues, found, waiting)
             job.run()
             written = job.written
         _count_in(waiting, written, found.units.data, arrivals)
@@ -131,7 +135,8 @@ class UnitWrites:
         last = waiting[-1]
         units = found.units[: last.place + last.size_bytes].copy()  # the next scan needs the room
         self._waiting, self._units = waiting, units.data
-        self._job = self._job_for(waiting, Groups(found.log, found.groups[: last.number + 1].copy(), units))
+        groups = found.groups[: last.number + 1].copy()
+        self._job = UnitWriteJob(self._queues, Groups(found.log, groups, units), waiting)
         self._background.collect()
         self._background.submit(self._job)
         return True
@@ -147,17 +152,15 @@ class UnitWrites:
         """End the thread."""
         self._background.finish()
 
-    def _job_for(self, waiting: Sequence[Waiting], found: Groups) -> UnitWriteJob:
-        chosen = np.array([each.number for each in waiting])
-        return UnitWriteJob(str(self._queues.root), self._queues.files.file_bytes, found, chosen)
-
 
 def _count_in(
     waiting: Sequence[Waiting], written: int, units: memoryview, arrivals: list[Arrival] | None
 ) -> None:
-    for order, (_, queue, place, size_bytes, end) in enumerate(waiting):
+    for order, (_, queue, is_new, place, size_bytes, end) in enumerate(waiting):
         part = units[place : place + size_bytes]
         if order < written:
+            if is_new:
+                queue.take_made_file()
             queue.take_written(part, end)
         else:  # also what has just failed: this tells why
             queue.append_units(part, end)

@@ -173,6 +173,14 @@ class ConsumeQueue:
         per_file = self.units_per_file
         return self.next_offset < self._made_to and self.next_offset % per_file + count <= per_file
 
+    def begins_file_with(self, count: int) -> bool:
+        """Whether the next `count` units go into a file that is still to be made."""
+        return self.next_offset == self._made_to and count <= self.units_per_file
+
+    def take_made_file(self) -> None:
+        """Somebody has made the file that the next unit begins."""
+        self._made_to += self.units_per_file
+
     def take_written(self, units: memoryview, end_physical_offset: int) -> None:
         """Count units in that somebody has written for it, where it `has_file_for` them."""
         if self._dirty_from < 0:

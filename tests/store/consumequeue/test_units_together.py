@@ -110,8 +110,8 @@ def test_killed_between_any_two_of_the_files_the_next_start_has_all(
     fill(crowded, draft, 1, start=1)
     crowded.flush_now()
 
-    def killed(directory, file_bytes, log, groups, chosen, units):
-        WRITE_UNITS(directory, file_bytes, log, groups, chosen[:written], units)
+    def killed(directory, file_bytes, log, groups, chosen, is_new, units):
+        WRITE_UNITS(directory, file_bytes, log, groups, chosen[:written], is_new[:written], units)
         stores.kill(crowded, "killed")
         return 0
 

@@ -54,10 +54,18 @@ def make_files(root: Path, groups: list[list[int]]) -> list[Path]:
     return paths
 
 
-def write(root: Path, groups: list[list[int]], chosen: list[int], content: bytes, log: bytes = LOG) -> int:
+def write(
+    root: Path,
+    groups: list[list[int]],
+    chosen: list[int],
+    content: bytes,
+    log: bytes = LOG,
+    new: frozenset[int] = frozenset(),
+) -> int:
     directory = os.open(root, os.O_PATH)
     try:
-        arrays = np.frombuffer(log, np.uint8), np.array(groups), np.array(chosen, np.int64)
+        is_new = np.array([number in new for number in chosen], np.bool_)
+        arrays = np.frombuffer(log, np.uint8), np.array(groups), np.array(chosen, np.int64), is_new
         return int(write_units(directory, FILE_BYTES, *arrays, np.frombuffer(content, np.uint8)))
     finally:
         os.close(directory)
@@ -66,6 +74,14 @@ def write(root: Path, groups: list[list[int]], chosen: list[int], content: bytes
 def some_units(groups: list[list[int]]) -> bytes:
     count = sum(group[units.GROUP_COUNT] for group in groups)
     return np.random.default_rng(7).integers(1, 256, count * units.UNIT_BYTES, np.uint8).tobytes()
+
+
+def tree(root: Path) -> dict[str, tuple[int, bytes]]:
+    """Mode and content of all that stands below `root`."""
+    return {
+        str(path.relative_to(root)): (path.stat().st_mode, path.read_bytes() if path.is_file() else b"")
+        for path in root.rglob("*")
+    }
 
 
 def three_queues() -> list[list[int]]:
@@ -95,13 +111,18 @@ def test_many_files_get_what_the_plain_twin_writes(
     for queue in queues:
         groups.append(a_group(*queue, sum(group[units.GROUP_COUNT] for group in groups)))
     chosen = data.draw(st.lists(st.sampled_from(range(len(groups))), unique=True))
+    new = frozenset(data.draw(st.lists(st.sampled_from(chosen), unique=True)) if chosen else [])
     content = some_units(groups)
     roots = tmp_path_factory.mktemp("kernel"), tmp_path_factory.mktemp("plain")
-    files = [make_files(root, groups) for root in roots]
-    assert write(roots[0], groups, chosen, content) == len(chosen)
-    assert write_units_plain(roots[1], FILE_BYTES, LOG, np.array(groups), chosen, content) == len(chosen)
-    for written, expected in zip(*files, strict=True):
-        assert written.read_bytes() == expected.read_bytes()
+    for root in roots:
+        make_files(root, [group for number, group in enumerate(groups) if number not in new])
+    assert write(roots[0], groups, chosen, content, new=new) == len(chosen)
+    is_new = [number in new for number in chosen]
+    arrays = np.array(groups), chosen, is_new
+    assert write_units_plain(roots[1], FILE_BYTES, LOG, *arrays, content) == len(chosen)
+    written, expected = (tree(root) for root in roots)
+    assert written == expected
+    assert len(written) >= len({tuple(groups[number][:4]) for number in chosen})
 
 
 def test_what_stands_behind_a_file_that_fails_is_not_written(broken: tuple[Path, list[Path]]) -> None:
@@ -109,7 +130,7 @@ def test_what_stands_behind_a_file_that_fails_is_not_written(broken: tuple[Path,
     groups = three_queues()
     content = some_units(groups)
     assert write(root, groups, [0, 1, 2], content) == 1
-    assert write_units_plain(root, FILE_BYTES, LOG, np.array(groups), [0, 1, 2], content) == 1
+    assert write_units_plain(root, FILE_BYTES, LOG, np.array(groups), [0, 1, 2], [False] * 3, content) == 1
     assert paths[0].read_bytes() == content[:40].ljust(FILE_BYTES, b"\0")
     assert paths[2].read_bytes() == bytes(FILE_BYTES)
     left = len(list(Path("/proc/self/fd").iterdir()))
@@ -126,3 +147,14 @@ def test_what_is_no_name_of_a_queue_is_left_alone(
     log = LOG.ljust((1 << 20) + 16, b"x")
     assert write(tmp_path, [a_group(topic, queue_id, 0, 1, 0)], [0], bytes(20), log) == 0
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_that_cannot_be_made_is_one_that_fails(tmp_path: Path) -> None:
+    groups = three_queues()
+    (tmp_path / "Topic").mkdir()
+    (tmp_path / "Topic" / "1").write_text("no directory")
+    left = len(list(Path("/proc/self/fd").iterdir()))
+    assert write(tmp_path, groups, [0, 1, 2], some_units(groups), new=frozenset({0, 1, 2})) == 1
+    assert len(list(Path("/proc/self/fd").iterdir())) == left
+    assert (tmp_path / "Topic" / "0" / f"{FILE_BYTES:020d}").stat().st_size == FILE_BYTES
+    assert not (tmp_path / "Topic" / "2").exists()

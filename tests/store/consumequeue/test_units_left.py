@@ -1,0 +1,269 @@
+"""Units for many queues may be left to another thread: nothing is seen of them before they are counted in,
+and nothing is lost, whatever comes between.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+import pytest
+
+from store.errors import StoreError
+from store.kernels import unit_files
+
+QUEUES = 20
+WRITE_UNITS = unit_files.write_units
+
+
+@dataclass
+class Writer:
+    """Writes when it may go on."""
+
+    goes_on: threading.Event = field(default_factory=threading.Event)
+    asked: threading.Event = field(default_factory=threading.Event)
+    ended: threading.Event = field(default_factory=threading.Event)
+    threads: list[str] = field(default_factory=list)
+    write: Callable[..., int] = WRITE_UNITS
+
+    def write_units(self, *arguments):
+        self.threads.append(threading.current_thread().name)
+        self.asked.set()
+        assert self.goes_on.wait(30)
+        return self.write(*arguments)
+
+
+@pytest.fixture
+def writer(monkeypatch) -> Iterator[Writer]:
+    """Hold up those that write the units of many queues, until they `goes_on`."""
+    writer = Writer()
+    monkeypatch.setattr(unit_files, "write_units", writer.write_units)
+    yield writer
+    writer.goes_on.set()
+
+
+def fill(store, draft, number: int, queues: int = QUEUES) -> None:
+    for queue_id in range(queues):
+        store.append(draft(b"%d" % number, queue_id=queue_id, tags=f"t{number}", keys=f"k{number}"))
+
+
+def offsets(store) -> set[int]:
+    return {store.max_offset("Topic", queue_id) for queue_id in range(QUEUES)}
+
+
+def bodies(read_all, store) -> list[list[bytes]]:
+    return [[message.body for message in read_all(store, "Topic", queue_id)] for queue_id in range(QUEUES)]
+
+
+@pytest.fixture
+def busy(stores, draft, drain, writer):
+    """Give a store with a message in each queue, and a second one that is being written."""
+    store = stores.open(max_open_files=4, commit_log_file_bytes=1 << 16)
+    store.on_work_ended(writer.ended.set)
+    fill(store, draft, 0)
+    drain(store)
+    assert writer.threads == []  # the files had to be made
+    fill(store, draft, 1)
+    store.flush_now()
+    assert store.tick(leaves=True) == []
+    assert writer.asked.wait(30)
+    return store
+
+
+def take(store, writer) -> list:
+    writer.goes_on.set()
+    assert writer.ended.wait(30)
+    return list(store.tick(leaves=True))
+
+
+def test_units_that_were_left_are_there_and_told_once_they_are_written(read_all, writer, busy):
+    assert writer.threads == ["store-background"]
+    assert offsets(busy) == {1}
+    assert busy.tick(leaves=True) == []
+    assert busy.has_more_to_dispatch
+    assert not busy.has_more_to_do  # it would be asked for in vain
+    arrivals = take(busy, writer)
+    assert {(each.queue_id, each.max_offset, len(each.tags_codes)) for each in arrivals} == {
+        (queue_id, 2, 1) for queue_id in range(QUEUES)
+    }
+    assert bodies(read_all, busy) == [[b"0", b"1"]] * QUEUES
+    assert not busy.has_more_to_dispatch
+    assert len(busy.query_by_key("Topic", "k1")) == QUEUES
+
+
+def test_what_is_appended_meanwhile_follows(draft, drain, read_all, writer, busy):
+    fill(busy, draft, 2)
+    assert busy.append(draft(b"3", queue_id=7)).queue_offset == 3
+    busy.flush_now()
+    assert busy.tick(leaves=True) == []
+    assert offsets(busy) == {1}
+    writer.goes_on.set()
+    drain(busy)
+    assert bodies(read_all, busy) == [
+        [b"0", b"1", b"2", *([b"3"] if queue_id == 7 else [])] for queue_id in range(QUEUES)
+    ]
+
+
+def test_queues_that_are_new_are_made_by_the_other_thread_too(stores, draft, read_all, writer):
+    store = stores.open()  # its descriptors are not full
+    store.on_work_ended(writer.ended.set)
+    fill(store, draft, 0)
+    store.flush_now()
+    assert store.tick(leaves=True) == []
+    assert writer.asked.wait(30)
+    assert not (store.root / "consumequeue" / "Topic").exists()
+    assert {each.max_offset for each in take(store, writer)} == {1}
+    fill(store, draft, 1)
+    store.flush_now()
+    assert {each.max_offset for each in store.tick(leaves=True)} == {2}  # their files are opened, and kept so
+    assert len(writer.threads) == 1
+    assert bodies(read_all, store) == [[b"0", b"1"]] * QUEUES
+    store.close()
+    alone = stores.open("alone")
+    for number in range(2):
+        fill(alone, draft, number)
+        alone.flush_now()
+        while alone.has_more_to_dispatch:
+            alone.tick()
+    alone.close()
+    assert stores.files(store.root / "consumequeue") == stores.files(alone.root / "consumequeue")
+    assert bodies(read_all, stores.open()) == [[b"0", b"1"]] * QUEUES
+
+
+def test_a_queue_that_cannot_be_made_is_told(stores, draft, drain, read_all, clock, writer):
+    store = stores.open()
+    store.on_work_ended(writer.ended.set)
+    fill(store, draft, 0)
+    store.flush_now()
+    (store.root / "consumequeue" / "Topic").mkdir(parents=True)
+    in_the_way = store.root / "consumequeue" / "Topic" / "3"
+    in_the_way.write_text("no directory")
+    store.tick(leaves=True)
+    assert {each.queue_id for each in take(store, writer)} == {0, 1, 2}
+    assert "consume queues or index cannot be written: File exists" in store.write_refusal
+    in_the_way.unlink()
+    clock.advance(ms=1000)
+    drain(store)
+    assert bodies(read_all, store) == [[b"0"]] * QUEUES
+
+
+def test_few_queues_are_written_at_once(draft, writer, busy):
+    take(busy, writer)
+    fill(busy, draft, 2, queues=15)
+    busy.flush_now()
+    assert len(busy.tick(leaves=True)) == 15
+    assert writer.threads[1:] == ["MainThread"]
+
+
+def test_a_tick_that_leaves_nothing_waits_for_what_was_left(draft, read_all, writer, busy):
+    fill(busy, draft, 2)
+    busy.flush_now()
+    writer.goes_on.set()
+    arrivals = busy.tick()
+    assert {each.max_offset for each in arrivals[:QUEUES]} == {2}
+    assert {each.max_offset for each in arrivals[QUEUES:]} == {3}
+    assert bodies(read_all, busy) == [[b"0", b"1", b"2"]] * QUEUES
+
+
+def test_nothing_is_noted_or_cleaned_while_units_are_written(writer, busy, monkeypatch):
+    turns = []
+    monkeypatch.setattr(busy._maintenance, "turn", lambda: turns.append("notes"))
+    monkeypatch.setattr(busy.retention, "turn", lambda: turns.append("cleans"))
+    busy.tick(leaves=True)
+    assert turns == []
+    take(busy, writer)
+    assert turns[:2] == ["notes", "cleans"]
+
+
+def test_steps_without_a_gap_let_notes_be_taken_between_them(draft, writer, busy, monkeypatch):
+    fill(busy, draft, 2)
+    busy.flush_now()
+    turns = []
+    monkeypatch.setattr(busy._maintenance, "turn", lambda: turns.append(offsets(busy)))
+    take(busy, writer)
+    assert turns == [{2}]
+    assert busy.has_more_to_dispatch  # the next ones are on their way
+    assert not busy.has_more_to_do
+
+
+@pytest.mark.parametrize("end", ["delete_topic", "forget_topic", "truncate_to", "close"])
+def test_whatever_else_is_done_to_the_queues_waits_for_them(
+    stores, draft, drain, read_all, writer, busy, end
+):
+    place = busy.positions.dispatched
+    other = threading.Timer(0.05, writer.goes_on.set)
+    other.start()
+    if end == "delete_topic":
+        assert busy.delete_topic("Topic") == QUEUES
+    elif end == "forget_topic":
+        assert busy.forget_topic("Topic", lambda error: None) == QUEUES
+    elif end == "truncate_to":
+        busy.truncate_to(place)
+        assert offsets(busy) == {1}
+    else:
+        busy.close()
+        again = stores.open(max_open_files=4, commit_log_file_bytes=1 << 16)
+        assert bodies(read_all, again) == [[b"0", b"1"]] * QUEUES
+        return
+    assert not busy.has_more_to_dispatch
+    fill(busy, draft, 5)
+    drain(busy)
+    kept = [b"0"] if end == "truncate_to" else []
+    assert bodies(read_all, busy) == [[*kept, b"5"]] * QUEUES
+
+
+def test_without_space_for_one_queue_senders_are_told_and_all_comes_with_the_space(
+    draft, drain, read_all, clock, writer, busy
+):
+    path = busy.root / "consumequeue" / "Topic" / "5" / f"{0:020d}"
+    kept = path.rename(path.with_name("kept"))
+    path.symlink_to("/dev/full")
+    assert {each.queue_id for each in take(busy, writer)} == set(range(5))
+    assert "cannot be written: No space left on device (make room on its disk)" in busy.write_refusal
+    with pytest.raises(StoreError, match="No space left"):
+        busy.append(draft())
+    path.unlink()
+    kept.rename(path)
+    busy._parts.descriptors.drop(str(path))
+    clock.advance(ms=1000)
+    drain(busy)
+    assert busy.write_refusal is None
+    assert bodies(read_all, busy) == [[b"0", b"1"]] * QUEUES
+    assert len(busy.query_by_key("Topic", "k1")) == QUEUES
+
+
+def test_an_index_that_cannot_be_written_fails_the_whole_step(
+    stores, draft, drain, read_all, clock, writer, monkeypatch
+):
+    store = stores.open(max_open_files=4, commit_log_file_bytes=1 << 16)
+    fill(store, draft, 0)
+    drain(store)
+
+    def fail(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    fill(store, draft, 1)
+    store.flush_now()
+    writer.goes_on.set()
+    with monkeypatch.context() as patched:
+        patched.setattr(store._parts.index, "put", fail)
+        store.tick(leaves=True)
+    assert "No space left" in store.write_refusal
+    clock.advance(ms=1000)
+    drain(store)
+    assert bodies(read_all, store) == [[b"0", b"1"]] * QUEUES
+    assert len(store.query_by_key("Topic", "k1")) == QUEUES
+
+
+@pytest.mark.parametrize("written", [0, 1, QUEUES // 2, QUEUES])
+def test_killed_while_units_are_written_the_next_start_has_all(stores, read_all, writer, busy, written):
+    def some(directory, file_bytes, log, groups, chosen, is_new, units):
+        return WRITE_UNITS(directory, file_bytes, log, groups, chosen[:written], is_new[:written], units)
+
+    writer.write = some
+    writer.goes_on.set()
+    assert writer.ended.wait(30)
+    stores.kill(busy, "killed")  # before they are counted in
+    again = stores.open("killed", max_open_files=4, commit_log_file_bytes=1 << 16)
+    assert bodies(read_all, again) == [[b"0", b"1"]] * QUEUES

@@ -1,0 +1,122 @@
+"""Pages are in the page cache before the writer comes to them, a bounded stretch ahead, and stay clean."""
+
+from __future__ import annotations
+
+import mmap
+import os
+from pathlib import Path
+
+import pytest
+
+from store.commitlog.mapped_file import MappedFile, allocate_file
+from store.disk.residency import FileRange, Residency
+from store.disk.touch_ahead import AHEAD_BYTES, TouchAhead, touch
+
+MIB = 1024 * 1024
+FILE_BYTES = 100 * MIB
+
+
+class Submitted:
+    """A `Background` that only lists what it is asked to do."""
+
+    def __init__(self) -> None:
+        self.jobs: list[object] = []
+
+    def submit(self, job) -> None:
+        self.jobs.append(job)
+
+    def collect(self) -> None: ...
+
+    def take(self) -> list[tuple[str, int, int]]:
+        taken = [(job._path, job._begin // MIB, job._end // MIB) for job in self.jobs]
+        self.jobs.clear()
+        return taken
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "file"
+    allocate_file(path, 8 * MIB, tmp_path)
+    return path
+
+
+def absent(path: Path, begin: int, end: int) -> bool:
+    mapped = MappedFile(path, 0, 8 * MIB)
+    try:
+        return Residency().absent(mapped, begin, end) is not None
+    finally:
+        mapped.close()
+
+
+def test_touched_bytes_are_in_the_page_cache_and_others_are_not(file):
+    assert absent(file, 0, mmap.PAGESIZE)
+    touch(str(file), 4 * MIB, 8 * MIB)
+    assert not absent(file, 4 * MIB, 8 * MIB)
+    assert absent(file, 0, mmap.PAGESIZE)
+
+
+def test_nothing_is_to_be_written_of_touched_pages(file):
+    before = file.stat()
+    touch(str(file), 0, 8 * MIB)
+    after = file.stat()
+    assert (after.st_mtime_ns, after.st_blocks) == (before.st_mtime_ns, before.st_blocks)
+    descriptor = os.open(file, os.O_RDONLY)
+    try:
+        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)  # lets go of what is clean
+    finally:
+        os.close(descriptor)
+    residency, mapped = Residency(), MappedFile(file, 0, 8 * MIB)
+    assert residency.absent(mapped, 0, 8 * MIB) == FileRange(str(file), 0, 8 * MIB)
+    mapped.close()
+
+
+def test_a_file_that_is_gone_is_left_alone(tmp_path):
+    touch(str(tmp_path / "gone"), 0, MIB)
+
+
+def test_the_writer_is_kept_ahead_of_by_a_bounded_stretch():
+    submitted = Submitted()
+    ahead = TouchAhead(submitted, 0)
+    assert AHEAD_BYTES == 32 * MIB
+    ahead.look("a", 0, FILE_BYTES, 4 * MIB)
+    assert submitted.take() == [("a", 4, 36)]
+    ahead.look("a", 0, FILE_BYTES, 19 * MIB)  # more than half of it is left
+    assert submitted.take() == []
+    ahead.look("a", 0, FILE_BYTES, 20 * MIB)
+    assert submitted.take() == [("a", 36, 52)]
+    ahead.look("a", 0, FILE_BYTES, 60 * MIB)  # it was faster than we are: what it has written needs nothing
+    assert submitted.take() == [("a", 60, 92)]
+    ahead.look("a", 0, FILE_BYTES, 80 * MIB)
+    assert submitted.take() == [("a", 92, 100)]
+    ahead.look("a", 0, FILE_BYTES, 99 * MIB)
+    assert submitted.take() == []
+
+
+def test_the_next_file_is_touched_from_where_the_writer_is():
+    submitted = Submitted()
+    ahead = TouchAhead(submitted, 0)
+    ahead.look("a", 0, FILE_BYTES, 95 * MIB)
+    ahead.look("b", FILE_BYTES, FILE_BYTES, FILE_BYTES + 3 * MIB)
+    assert submitted.take() == [("a", 95, 100), ("b", 3, 35)]
+
+
+def test_a_store_that_hardly_writes_touches_nothing_ahead():
+    assert TouchAhead(Submitted(), 10 * MIB).look_at == 14 * MIB
+
+
+def test_log_and_index_of_a_busy_store_are_touched_ahead(stores, draft, drain):
+    store = stores.open(
+        commit_log_file_bytes=64 * MIB, index_slots=1000, index_entries=MIB, max_message_bytes=2 * MIB
+    )
+    for _ in range(5):
+        store.append(draft(b"x" * MIB, keys="key"))
+        drain(store)
+    store._maintenance._touches.finish()
+    log, index = store._log.file_at(0), store._parts.index.last
+    written = store.positions.written
+    residency = Residency()
+    assert residency.absent(log, written, 32 * MIB) is None
+    assert residency.absent(log, 48 * MIB, 49 * MIB) is not None
+    mapped = MappedFile(index.path, 0, index.size_bytes)
+    assert residency.absent(mapped, index.written_bytes, index.written_bytes + 4 * MIB) is None
+    mapped.close()
