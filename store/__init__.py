@@ -4,8 +4,9 @@
     recovery                         opening one
     commitlog, consumequeue, index   its files, in folders of the same names on the disk
     metadata                         its tables, `config/*.json`
+    dispatch                         from the log to queues and index
     disk                             what every kind of file needs
     kernels, message                 compiled loops, and the codecs that clients use too
 
-What runs while messages come and go – append, dispatch, read, retention – stands beside these.
+What else runs while messages come and go – append, read, retention – stands beside these.
 """

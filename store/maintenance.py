@@ -17,7 +17,7 @@ from store.disk.background import Background, CheckpointJob
 from store.disk.files import explain, sync_directory
 from store.disk.retired import RemoveTreeJob
 from store.disk.touch_ahead import TouchAhead
-from store.dispatch import Step
+from store.dispatch.dispatcher import Step
 from store.errors import StoreError
 from store.index.index_ahead import IndexFileAhead, IndexFileJob
 from store.logs import get_logger

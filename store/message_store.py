@@ -10,7 +10,8 @@ from store.commitlog.holes import Hole
 from store.commitlog.positions import Callback
 from store.disk.disk_use import DiskProbe, disk_use
 from store.disk.files import explain, explained
-from store.dispatch import Step
+from store.dispatch.dispatcher import Step
+from store.dispatch.unit_writes import Arrival
 from store.errors import StoreError
 from store.identity import (
     Guards,
@@ -32,7 +33,6 @@ from store.readable_store import ReadableStore
 from store.recovery.opening import StoreParts, open_parts, recover
 from store.retention import Retention
 from store.settings import StoreSettings
-from store.unit_writes import Arrival
 
 _log = get_logger(__name__)
 

@@ -54,7 +54,7 @@ class StoreSettings(BaseModel):
     preallocate: Annotated[bool, LIVE] = True
     """Whether files of log and index are made ahead of need."""
     warm_mapped_file: Annotated[bool, LIVE] = Field(default=False, alias="warmMapedFileEnable")
-    """Whether their pages are touched ahead of the writer."""
+    """Whether the log file that is written and those made ahead are locked in memory."""
     commit_log_paths: tuple[Path, ...] = Field((Path("commitlog"),), min_length=1, alias="storePathCommitLog")
     """Directories of the log, below the store's root or absolute; new files go round them."""
     read_only_commit_log_paths: tuple[Path, ...] = Field((), alias="readOnlyCommitLogStorePaths")

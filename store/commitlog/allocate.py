@@ -6,10 +6,9 @@ finds its file there (RocketMQ's service of this name).
                  └──→ it is on its way: waited for, a second at most, and once only
 
 A file that cannot be made, for a full disk say, is an error for whoever needs it, and tried again after a
-second. Pages of a new file are not touched ahead: that was measured to make neither small nor large appends
-faster or steadier here, while fdatasync has to write every page that was touched. Who wants them in memory
-sets `warm_mapped_file` (RocketMQ's warmMapedFileEnable): files are then locked in memory as long as they are
-the next or the last.
+second. The first pages of a new one are touched at once, the others ahead of the writer (`TouchAhead`). Who
+wants all of them in memory sets `warm_mapped_file` (RocketMQ's warmMapedFileEnable): files are then locked in
+memory as long as they are the next or the last.
 """
 
 import errno

@@ -12,7 +12,7 @@ from store.commitlog.positions import Positions
 from store.consumequeue.table import ConsumeQueueTable, LoadedQueue
 from store.disk.files import Descriptors
 from store.disk.residency import Residency
-from store.dispatch import Dispatcher
+from store.dispatch.dispatcher import Dispatcher
 from store.index.index_service import IndexService
 from store.logs import get_logger
 from store.recovery.checkpoint import StoreCheckpoint

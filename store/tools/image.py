@@ -14,7 +14,7 @@ from store.consumequeue.consume_queue import ConsumeQueue, QueueFiles
 from store.consumequeue.table import ConsumeQueueTable
 from store.consumequeue.unit import FILLER, UNIT_BYTES
 from store.disk.files import Descriptors
-from store.dispatch import Dispatcher
+from store.dispatch.dispatcher import Dispatcher
 from store.errors import StoreError
 from store.identity import AbortFile, read_name, refuse_foreign_kinds
 from store.index.index_file import IndexFile

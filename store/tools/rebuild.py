@@ -25,7 +25,7 @@ from store.commitlog.log_paths import LogPaths
 from store.commitlog.positions import Positions
 from store.consumequeue.table import ConsumeQueueTable
 from store.disk.files import Descriptors, replace_file, sync_directory, sync_files
-from store.dispatch import Dispatcher
+from store.dispatch.dispatcher import Dispatcher
 from store.errors import StoreError
 from store.identity import (
     AbortFile,

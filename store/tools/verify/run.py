@@ -6,7 +6,7 @@ from pathlib import Path
 from store.commitlog.log_paths import LogPaths
 from store.consumequeue.table import ConsumeQueueTable
 from store.disk.files import Descriptors, data_ranges
-from store.dispatch import Dispatcher
+from store.dispatch.dispatcher import Dispatcher
 from store.errors import StoreError
 from store.identity import AbortFile, StoreLock, StoreName, read_name, refuse_foreign_kinds, writer_of
 from store.recovery.opening import CONSUME_QUEUE, INDEX

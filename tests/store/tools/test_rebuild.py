@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 import store.tools.rebuild as module
 from cluster.cli.store import app
-from store.dispatch import Dispatcher
+from store.dispatch.dispatcher import Dispatcher
 from store.errors import StoreError
 from store.identity import StoreIdentity
 from store.message_store import MessageStore

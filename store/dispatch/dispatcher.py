@@ -14,11 +14,11 @@ from store.commitlog.holes import LogFiles
 from store.commitlog.mapped_file import MappedFile
 from store.consumequeue.table import ConsumeQueueTable
 from store.consumequeue.unit import UNIT_BYTES
+from store.dispatch.out_of_line import OutOfLine
+from store.dispatch.unit_writes import Arrival, Groups, UnitWrites, Waiting
 from store.kernels import resync, walk
 from store.kernels import units as kernel
 from store.kernels.index import KEY_FIELDS, KEY_HASH, KEY_PHYSICAL_OFFSET
-from store.out_of_line import OutOfLine
-from store.unit_writes import Arrival, Groups, UnitWrites, Waiting
 
 _ROWS = 16_384
 _GROUPS = 128  # queues that one step writes to: 5 µs each, 10 where a file is to be opened
