@@ -76,9 +76,17 @@ class ReadableStore:
         return store_timestamp_of(self.record_at(physical_offset))
 
     def min_offset(self, topic: str, queue_id: int) -> int:
-        """The first offset of a queue that can be read."""
-        queue = self._find(topic, queue_id)
-        return queue.min_offset if queue is not None else 0
+        """The first offset of a queue that can be read.
+
+        It never waits: right after a log file was deleted, where the queue's units have to come from the disk
+        first, it may be an offset that is gone. Within `resident_only` that is Cold.
+        """
+        queue = self._queues.find(topic, queue_id)
+        if queue is None:
+            return 0
+        if self.retention.has_stale_queues:
+            self.retention.settle_if_there(queue)
+        return queue.min_offset
 
     def max_offset(self, topic: str, queue_id: int) -> int:
         """The offset after the last message of a queue that can be read."""

@@ -10,6 +10,7 @@ background. Queues are corrected a slice a turn, and each before it is read.
 """
 
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import UTC, datetime
 from itertools import islice
 from typing import NamedTuple
@@ -270,6 +271,14 @@ class Retention:
         dead = queue.take_dead_files()
         if dead:
             self._background.submit(RemoveJob([RetiredFile(path) for path in dead]))
+
+    def settle_if_there(self, queue: ConsumeQueue) -> None:
+        """As `settle`; where that would have to wait, and nobody asks for Cold, its turn comes later."""
+        if self._residency.is_required:
+            self.settle(queue)
+            return
+        with suppress(Cold), self._residency:
+            self.settle(queue)
 
     def _correct_some(self, now_ns: int) -> None:
         for queue in list(islice(self._stale, _CORRECTIONS_MAX)):

@@ -73,11 +73,7 @@ class Broker(ActorShell):
     @control
     def offsets(self, request: bytes) -> bytes:
         """The ends of a topic's queues, and what a group has committed."""
-
-        async def offsets() -> bytes:
-            return self._api.offsets(request)
-
-        return self._answer(offsets)
+        return self._answer(lambda: self._api.offsets(request))
 
     @control
     def describe(self) -> bytes:

@@ -19,7 +19,7 @@ describe  (nothing) → who and where the broker is, and how far its store has c
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from io import BytesIO
 from typing import Any
 
@@ -124,7 +124,7 @@ class HandleApi:
         parts: BrokerParts,
         sender: Sender,
         puller: Puller,
-        splits: Callable[[str], SplitsBody],
+        splits: Callable[[str], Awaitable[SplitsBody]],
         describe: Callable[[], Mapping[str, object]],
         next_uniq_key: Callable[[], str],
     ) -> None:
@@ -175,12 +175,12 @@ class HandleApi:
             return refusal(error)
         return reply(_read_reply(outcome))
 
-    def offsets(self, request: bytes) -> bytes:
+    async def offsets(self, request: bytes) -> bytes:
         """The ends of a topic's queues, and what a group has committed."""
         try:
             fields = parse(request, _OFFSETS)
             rows = []
-            for queue in self._splits(fields["topic"]).queues:
+            for queue in (await self._splits(fields["topic"])).queues:
                 committed = self._offsets.query(fields["group"], fields["topic"], queue.queue_id)
                 rows.append(
                     [

@@ -5,7 +5,7 @@ reader.
 from __future__ import annotations
 
 import socket
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 from actors.broker.parts import BrokerParts
@@ -58,10 +58,15 @@ class QueueQueries:
         self._catch_up()
         return _offset(self._store.max_offset(header.topic, header.queue_id))
 
-    def min_offset(self, context: RequestContext) -> RemotingCommand:
+    def min_offset(self, context: RequestContext) -> None:
         """GET_MIN_OFFSET."""
         header: TopicQueueHeader = context.header
-        return _offset(self._store.min_offset(header.topic, header.queue_id))
+        self._reads.serve(
+            context,
+            lambda: self._store.min_offset(header.topic, header.queue_id),
+            _offset,
+            TRIES_OF_A_SEARCH,
+        )
 
     def search_offset(self, context: RequestContext) -> None:
         """SEARCH_OFFSET_BY_TIMESTAMP."""
@@ -132,24 +137,23 @@ class QueueQueries:
             return RemotingCommand.response(ResponseCode.QUERY_NOT_FOUND, remark, ext)
         return RemotingCommand.response(ext=ext, parts=records)
 
-    def describe_splits(self, context: RequestContext) -> RemotingCommand:
+    def describe_splits(self, context: RequestContext) -> None:
         """DESCRIBE_SPLITS: what a bulk reader may read of a topic, and where the files are."""
-        header: TopicHeader = context.header
-        return RemotingCommand.response(body=self.splits(header.topic).encode())
+        context.spawn(self._describe_splits(context.header))
 
-    def splits(self, topic_name: str) -> SplitsBody:
+    async def _describe_splits(self, header: TopicHeader) -> RemotingCommand:
+        return RemotingCommand.response(body=(await self.splits(header.topic)).encode())
+
+    async def splits(self, topic_name: str) -> SplitsBody:
         """The readable ranges of a topic's queues. Raises `Refused` when it does not exist or may not be
         read.
         """
         topic = self._topics.for_pulling(topic_name)
         self._catch_up()
         store = self._store
-        queues = [
-            QueueRange(
-                queue_id, store.min_offset(topic_name, queue_id), store.max_offset(topic_name, queue_id)
-            )
-            for queue_id in range(topic.read_queue_nums)
-        ]
+        queues = await self._reads.all_of(
+            partial(self._range, topic_name, queue_id) for queue_id in range(topic.read_queue_nums)
+        )
         return SplitsBody(
             self._settings.broker_name,
             self._address,
@@ -161,6 +165,10 @@ class QueueQueries:
             store.positions.confirmed,
             queues,
         )
+
+    def _range(self, topic: str, queue_id: int) -> QueueRange:
+        store = self._store
+        return QueueRange(queue_id, store.min_offset(topic, queue_id), store.max_offset(topic, queue_id))
 
 
 def _offset(offset: int) -> RemotingCommand:

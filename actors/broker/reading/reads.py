@@ -7,7 +7,8 @@ tried again: so it sees the store as it is then, whatever has been deleted or cu
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
+from itertools import islice
 from typing import TypeVar
 
 from actors.broker.loop.off_loop import OffLoop
@@ -16,7 +17,7 @@ from actors.remoting.connection import Connection
 from actors.remoting.errors import Refused
 from actors.remoting.request import RequestContext
 from store.clock import NS_PER_MS
-from store.disk.residency import Cold, WarmJob
+from store.disk.residency import Cold, FileRange, WarmJob
 from store.message_store import MessageStore
 from store.queries import KeyQuery
 
@@ -27,6 +28,8 @@ Result = TypeVar("Result")
 TRIES_OF_A_PULL = 6
 # A search by time looks at a unit and a record in each of its steps.
 TRIES_OF_A_SEARCH = 200
+# About a millisecond.
+READS_A_SLICE = 128
 
 
 class Reads:
@@ -125,6 +128,38 @@ class Reads:
                 tries -= 1
                 self.cold += 1
                 await self._off_loop.run(WarmJob(cold.ranges).run)
+
+    async def all_of(self, reads: Iterable[Callable[[], Result]]) -> list[Result]:
+        """What each of many small reads gives; what they lack is brought in together. Others go first after
+        some of them. Raises what they raise.
+        """
+        found: list[Result] = []
+        left = iter(reads)
+        while some := list(islice(left, READS_A_SLICE)):
+            await asyncio.sleep(0)
+            tries = TRIES_OF_A_SEARCH
+            while True:
+                results, lacks = self._all_now(some, tries)
+                if not lacks:
+                    break
+                tries -= 1
+                self.cold += 1
+                await self._off_loop.run(WarmJob(lacks).run)
+            found += results
+        return found
+
+    def _all_now(
+        self, reads: Sequence[Callable[[], Result]], tries_left: int
+    ) -> tuple[list[Result], list[FileRange]]:
+        """What they give that need not wait, and what the others lack."""
+        results: list[Result] = []
+        lacks: list[FileRange] = []
+        for read in reads:
+            try:
+                results.append(self.now(read, tries_left))
+            except Cold as cold:
+                lacks += cold.ranges
+        return results, lacks
 
     async def search(self, query: KeyQuery | None) -> list[memoryview]:
         """The records that a search by key finds; the index is looked up in a thread."""

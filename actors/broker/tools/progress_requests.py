@@ -99,7 +99,7 @@ class ProgressRequests:
         self._catch_up()
         offsets: dict[MessageQueue, TopicOffset] = {}
         async for queue in self._queues(topic, max(config.read_queue_nums, config.write_queue_nums)):
-            first = self._store.min_offset(topic, queue.queue_id)
+            first = await self._first(topic, queue.queue_id)
             end = self._store.max_offset(topic, queue.queue_id)
             newest_ms = await self._stored_ms(topic, queue.queue_id, end - 1) if end else 0
             offsets[queue] = TopicOffset(first, end, newest_ms)
@@ -150,7 +150,7 @@ class ProgressRequests:
         spans: list[QueueTimeSpan] = []
         async for queue in self._queues(topic, self._topics.get(topic).write_queue_nums):
             queue_id = queue.queue_id
-            first, end = store.min_offset(topic, queue_id), store.max_offset(topic, queue_id)
+            first, end = await self._first(topic, queue_id), store.max_offset(topic, queue_id)
             consumed = self._offsets.query(group, topic, queue_id)
             span = QueueTimeSpan(queue)
             span.min_timestamp = await self._stored_ms(topic, queue_id, first)
@@ -162,6 +162,9 @@ class ProgressRequests:
                 span.delay_ms = now_ms - await self._stored_ms(topic, queue_id, max(consumed, first))
             spans.append(span)
         return await _response(lambda: encode_time_spans(spans), len(spans))
+
+    async def _first(self, topic: str, queue_id: int) -> int:
+        return await self._reads.settled(lambda: self._store.min_offset(topic, queue_id))
 
     async def _stored_ms(self, topic: str, queue_id: int, offset: int) -> int:
         return await self._reads.settled(lambda: self._store.store_timestamp(topic, queue_id, offset))

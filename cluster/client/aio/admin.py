@@ -42,6 +42,8 @@ READ_WRITE = PERM_READ | PERM_WRITE
 END_OF_TIME_MS = (1 << 63) - 1
 AGREEMENT_MS = 1_000
 """How long a new topic is waited for at nameservers that do not have it yet although another has."""
+SPLITS_TIMEOUT_MS = 30_000
+"""Of 20,000 queues whose beginning has just been deleted a broker reads the first units from the disk."""
 
 
 class Admin(GroupAdmin, BrokerAdmin):
@@ -104,7 +106,10 @@ class Admin(GroupAdmin, BrokerAdmin):
         header = TopicHeader(topic)
         addresses = [address for name in route.brokers() if (address := route.master(name))]
         answers = [
-            await self._call(address, RayMQRequestCode.DESCRIBE_SPLITS, header) for address in addresses
+            await self._call(
+                address, RayMQRequestCode.DESCRIBE_SPLITS, header, timeout_ms=SPLITS_TIMEOUT_MS
+            )
+            for address in addresses
         ]
         return [SplitsBody.decode(answer.body) for answer in answers]
 

@@ -109,10 +109,15 @@ class AdminCore:
         return route.master(queue.broker_name) or await self._master(queue.broker_name)
 
     async def _call(
-        self, address: str, code: int, header: Header | None = None, body: Buffer = b""
+        self,
+        address: str,
+        code: int,
+        header: Header | None = None,
+        body: Buffer = b"",
+        timeout_ms: int | None = None,
     ) -> RemotingCommand:
         ext = None if header is None else header.to_ext()
-        return await self._opened().invoke(address, RemotingCommand(code, ext, body))
+        return await self._opened().invoke(address, RemotingCommand(code, ext, body), timeout_ms)
 
     def _opened(self) -> ClientInstance:
         if self._is_closed:

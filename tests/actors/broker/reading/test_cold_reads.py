@@ -8,13 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from actors.remoting.codes import RequestCode, ResponseCode
+from actors.broker.wire import SplitsBody
+from actors.remoting.codes import RayMQRequestCode, RequestCode, ResponseCode
 from actors.remoting.command import RemotingCommand
 from actors.remoting.errors import Closed
 from actors.remoting.headers import (
     DeleteTopicHeader,
     QueryMessageHeader,
     SearchOffsetHeader,
+    TopicHeader,
     TopicQueueHeader,
     ViewMessageHeader,
 )
@@ -189,3 +191,60 @@ def test_a_broker_stops_while_cold_reads_wait(tmp_path: Path, monkeypatch: pytes
 
     with_broker(story, settings_of(tmp_path, cold_read_threads=1))
     assert all(isinstance(task.exception(), Closed) for task in waiting)
+
+
+async def delete_beginning(peer: Peer, monkeypatch: pytest.MonkeyPatch, queues: int) -> None:
+    """Let the oldest log file go, so that no queue knows any more where it begins, and all of it is cold."""
+    store = peer.broker._store
+    for number in range(40):
+        for queue_id in range(queues):
+            await peer.send("T", b"%d" % number, queue_id=queue_id)
+    disk = make_cold(store, monkeypatch)
+    monkeypatch.setattr(store.retention, "_residency", disk)
+    monkeypatch.setattr(store.retention, "_correct_some", lambda _: None)
+    store.flush_now()
+    store.tick()
+    store.retention._drop(0)
+    run = residency.WarmJob.run
+
+    def bring(job: residency.WarmJob) -> None:
+        run(job)
+        disk.note(job._ranges)
+
+    monkeypatch.setattr(residency.WarmJob, "run", bring)
+
+
+def test_the_splits_of_queues_that_have_lost_their_beginning_are_right_and_hold_nobody_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queues = 4
+
+    async def story(peer: Peer) -> None:
+        await delete_beginning(peer, monkeypatch, queues)
+        disk = SlowDisk(monkeypatch)
+        splits = asyncio.create_task(peer.ask(RayMQRequestCode.DESCRIBE_SPLITS, TopicHeader("T").to_ext()))
+        first = asyncio.create_task(peer.ask(RequestCode.GET_MIN_OFFSET, TopicQueueHeader("T", 0).to_ext()))
+        await disk.until_asked(2)
+        assert (await peer.send("U")).code == ResponseCode.SUCCESS
+        assert not splits.done()
+        disk.go_on()
+        ranges = SplitsBody.decode((await splits).body).queues
+        begins = [each.min_offset for each in ranges]
+        assert begins == [store_begin(peer, queue_id) for queue_id in range(queues)]
+        assert min(begins) > 0
+        assert int((await first).ext["offset"]) == begins[0]
+        assert disk.asked < 2 * queues  # what they lack is brought in together
+
+    settings = settings_of(
+        tmp_path, {"commit_log_file_bytes": 1 << 14, "preallocate": False}, default_topic_queues=queues
+    )
+    with_broker(story, settings)
+
+
+def store_begin(peer: Peer, queue_id: int) -> int:
+    """The first offset whose record is in the log, by a look at every unit."""
+    store = peer.broker._store
+    queue = store._queues.get("T", queue_id)
+    units = (queue.unit_at(offset) for offset in range(queue.first_offset, queue.next_offset))
+    gone = [unit.physical_offset < store.positions.min for unit in units]
+    return queue.first_offset + gone.index(False)
