@@ -22,7 +22,7 @@ STOP_TIMEOUT_S = 60.0
 UTIME, STIME = 11, 12
 """Where they stand in /proc/PID/stat, counted behind the process's name (proc(5))."""
 KEPT = ("disk_max_used_percent=95", "disk_force_clean_percent=99", "disk_refuse_writes_percent=99")
-"""Nothing is deleted while a bench counts it, as far as there is room; where there is none, sends are refused."""
+"""Nothing is deleted while a bench counts it; where there is no room, sends are refused."""
 SOURCE_ROOT = Path(__file__).parent.parent.parent
 
 

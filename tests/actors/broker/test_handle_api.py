@@ -48,7 +48,7 @@ def test_the_bytes_of_version_1_stay_as_they_are(tmp_path: Path) -> None:
             1,
         )
         assert await handle.read(READ_REQUEST) == READ_REPLY
-        assert handle.offsets(OFFSETS_REQUEST) == OFFSETS_REPLY
+        assert await handle.offsets(OFFSETS_REQUEST) == OFFSETS_REPLY
         (message,) = await peer.messages("T")
         assert (message.body, [message.offset_msg_id]) == (b"hi", stored["ids"])
 
