@@ -16,7 +16,7 @@ from store.commitlog.positions import Callback
 from store.disk.background import Background, CheckpointJob
 from store.disk.files import explain, sync_directory
 from store.disk.retired import RemoveTreeJob
-from store.disk.touch_ahead import TouchAhead
+from store.disk.touch_ahead import TouchAhead, TouchJob
 from store.dispatch.dispatcher import Step
 from store.errors import StoreError
 from store.index.index_ahead import IndexFileAhead, IndexFileJob
@@ -55,6 +55,9 @@ class Maintenance:
         self._touches = Background()  # a checkpoint may take seconds, and the writer does not wait for it
         self._log_touches = TouchAhead(self._touches, parts.positions.written)
         self._index_touches = TouchAhead(self._touches, 0)
+        if parts.index is not None and (file := parts.index.last) is not None:
+            # After a start all of these are on the disk, and the first dispatch looks at any of them.
+            self._touches.submit(TouchJob(str(file.path), 0, file.slots_end))
         self._last_record = parts.tail.last_record
         self._dispatched_timestamp = parts.tail.last_timestamp
         self._noted_position = -1

@@ -74,25 +74,30 @@ class UnitWriteJob:
         self.ended = threading.Event()
         self._root = queues.root
         self._file_bytes = queues.files.file_bytes
-        self._found = found
+        self._found: Groups | None = found
         self._chosen = np.array([each.number for each in waiting])
         self._is_new = np.array([each.is_new for each in waiting])
 
     def run(self) -> None:
         """Do it. Raises OSError."""
         try:
-            directory = os.open(self._root, os.O_PATH)
-            try:
-                log, groups, units = self._found
-                self.written = int(
-                    unit_files.write_units(
-                        directory, self._file_bytes, log, groups, self._chosen, self._is_new, units
-                    )
-                )
-            finally:
-                os.close(directory)
+            self._write()
         finally:
+            self._found = None  # it keeps a file of the log, which may have to go (design law 10)
             self.ended.set()
+
+    def _write(self) -> None:
+        assert self._found is not None
+        log, groups, units = self._found
+        directory = os.open(self._root, os.O_PATH)
+        try:
+            self.written = int(
+                unit_files.write_units(
+                    directory, self._file_bytes, log, groups, self._chosen, self._is_new, units
+                )
+            )
+        finally:
+            os.close(directory)
 
 
 class UnitWrites:
@@ -144,9 +149,10 @@ class UnitWrites:
     def end(self, arrivals: list[Arrival] | None) -> None:
         """Wait for what was left, and count it in. Raises OSError as `write`."""
         job, self._job = self._job, None
+        waiting, self._waiting = self._waiting, ()
         if job is not None:
             job.ended.wait()
-            _count_in(self._waiting, job.written, self._units, arrivals)
+            _count_in(waiting, job.written, self._units, arrivals)
 
     def close(self) -> None:
         """End the thread."""

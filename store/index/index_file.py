@@ -147,6 +147,11 @@ class IndexFile:
         return len(self.array)
 
     @property
+    def slots_end(self) -> int:
+        """The byte behind the slots, where the entries begin."""
+        return index_file_bytes(self.slots, 0)
+
+    @property
     def written_bytes(self) -> int:
         """Where the next entry goes."""
         return index_file_bytes(self.slots, self.count)

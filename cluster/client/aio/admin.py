@@ -106,9 +106,7 @@ class Admin(GroupAdmin, BrokerAdmin):
         header = TopicHeader(topic)
         addresses = [address for name in route.brokers() if (address := route.master(name))]
         answers = [
-            await self._call(
-                address, RayMQRequestCode.DESCRIBE_SPLITS, header, timeout_ms=SPLITS_TIMEOUT_MS
-            )
+            await self._call(address, RayMQRequestCode.DESCRIBE_SPLITS, header, timeout_ms=SPLITS_TIMEOUT_MS)
             for address in addresses
         ]
         return [SplitsBody.decode(answer.body) for answer in answers]

@@ -267,3 +267,12 @@ def test_killed_while_units_are_written_the_next_start_has_all(stores, read_all,
     stores.kill(busy, "killed")  # before they are counted in
     again = stores.open("killed", max_open_files=4, commit_log_file_bytes=1 << 16)
     assert bodies(read_all, again) == [[b"0", b"1"]] * QUEUES
+
+
+def test_what_was_left_keeps_no_file_of_the_log(writer, busy):
+    let_go = busy._log.file_at(0).retire()
+    assert not let_go()  # its topic is read from there
+    take(busy, writer)
+    busy._log._open.clear()
+    busy._log._last = busy._maintenance.allocator._last = None
+    assert let_go()

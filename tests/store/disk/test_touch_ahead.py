@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from store.commitlog.mapped_file import MappedFile, allocate_file
+from store.disk import touch_ahead
 from store.disk.residency import FileRange, Residency
 from store.disk.touch_ahead import AHEAD_BYTES, TouchAhead, touch
 
@@ -120,3 +121,16 @@ def test_log_and_index_of_a_busy_store_are_touched_ahead(stores, draft, drain):
     mapped = MappedFile(index.path, 0, index.size_bytes)
     assert residency.absent(mapped, index.written_bytes, index.written_bytes + 4 * MIB) is None
     mapped.close()
+
+
+def test_a_start_asks_for_the_slots_of_the_index_file_that_goes_on(stores, draft, drain, monkeypatch):
+    store = stores.open(index_slots=1000)
+    store.append(draft(keys="key"))
+    drain(store)
+    path = store._parts.index.last.path
+    store.close()
+    touched = []
+    monkeypatch.setattr(touch_ahead, "touch", lambda *where: touched.append(where))
+    again = stores.open(index_slots=1000)
+    again._maintenance._touches.finish()
+    assert touched == [(str(path), 0, 40 + 4 * 1000)]
