@@ -24,7 +24,7 @@ from store.disk import residency
 from store.message.record import decode_record, decode_records
 from tests.actors.broker.brokers import Peer, settings_of, with_broker
 from tests.conftest import ClockAtRest
-from tests.store.cold_disk import make_cold
+from tests.store.cold_disk import ColdDisk, make_cold
 
 
 class SlowDisk:
@@ -50,10 +50,8 @@ class SlowDisk:
             await asyncio.sleep(0)
 
 
-async def fill(peer: Peer, monkeypatch: pytest.MonkeyPatch, count: int = 40) -> None:
-    """Messages whose bytes are then all cold; what a read has brought in stays."""
-    for number in range(count):
-        await peer.send("T", b"%d" % number, properties=f"KEYS\x01k{number}\x02")
+def cool(peer: Peer, monkeypatch: pytest.MonkeyPatch) -> ColdDisk:
+    """From now on all bytes of the store are cold; what a read has brought in stays."""
     disk = make_cold(peer.broker._store, monkeypatch)
     run = residency.WarmJob.run
 
@@ -62,6 +60,14 @@ async def fill(peer: Peer, monkeypatch: pytest.MonkeyPatch, count: int = 40) -> 
         disk.note(job._ranges)
 
     monkeypatch.setattr(residency.WarmJob, "run", bring)
+    return disk
+
+
+async def fill(peer: Peer, monkeypatch: pytest.MonkeyPatch, count: int = 40) -> None:
+    """Messages whose bytes are then all cold."""
+    for number in range(count):
+        await peer.send("T", b"%d" % number, properties=f"KEYS\x01k{number}\x02")
+    cool(peer, monkeypatch)
 
 
 def test_cold_pulls_and_searches_give_what_warm_ones_give(
@@ -199,19 +205,11 @@ async def delete_beginning(peer: Peer, monkeypatch: pytest.MonkeyPatch, queues: 
     for number in range(40):
         for queue_id in range(queues):
             await peer.send("T", b"%d" % number, queue_id=queue_id)
-    disk = make_cold(store, monkeypatch)
-    monkeypatch.setattr(store.retention, "_residency", disk)
+    monkeypatch.setattr(store.retention, "_residency", cool(peer, monkeypatch))
     monkeypatch.setattr(store.retention, "_correct_some", lambda _: None)
     store.flush_now()
     store.tick()
     store.retention._drop(0)
-    run = residency.WarmJob.run
-
-    def bring(job: residency.WarmJob) -> None:
-        run(job)
-        disk.note(job._ranges)
-
-    monkeypatch.setattr(residency.WarmJob, "run", bring)
 
 
 def test_the_splits_of_queues_that_have_lost_their_beginning_are_right_and_hold_nobody_up(
