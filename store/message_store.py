@@ -303,6 +303,10 @@ class MessageStore(ReadableStore):
             self._maintain()
         return arrivals
 
+    def await_units(self, timeout_s: float) -> bool:
+        """Wait a little for units that were left to another thread; whether a `tick` will take some in."""
+        return self._dispatcher.await_written(timeout_s)
+
     def _maintain(self) -> None:
         self._maintenance.turn()
         self.retention.turn()

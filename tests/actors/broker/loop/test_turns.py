@@ -1,0 +1,129 @@
+"""Units for many queues are written by another thread: meanwhile all others are served, and those who wait
+for these messages get them then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from pathlib import Path
+
+import pytest
+
+from actors.broker.loop import turns
+from actors.remoting.codes import RequestCode, ResponseCode
+from actors.remoting.headers import DeleteTopicHeader, TopicQueueHeader
+from store.kernels import unit_files
+from tests.actors.broker.brokers import Peer, settings_of, with_broker
+
+QUEUES = 20
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever reads gets all that is acknowledged, however slow the disk."""
+    monkeypatch.setattr(turns, "CATCH_UP_S", 10)
+
+
+class SlowWrites:
+    """Lets the units of many queues be written only after `go_on`."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._asked, self._gate = threading.Event(), threading.Event()
+        write_units = unit_files.write_units
+
+        def wait_then_write(*arguments: object) -> int:
+            assert threading.current_thread() is not threading.main_thread()
+            self._asked.set()
+            assert self._gate.wait(10)
+            return int(write_units(*arguments))
+
+        monkeypatch.setattr(unit_files, "write_units", wait_then_write)
+        monkeypatch.setattr(turns, "DISPATCH_LATER_NS", 10**10)  # only for whoever reads
+
+    def go_on(self) -> None:
+        self._gate.set()
+
+    async def until_asked(self) -> None:
+        while not self._asked.is_set():  # noqa: ASYNC110 - a thread sets it
+            await asyncio.sleep(0)
+
+
+async def max_offset(peer: Peer, queue_id: int) -> int:
+    answer = await peer.ask(RequestCode.GET_MAX_OFFSET, TopicQueueHeader("T", queue_id).to_ext())
+    return int(answer.ext["offset"])
+
+
+async def fill(peer: Peer) -> None:
+    """Two messages in each queue: the first makes the files, the second opens as many as may be open."""
+    for end in (1, 2):
+        await send_to_all(peer, b"before")
+        assert [await max_offset(peer, queue_id) for queue_id in range(QUEUES)] == [end] * QUEUES
+
+
+async def send_to_all(peer: Peer, body: bytes) -> None:
+    header = {"default_topic_queue_nums": QUEUES}
+    answers = await asyncio.gather(*(peer.send("T", body, queue_id, **header) for queue_id in range(QUEUES)))
+    assert {answer.code for answer in answers} == {ResponseCode.SUCCESS}
+
+
+def settings(tmp_path: Path):
+    return settings_of(tmp_path, {"max_open_files": 4}, default_topic_queues=QUEUES)
+
+
+def test_all_are_served_while_units_are_written_and_held_pulls_get_them_then(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def story(peer: Peer) -> None:
+        await fill(peer)
+        disk = SlowWrites(monkeypatch)
+        monkeypatch.setattr(turns, "CATCH_UP_S", 0.001)
+        await send_to_all(peer, b"1")  # acknowledged: that they are in the log is what counts
+        assert await max_offset(peer, 3) == 2
+        await disk.until_asked()
+        held = asyncio.create_task(peer.pull("T", 2, 3, wait_ms=9_000))
+        assert (await peer.send("U")).code == ResponseCode.SUCCESS
+        assert not held.done()
+        disk.go_on()
+        monkeypatch.setattr(turns, "CATCH_UP_S", 10)
+        assert (await held).code == ResponseCode.SUCCESS
+        assert [await max_offset(peer, queue_id) for queue_id in range(QUEUES)] == [3] * QUEUES
+
+    with_broker(story, settings(tmp_path))
+
+
+def test_who_reads_what_has_just_been_acknowledged_waits_a_little_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def story(peer: Peer) -> None:
+        await fill(peer)
+        disk = SlowWrites(monkeypatch)
+        await send_to_all(peer, b"1")
+        asyncio.get_running_loop().call_soon(disk.go_on)
+        assert [await max_offset(peer, queue_id) for queue_id in range(QUEUES)] == [3] * QUEUES
+
+    with_broker(story, settings(tmp_path))
+
+
+def test_a_topic_deleted_while_its_units_are_written_is_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def story(peer: Peer) -> None:
+        await fill(peer)
+        disk = SlowWrites(monkeypatch)
+        await send_to_all(peer, b"1")
+        monkeypatch.setattr(turns, "CATCH_UP_S", 0.001)
+        delete = asyncio.create_task(
+            peer.ask(RequestCode.DELETE_TOPIC_IN_BROKER, DeleteTopicHeader("T").to_ext())
+        )
+        await disk.until_asked()
+        assert (await peer.send("U")).code == ResponseCode.SUCCESS
+        assert not delete.done()
+        disk.go_on()
+        monkeypatch.setattr(turns, "CATCH_UP_S", 10)
+        assert (await delete).code == ResponseCode.SUCCESS
+        assert list((tmp_path / "store").glob("*/consumequeue/T")) == []
+        await send_to_all(peer, b"2")
+        assert [await max_offset(peer, queue_id) for queue_id in range(QUEUES)] == [1] * QUEUES
+
+    with_broker(story, settings(tmp_path))
