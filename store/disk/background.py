@@ -72,8 +72,8 @@ class Background:
         return bool(self._ended)
 
     def submit(self, job: Job) -> None:
-        """Run `job` when those before it are done."""
-        if self._thread is None:
+        """Run `job` when those before it are done, even if one of them has ended the thread by a fault."""
+        if self._thread is None or not self._thread.is_alive():
             self._thread = threading.Thread(target=self._work, name="store-background", daemon=True)
             self._thread.start()
         self._jobs.put(job)
