@@ -12,6 +12,7 @@ from tests.compat.agent import Agent, Facts
 from tests.compat.conftest import Agents, Names
 from tests.compat.peers import Peer
 from tests.compat.raymq import RayMQ
+from tests.compat.rocketmq import RocketMQ
 
 pytestmark = pytest.mark.java
 
@@ -163,7 +164,9 @@ def test_a_lite_pull_consumer_polls_commits_and_goes_on(
     each_client.send(numbered(topic, 40))
     each_client.call("lite_start", name=topic, group=names.group(), topic=topic)
     assert bodies(each_client.call("lite_poll", name=topic, count=40, timeoutMs=15_000)) == texts(40)
-    each_client.call("lite_commit", name=topic)
+    # Of a group's first commits that come side by side RocketMQ's broker keeps only some.
+    for _ in range(2 if isinstance(peer, RocketMQ) else 1):
+        each_client.call("lite_commit", name=topic)
     queues = each_client.publish_queues(topic)
     committed = [each_client.call("lite_committed", name=topic, **queue) for queue in queues]
     assert sum(committed) == 40
