@@ -74,6 +74,7 @@ class MessageStore(ReadableStore):
         self._dispatch_fault: str | None = None
         self._dispatch_again_ns = 0
         self._nothing_whole_before = -1  # up to here there is only a part of a record left
+        self._untold: list[Arrival] = []  # of a step that was ended between two ticks
         self._flushing: FlushJob | None = None
         self._is_closed = False
         self.is_superseded = False  # by another writer: then nothing may be written, notes neither
@@ -225,7 +226,7 @@ class MessageStore(ReadableStore):
         StoreError.
         """
         self._maintenance.finish()
-        self._finish_dispatch(None)
+        self._finish_dispatch(self._untold)
         if not self.positions.min <= offset <= self.positions.written:
             raise StoreError(
                 f"cannot truncate to {offset:,}: the log ends at {self.positions.written:,}", self.root
@@ -287,7 +288,7 @@ class MessageStore(ReadableStore):
         (`on_work_ended`) goes on.
         """
         positions = self.positions
-        arrivals: list[Arrival] = []
+        arrivals, self._untold = self._untold, []
         if not self._check_epoch():
             return arrivals
         confirmed = positions.confirmed
@@ -407,7 +408,7 @@ class MessageStore(ReadableStore):
         """
         self._maintenance.finish()
         self.flush_now()
-        self._finish_dispatch(None)
+        self._finish_dispatch(self._untold)
         while self.has_more_to_dispatch:  # or what is on its way would make the queues anew
             self._dispatch(self.positions.confirmed, None)
         removed, removal = self._maintenance.take_out_topic(topic)
@@ -424,7 +425,7 @@ class MessageStore(ReadableStore):
         if self._failure is not None:
             callback(self._refusal())
             return 0
-        self._finish_dispatch(None)
+        self._finish_dispatch(self._untold)
         removed, removal = self._maintenance.take_out_topic(topic)
         self._maintenance.remove_soon(removal, callback)
         return removed

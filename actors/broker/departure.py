@@ -64,7 +64,7 @@ class Departure:
     def __init__(self, parts: BrokerParts) -> None:
         self.state = DepartureState.STAYS
         self._store = parts.store
-        self._catch_up = parts.catch_up
+        self._catch_up_all = parts.catch_up_all
         self._topics = parts.topics
         self._offsets = parts.offsets
         self._clients = parts.clients
@@ -103,7 +103,7 @@ class Departure:
     async def progress(self) -> dict[str, Any]:
         """What each group has yet to read here, those without members among them, as plain values."""
         self._heard_ns = self._clock.monotonic_ns()
-        await self._catch_up_all()
+        await self._catch_up_all()  # who is drained must not go before what is acknowledged is read
         groups = [await self._of_online(group) for group in list(self._clients.groups())]
         online = {group.group for group in groups}
         groups += [each for each in await self._of_offline(online) if each.unread]
@@ -115,13 +115,6 @@ class Departure:
             "producers": producers,
             "groups": [each.to_json() for each in sorted(groups, key=lambda each: each.group)],
         }
-
-    async def _catch_up_all(self) -> None:
-        """What is acknowledged by now is to be counted: who is drained must not go before it is read."""
-        confirmed = self._store.positions.confirmed
-        while self._store.positions.dispatched < confirmed and self._store.has_more_to_dispatch:
-            self._catch_up()
-            await asyncio.sleep(0)
 
     def _become(self, state: DepartureState) -> None:
         _log.info("departure", state=str(state), before=str(self.state))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from actors.broker.group.clients import Clients
@@ -42,6 +42,8 @@ class BrokerParts:
     lag: LoopLag
     catch_up: Callable[[], None]
     """Makes readable what is confirmed."""
+    catch_up_all: Callable[[], Awaitable[None]]
+    """The same, however many steps that takes."""
     wake: Callable[[str], None]
     """Answers the pulls that are held for a topic."""
     request_tick: Callable[[], None]

@@ -268,6 +268,7 @@ class BrokerService:
             stats=self._stats,
             lag=self.lag,
             catch_up=self._turns.catch_up,
+            catch_up_all=self._turns.catch_up_all,
             wake=self._turns.wake,
             request_tick=self._request_tick,
         )

@@ -87,6 +87,14 @@ class Turns:
             if store.await_units(CATCH_UP_S):
                 self._tick_store(dispatch=False)
 
+    async def catch_up_all(self) -> None:
+        """Make readable all that has been confirmed by now; others go first after each step."""
+        store = self._store
+        confirmed = store.positions.confirmed
+        while store.positions.dispatched < confirmed and store.has_more_to_dispatch:
+            self.catch_up()
+            await asyncio.sleep(0)
+
     def wake(self, topic: str) -> None:
         """Answer those who wait for messages of a topic: it is gone, or their offsets are others now."""
         self._wake(self._held.of_topic(topic))

@@ -276,3 +276,12 @@ def test_what_was_left_keeps_no_file_of_the_log(writer, busy):
     busy._log._open.clear()
     busy._log._last = busy._maintenance.allocator._last = None
     assert let_go()
+
+
+def test_who_waits_is_told_of_a_step_that_the_end_of_another_topic_has_ended(writer, busy):
+    writer.goes_on.set()
+    assert busy.forget_topic("Other", lambda error: None) == 0
+    assert {(each.queue_id, each.max_offset) for each in busy.tick(leaves=True)} == {
+        (queue_id, 2) for queue_id in range(QUEUES)
+    }
+    assert busy.tick(leaves=True) == []
