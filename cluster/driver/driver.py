@@ -34,7 +34,9 @@ Result = TypeVar("Result")
 SERVE_TIMEOUT_S = 120.0
 HEALTH_TIMEOUT_S = 30.0
 PLACEMENT_TIMEOUT_S = 30.0
-CHECK_TIMEOUT_S = 30.0
+CHECK_TIMEOUT_S = 120.0
+"""A node that has just joined starts its agents before its first task, and a worker that never registers is
+replaced by Ray after 60 s: what asks it must be more patient than that."""
 PAUSE_S = 0.5
 
 
@@ -206,9 +208,10 @@ class Driver:
                 ports[name] = here[name]
             elif entry.listen_port == 0:
                 open_names.setdefault(resources[name], []).append((name, self.topology.host_of(entry)))
-        for resource, wanted in open_names.items():
-            chosen = on_node(resource, free_ports, [host for _, host in wanted])
-            ports |= dict(zip([name for name, _ in wanted], chosen, strict=True))
+        with self.report.working("choosing free ports"):
+            for resource, wanted in open_names.items():
+                chosen = on_node(resource, free_ports, [host for _, host in wanted])
+                ports |= dict(zip([name for name, _ in wanted], chosen, strict=True))
         return self.topology.with_ports(ports)
 
     def _check_what_is_new(
