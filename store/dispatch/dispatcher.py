@@ -19,6 +19,7 @@ from store.dispatch.unit_writes import Arrival, Groups, UnitWrites, Waiting
 from store.kernels import resync, walk
 from store.kernels import units as kernel
 from store.kernels.index import KEY_FIELDS, KEY_HASH, KEY_PHYSICAL_OFFSET
+from store.kernels.properties import FOUND_FIELDS
 
 _ROWS = 16_384
 _GROUPS = 128  # queues that one step writes to: 5 µs each, 10 where a file is to be opened
@@ -65,6 +66,7 @@ class Dispatcher:
         self._units = np.zeros(_ROWS * UNIT_BYTES, dtype=np.uint8)
         self._unit_bytes = self._units.data
         self._keys = np.zeros((_KEYS, KEY_FIELDS), dtype=np.int64)
+        self._found = np.zeros(FOUND_FIELDS, dtype=np.int64)
         self._out_of_line = OutOfLine(log)
         self._writes = UnitWrites(queues)
         self._left = _NOTHING  # the step whose units have been left to another thread
@@ -189,7 +191,7 @@ class Dispatcher:
         """Where it came to, and why no further; how many rows, groups and keys; the last storeTimestamp."""
         found: tuple[int, int, int, int, int, int] = kernel.dispatch_records(
             file.array, start, stop, file.base, self.is_recovering and self.checks_records, self._delays_ms,
-            self._rows, self._groups, self._buckets, self._units, self._keys,
+            self._rows, self._groups, self._buckets, self._units, self._keys, self._found,
         )  # fmt: skip
         return found
 

@@ -3,8 +3,9 @@
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit, types
+from numba import types
 
+from store.kernels.compiled import kernel
 from store.kernels.memory import I64, U8, WRITABLE_BYTES, load_i32, store_i32
 from store.message.record import QUEUE_ID, TOTAL_SIZE
 
@@ -49,10 +50,8 @@ def number_and_cut_plain(records: memoryview, count: int, queue_id: int, max_byt
     return pieces
 
 
-@njit(
+@kernel(
     types.int64(WRITABLE_BYTES, types.int64, types.int64, types.int64[::1], types.int64[::1]),
-    cache=True,
-    nogil=True,
 )
 def _number_and_cut(records: U8, queue_id: int, max_bytes: int, ends: I64, counts: I64) -> int:
     """Fill `ends` and `counts` of the pieces; returns how many they are."""

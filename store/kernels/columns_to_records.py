@@ -11,9 +11,10 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit, types
+from numba import types
 
 from store.errors import MessageIllegal
+from store.kernels.compiled import helper, kernel
 from store.kernels.java_hash import as_i32, hash_bytes
 from store.kernels.memory import (
     BYTES,
@@ -217,7 +218,7 @@ def _refusal(rows: RowBatch, row: int, fault: int) -> MessageIllegal:
     return MessageIllegal(f"row {row}: {faults[fault]}")
 
 
-@njit(nogil=True)
+@helper()
 def _has_separator(data: U8, start: int, end: int) -> bool:
     for index in range(start, end):  # noqa: SIM110 -- numba compiles no generator expressions
         if _NAME_VALUE_SEPARATOR <= data[index] <= _SEPARATOR:
@@ -225,12 +226,10 @@ def _has_separator(data: U8, start: int, end: int) -> bool:
     return False
 
 
-@njit(
+@kernel(
     types.UniTuple(types.int64, 2)(
         _I64, _I64, BYTES, _I64, BYTES, _I32, *[types.int64] * 3, _WRITABLE_I64, _WRITABLE_I64
     ),
-    cache=True,
-    nogil=True,
 )
 def _measure_rows(
     body_offsets: I64,
@@ -273,7 +272,7 @@ def _measure_rows(
     return -1, 0
 
 
-@njit(types.void(_I32, _WRITABLE_I64, _WRITABLE_I64), cache=True, nogil=True)
+@kernel(types.void(_I32, _WRITABLE_I64, _WRITABLE_I64))
 def _sort_rows(queues: npt.NDArray[np.int32], places: I64, order: I64) -> None:
     """Fill `order` with the rows by queue; `places` says where the first of each goes, and moves on."""
     for row in range(len(queues)):
@@ -282,7 +281,7 @@ def _sort_rows(queues: npt.NDArray[np.int32], places: I64, order: I64) -> None:
         places[queue] += 1
 
 
-@njit(nogil=True)
+@helper()
 def _write_pair(records: U8, target: int, name: U8, data: U8, start: int, end: int) -> int:
     """A property, unless its value is empty; returns where the next one goes."""
     if start == end:
@@ -295,7 +294,7 @@ def _write_pair(records: U8, target: int, name: U8, data: U8, start: int, end: i
     return target + 1
 
 
-@njit(nogil=True)
+@helper()
 def _write_hex(records: U8, target: int, value: int) -> None:
     """`value` as SEQUENCE_HEX upper-case hex digits."""
     for index in range(SEQUENCE_HEX):
@@ -303,7 +302,7 @@ def _write_hex(records: U8, target: int, value: int) -> None:
         store_u8(records, target + index, digit + (48 if digit < 10 else 55))
 
 
-@njit(
+@kernel(
     types.void(
         _I64,
         BYTES,
@@ -321,8 +320,6 @@ def _write_hex(records: U8, target: int, value: int) -> None:
         types.int64,
         WRITABLE_BYTES,
     ),
-    cache=True,
-    nogil=True,
 )
 def _encode_rows(
     body_offsets: I64,
@@ -366,7 +363,7 @@ def _encode_rows(
         places[queue] = target
 
 
-@njit(types.void(_I64, BYTES, types.int64, types.int32[::1]), cache=True, nogil=True)
+@kernel(types.void(_I64, BYTES, types.int64, types.int32[::1]))
 def _queues_of_keys(offsets: I64, data: U8, queue_count: int, queue_ids: npt.NDArray[np.int32]) -> None:
     for row in range(len(queue_ids)):
         queue_ids[row] = abs(as_i32(hash_bytes(data, offsets[row], offsets[row + 1], 0))) % queue_count

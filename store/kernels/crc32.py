@@ -7,9 +7,9 @@ systematic approach to building high performance software-based CRC generators" 
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
 
 from store.kernels.carryless import BLOCK_BYTES, LANE_BYTES, fold, is_available
+from store.kernels.compiled import helper
 from store.kernels.memory import U8, load_u64_little
 
 POLYNOMIAL = 0xEDB88320
@@ -35,7 +35,7 @@ _ALL_ONES = np.uint64(0xFFFFFFFF)
 _CAN_FOLD = is_available()
 
 
-@njit(nogil=True)
+@helper()
 def _slice(low: np.uint64, high: np.uint64) -> np.uint64:
     """The state after sixteen bytes, with the state before them xor-ed into the first four."""
     state = np.uint64(0)
@@ -46,7 +46,7 @@ def _slice(low: np.uint64, high: np.uint64) -> np.uint64:
     return state
 
 
-@njit(nogil=True)
+@helper()
 def crc32_sliced(buffer: U8, start: int, end: int, state: np.uint64) -> np.uint64:
     """The state after `buffer[start:end]`; a CRC is the state from all ones, inverted."""
     position = start
@@ -60,7 +60,7 @@ def crc32_sliced(buffer: U8, start: int, end: int, state: np.uint64) -> np.uint6
     return state
 
 
-@njit(nogil=True)
+@helper()
 def crc32_kernel(buffer: U8, start: int, end: int) -> np.int64:
     """CRC-32 of `buffer[start:end]`, 31 bits as RocketMQ keeps it."""
     state = _ALL_ONES

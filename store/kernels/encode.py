@@ -8,9 +8,10 @@ from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit, types
+from numba import types
 
 from store.errors import MessageIllegal
+from store.kernels.compiled import helper, kernel
 from store.kernels.crc32 import crc32_kernel
 from store.kernels.memory import (
     BYTES,
@@ -136,7 +137,7 @@ def _check_room(own_bytes: int, common_bytes: int) -> None:
         )
 
 
-@njit([types.UniTuple(types.int64, 4)(BYTES)], cache=True, nogil=True)
+@kernel([types.UniTuple(types.int64, 4)(BYTES)])
 def _measure_batch(batch: U8) -> tuple[int, int, int, int]:
     """The messages, how many of them lack the separator at their properties' end, the most bytes that
     properties have with it, and where a bad one is.
@@ -165,7 +166,7 @@ def _measure_batch(batch: U8) -> tuple[int, int, int, int]:
     return count, unterminated, longest, -1
 
 
-@njit(nogil=True)
+@helper()
 def write_crc_property(records: U8, start: int, end: int) -> None:
     """Close the record `records[start:end]` with the CRC of all before (store format, section 1.6)."""
     property_start = end - record.CRC_PROPERTY_BYTES
@@ -179,7 +180,7 @@ def write_crc_property(records: U8, start: int, end: int) -> None:
     store_u8(records, end - 1, _SEPARATOR)
 
 
-@njit(
+@kernel(
     [
         types.void(
             BYTES,
@@ -193,8 +194,6 @@ def write_crc_property(records: U8, start: int, end: int) -> None:
             types.int64[::1],
         )
     ],
-    cache=True,
-    nogil=True,
 )
 def _encode_batch(
     batch: U8,

@@ -16,9 +16,9 @@ from struct import Struct
 from typing import Any
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from store.kernels.compiled import kernel
 from store.kernels.memory import load_i32, load_i64, store_i32, store_i64
 
 Bytes = NDArray[np.uint8]
@@ -37,14 +37,14 @@ KEY_FIELDS = 3
 _SECONDS_MAX = 0x7FFFFFFF
 
 
-@njit(cache=True, nogil=True)
+@kernel()
 def index_count(index: Bytes) -> int:
     """The number that the next entry gets; a zero in the file means 1."""
     count = load_i32(index, 36)
     return count if count > 0 else 1
 
 
-@njit(cache=True, nogil=True)
+@kernel()
 def insert_keys(index: Bytes, slots: int, capacity: int, keys: Numbers, first: int, end: int) -> int:
     """Put rows [first, end) of `keys` into the file; returns how many went in before it was full."""
     entries = HEADER_BYTES + SLOT_BYTES * slots
@@ -85,7 +85,7 @@ def insert_keys(index: Bytes, slots: int, capacity: int, keys: Numbers, first: i
     return inserted
 
 
-@njit(cache=True, nogil=True)
+@kernel()
 def select_key(index: Bytes, slots: int, key_hash: int, begin_ms: int, end_ms: int, found: Numbers) -> int:
     """Write the physical offsets of entries with this hash in [begin_ms, end_ms] to `found`, newest first.
 
@@ -113,7 +113,7 @@ def select_key(index: Bytes, slots: int, key_hash: int, begin_ms: int, end_ms: i
     return matches
 
 
-@njit(cache=True, nogil=True)
+@kernel()
 def index_is_sound(index: Bytes, slots: int, capacity: int, newest: NDArray[np.int32]) -> bool:
     """Whether every slot and chain is what inserting the entries in order would have made.
 
@@ -146,7 +146,7 @@ def index_is_sound(index: Bytes, slots: int, capacity: int, newest: NDArray[np.i
     return used == load_i32(index, 32)
 
 
-@njit(cache=True, nogil=True)
+@kernel()
 def entry_at_or_after(index: Bytes, slots: int, physical_offset: int) -> int:
     """The number of the first entry whose record stands at or after `physical_offset`; the count if none
     does.
@@ -163,7 +163,7 @@ def entry_at_or_after(index: Bytes, slots: int, physical_offset: int) -> int:
     return low
 
 
-@njit(cache=True, nogil=True)
+@kernel()
 def written_entries(index: Bytes, slots: int, capacity: int) -> int:
     """One more than the last entry written; over the count after a kill in the middle of an insert."""
     number = index_count(index)
@@ -174,7 +174,7 @@ def written_entries(index: Bytes, slots: int, capacity: int) -> int:
     return number
 
 
-@njit(cache=True, nogil=True)
+@kernel()
 def cut_entries(index: Bytes, slots: int, cut: int, written: int) -> None:
     """Take entries [cut, written) out of all chains, and set the header to what is left.
 

@@ -5,9 +5,9 @@ finding. The layout stands in `store.kernels.index`.
 """
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from store.kernels.compiled import kernel
 from store.kernels.index import (
     ENTRY_BYTES,
     HEADER_BYTES,
@@ -48,7 +48,7 @@ SLOT = 7
 _SECONDS_MAX = 0x7FFFFFFF
 
 
-@njit(cache=True, nogil=True)
+@kernel()
 def _tell(problems: Numbers, count: int, code: int, number: int, expected: int, found: int) -> int:
     problems[count, PROBLEM_CODE] = code
     problems[count, PROBLEM_NUMBER] = number
@@ -57,7 +57,7 @@ def _tell(problems: Numbers, count: int, code: int, number: int, expected: int, 
     return count + 1
 
 
-@njit(cache=True, nogil=True)
+@kernel()
 def _is_gone(offset: int, log_min: int, holes: Numbers) -> bool:
     """Whether no record can be expected at an entry's offset; zeros are no entry."""
     gone = 0 < offset < log_min
@@ -66,13 +66,13 @@ def _is_gone(offset: int, log_min: int, holes: Numbers) -> bool:
     return gone
 
 
-@njit(cache=True, nogil=True)
+@kernel()
 def _is_again(offset: int, wanted: int, state: Numbers) -> bool:
     """Whether an entry is of a record that has had its entries: RocketMQ's restarts make such."""
     return offset < wanted and offset <= state[STATE_PHYSICAL_OFFSET] and state[STATE_NUMBER] > 1
 
 
-@njit(cache=True, nogil=True)
+@kernel()
 def _chain(
     index: Bytes,
     entry: int,
@@ -90,12 +90,12 @@ def _chain(
     return count
 
 
-@njit(cache=True, nogil=True)
+@kernel()
 def _seconds(timestamp: int, begin: int) -> int:
     return min(max((timestamp - begin) // 1000, 0), _SECONDS_MAX) if begin > 0 else 0
 
 
-@njit(cache=True, nogil=True)
+@kernel()
 def _compare_fields(
     index: Bytes, entry: int, keys: Numbers, row: int, state: Numbers, problems: Numbers, count: int
 ) -> int:
@@ -122,7 +122,7 @@ def _compare_fields(
     return count
 
 
-@njit(cache=True, nogil=True)
+@kernel()
 def _agree(index: Bytes, entry: int, keys: Numbers, row: int) -> bool:
     return (
         load_i32(index, entry) == keys[row, KEY_HASH]
@@ -130,7 +130,7 @@ def _agree(index: Bytes, entry: int, keys: Numbers, row: int) -> bool:
     )
 
 
-@njit(cache=True, nogil=True)
+@kernel()
 def pass_own(
     index: Bytes, entry: int, state: Numbers, newest: NDArray[np.int32], problems: Numbers, count: int
 ) -> int:
@@ -147,7 +147,7 @@ def pass_own(
     return count
 
 
-@njit(cache=True, nogil=True)
+@kernel()
 def compare_keys(
     index: Bytes,
     entry_count: int,
@@ -204,7 +204,7 @@ def compare_keys(
     return row, count
 
 
-@njit(cache=True, nogil=True)
+@kernel()
 def pass_rest(
     index: Bytes,
     entry_count: int,
@@ -229,7 +229,7 @@ def pass_rest(
     return count
 
 
-@njit(cache=True, nogil=True)
+@kernel()
 def compare_slots(
     index: Bytes, newest: NDArray[np.int32], first: int, entry_count: int, may_lead: bool, problems: Numbers
 ) -> tuple[int, int]:

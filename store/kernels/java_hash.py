@@ -4,9 +4,9 @@ Bytes that are no UTF-8 count as U+FFFD, one for each maximal part, as Java and 
 """
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from store.kernels.compiled import kernel
 from store.kernels.memory import load_i32
 from store.message.tags import java_hash
 
@@ -17,13 +17,13 @@ _REPLACEMENT = 0xFFFD
 _HIGH_BITS = -0x7F7F7F80  # 0x80808080 as a signed number
 
 
-@njit(cache=True, nogil=True)
+@kernel()
 def byte_at(buffer: Bytes, position: int) -> int:
     """The byte at `position` as a signed number: an unsigned one would turn sums into floats."""
     return int(np.int64(buffer[position]))
 
 
-@njit(cache=True, nogil=True)
+@kernel()
 def _sequence(first: int) -> tuple[int, int, int]:
     """What a leading byte asks for: how many bytes follow, and the range of the first of them; -1 if it is
     none.
@@ -37,7 +37,7 @@ def _sequence(first: int) -> tuple[int, int, int]:
     return -1, 0, 0
 
 
-@njit(cache=True, nogil=True)
+@kernel()
 def decode_code_point(buffer: Bytes, position: int, end: int) -> tuple[int, int]:
     """The code point of the non-ASCII sequence at `position`, and where the next one starts."""
     first = byte_at(buffer, position)
@@ -56,7 +56,7 @@ def decode_code_point(buffer: Bytes, position: int, end: int) -> tuple[int, int]
     return value, position
 
 
-@njit(cache=True, nogil=True)
+@kernel()
 def hash_bytes(buffer: Bytes, start: int, end: int, seed: int) -> int:
     """The hash of the text in [start, end) continued from `seed`, as 32 bits without a sign."""
     value = seed
@@ -83,13 +83,13 @@ def hash_bytes(buffer: Bytes, start: int, end: int, seed: int) -> int:
     return value
 
 
-@njit(cache=True, nogil=True)
+@kernel()
 def as_i32(value: int) -> int:
     """32 bits without a sign, read as a signed number."""
     return value - 0x100000000 if value & 0x80000000 else value
 
 
-@njit(cache=True, nogil=True)
+@kernel()
 def key_hash(value: int) -> int:
     """The hash that an index entry keeps: without its sign, 0 for Java's Integer.MIN_VALUE."""
     signed = as_i32(value)

@@ -10,9 +10,11 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 from llvmlite import ir
-from numba import njit, types
+from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
+
+from store.kernels.compiled import helper
 
 U8: TypeAlias = npt.NDArray[np.uint8]
 I64: TypeAlias = npt.NDArray[np.int64]
@@ -121,7 +123,7 @@ _ONES = np.uint64(0x0101010101010101)
 _HIGHS = np.uint64(0x8080808080808080)
 
 
-@njit(nogil=True)
+@helper()
 def find_byte(buffer: U8, start: int, end: int, byte: int) -> int:
     """Where `byte` first stands in [start, end), or `end`.
 

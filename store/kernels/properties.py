@@ -4,9 +4,9 @@
 """
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from store.kernels.compiled import kernel
 from store.kernels.index import KEY_HASH, KEY_PHYSICAL_OFFSET, KEY_TIMESTAMP
 from store.kernels.java_hash import as_i32, byte_at, hash_bytes, key_hash
 from store.kernels.memory import find_byte, load_i32, load_i64
@@ -30,7 +30,7 @@ _PAIR_END = 2
 _NAME_END = 1
 
 
-@njit(cache=True, nogil=True)
+@kernel()
 def find_properties(buffer: Bytes, start: int, end: int, found: Numbers) -> None:
     """Fill `found` from the properties in [start, end)."""
     found[0:FOUND_FIELDS] = 0
@@ -46,7 +46,7 @@ def find_properties(buffer: Bytes, start: int, end: int, found: Numbers) -> None
         name = stop + 1
 
 
-@njit(cache=True, nogil=True)
+@kernel()
 def _which(buffer: Bytes, name: int, length: int) -> int:
     if length == 4:
         word = load_i32(buffer, name)
@@ -58,7 +58,7 @@ def _which(buffer: Bytes, name: int, length: int) -> int:
     return -1
 
 
-@njit(cache=True, nogil=True)
+@kernel()
 def tags_code_of(buffer: Bytes, found: Numbers, timestamp: int, delays_ms: Numbers, is_schedule: int) -> int:
     """Of a record of the schedule topic when it is due, else the hash of its TAGS."""
     if is_schedule and found[_DELAY_END] > 0:
@@ -68,7 +68,7 @@ def tags_code_of(buffer: Bytes, found: Numbers, timestamp: int, delays_ms: Numbe
     return as_i32(hash_bytes(buffer, found[_TAGS_START], found[_TAGS_END], 0))
 
 
-@njit(cache=True, nogil=True)
+@kernel()
 def _delivery_time(buffer: Bytes, start: int, end: int, timestamp: int, delays_ms: Numbers) -> int:
     """When a scheduled record is due; 0 when its DELAY is no level above 0 (store format, section 2)."""
     level = 0
@@ -83,7 +83,7 @@ def _delivery_time(buffer: Bytes, start: int, end: int, timestamp: int, delays_m
     return timestamp + (delays_ms[level] if delays_ms[level] > 0 else 1000)
 
 
-@njit(cache=True, nogil=True)
+@kernel()
 def add_keys(
     buffer: Bytes, found: Numbers, seed: int, physical_offset: int, timestamp: int, keys: Numbers, count: int
 ) -> int:

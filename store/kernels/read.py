@@ -3,9 +3,9 @@ law 8).
 """
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from store.kernels.compiled import kernel
 from store.kernels.memory import load_i32, load_i64
 from store.kernels.walk import body_is_sound, record_parts, record_size
 
@@ -32,7 +32,7 @@ ENOUGH = 2  # as many messages or bytes as were asked for
 BAD_UNIT = 3  # the next unit does not lead to a record of this queue and offset
 
 
-@njit(cache=True, nogil=True)
+@kernel()
 def same_bytes(buffer: Bytes, start: int, expected: Bytes, length: int) -> bool:
     """Whether `buffer` has the first `length` bytes of `expected` at `start`."""
     index = 0
@@ -41,7 +41,7 @@ def same_bytes(buffer: Bytes, start: int, expected: Bytes, length: int) -> bool:
     return index == length
 
 
-@njit(cache=True, nogil=True)
+@kernel()
 def _is_record_of(
     log: Bytes, place: int, limit: int, base: int, size: int, queue_id: int, queue_offset: int, topic: Bytes
 ) -> bool:
@@ -57,7 +57,7 @@ def _is_record_of(
     return same_bytes(log, start, topic, length)
 
 
-@njit(cache=True, nogil=True)
+@kernel()
 def _wants(codes: Numbers, tags_code: int) -> bool:
     """RocketMQ compares the low 32 bits."""
     wanted = False
@@ -66,7 +66,7 @@ def _wants(codes: Numbers, tags_code: int) -> bool:
     return wanted
 
 
-@njit(cache=True, nogil=True)
+@kernel()
 def gather_records(
     log: Bytes,
     limit: int,
@@ -126,7 +126,7 @@ def gather_records(
     return count, status
 
 
-@njit(cache=True, nogil=True)
+@kernel()
 def record_spans(
     limit: int,
     base: int,

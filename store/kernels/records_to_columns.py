@@ -9,9 +9,10 @@ from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit, types
+from numba import types
 
 from store.errors import RecordDamaged
+from store.kernels.compiled import helper, kernel
 from store.kernels.crc32 import crc32_kernel
 from store.kernels.memory import BYTES, I64, U8, WRITABLE_BYTES, copy_bytes, find_byte, load_i32, load_i64
 from store.kernels.walk import BAD_CRC, BAD_PARTS, BLANK, REASONS, hosts_extra, record_parts, record_size
@@ -160,7 +161,7 @@ def gather(buffer: U8, spans: Spans) -> tuple[I32, U8]:
     return offsets, data
 
 
-@njit(types.UniTuple(types.int64, 3)(BYTES), cache=True, nogil=True)
+@kernel(types.UniTuple(types.int64, 3)(BYTES))
 def _count_records(buffer: U8) -> tuple[int, int, int]:
     """How many records there are, where they end, and why they end there (0 at the end of the buffer)."""
     count = 0
@@ -174,7 +175,7 @@ def _count_records(buffer: U8) -> tuple[int, int, int]:
     return count, position, 0
 
 
-@njit(types.void(BYTES, types.int64[::1]), cache=True, nogil=True)
+@kernel(types.void(BYTES, types.int64[::1]))
 def _find_records(buffer: U8, positions: I64) -> None:
     position = 0
     for row in range(len(positions)):
@@ -182,10 +183,8 @@ def _find_records(buffer: U8, positions: I64) -> None:
         position += load_i32(buffer, position)
 
 
-@njit(
+@kernel(
     types.int64(BYTES, _I64, types.boolean, types.int64[:, ::1], types.int32[:, ::1], types.int64[::1]),
-    cache=True,
-    nogil=True,
 )
 def _read_fields(buffer: U8, positions: I64, check_crc: bool, longs: I64, ints: I32, codes: I64) -> int:
     """Fill the tables with the sound records, and `codes` with 0 or what is wrong; returns the sound ones."""
@@ -224,7 +223,7 @@ def _read_fields(buffer: U8, positions: I64, check_crc: bool, longs: I64, ints: 
     return row
 
 
-@njit(nogil=True)
+@helper()
 def _earlier_pair(buffer: U8, pairs: I32, first: int, count: int, name: int, name_length: int) -> int:
     """Which of the pairs from `first` has the same name, or -1."""
     for pair in range(first, count):
@@ -239,7 +238,7 @@ def _earlier_pair(buffer: U8, pairs: I32, first: int, count: int, name: int, nam
     return -1
 
 
-@njit(nogil=True)
+@helper()
 def _known_row(buffer: U8, name: int, length: int) -> int:
     """The row of the table of known properties that a name has, or -1."""
     if length == 4:
@@ -250,10 +249,8 @@ def _known_row(buffer: U8, name: int, length: int) -> int:
     return _UNIQ_KEY if length == 8 and load_i64(buffer, name) == _NAME_UNIQ_KEY else -1
 
 
-@njit(
+@kernel(
     types.int64(BYTES, _I32, _I32, types.int32[:, ::1], types.int32[::1], types.int32[:, ::1]),
-    cache=True,
-    nogil=True,
 )
 def _find_properties(buffer: U8, starts: I32, lengths: I32, known: I32, pair_offsets: I32, pairs: I32) -> int:
     """Fill `known`, `pair_offsets` and `pairs`; returns how many pairs there are."""
@@ -289,7 +286,7 @@ def _find_properties(buffer: U8, starts: I32, lengths: I32, known: I32, pair_off
     return count
 
 
-@njit(types.int64(_I32, types.int32[::1]), cache=True, nogil=True)
+@kernel(types.int64(_I32, types.int32[::1]))
 def _add_up(lengths: I32, offsets: I32) -> int:
     """Fill `offsets` with the running sum of `lengths`, where -1 counts as 0; returns the whole sum."""
     total = 0
@@ -300,7 +297,7 @@ def _add_up(lengths: I32, offsets: I32) -> int:
     return total
 
 
-@njit(types.void(BYTES, _I32, _I32, WRITABLE_BYTES), cache=True, nogil=True)
+@kernel(types.void(BYTES, _I32, _I32, WRITABLE_BYTES))
 def _gather(buffer: U8, starts: I32, offsets: I32, data: U8) -> None:
     for row in range(len(starts)):
         start = np.int64(offsets[row])

@@ -7,9 +7,9 @@ that closes its file to the byte passes too.
 from typing import Any
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from store.kernels.compiled import kernel
 from store.kernels.crc32 import crc32_kernel
 from store.kernels.memory import find_byte, load_i32, load_i64
 from store.kernels.walk import (
@@ -37,7 +37,7 @@ _SEPARATOR = 2
 _CRC_NAME = int.from_bytes(b"__CRC32#", "big")
 
 
-@njit(cache=True, nogil=True)
+@kernel()
 def next_record(buffer: Bytes, start: int, stop: int, size: int, base: int) -> int:
     """The first place in [start, stop) of a file of `size` bytes where a sound record stands; else `stop`."""
     position = start
@@ -51,7 +51,7 @@ def next_record(buffer: Bytes, start: int, stop: int, size: int, base: int) -> i
     return stop
 
 
-@njit(cache=True, nogil=True)
+@kernel()
 def closing_blank(buffer: Bytes, start: int, stop: int, size: int) -> int:
     """The first place in [start, stop) of a blank that reaches to the file's very end; else `stop`."""
     position = start
@@ -65,7 +65,7 @@ def closing_blank(buffer: Bytes, start: int, stop: int, size: int) -> int:
     return stop
 
 
-@njit(cache=True, nogil=True)
+@kernel()
 def append_end(buffer: Bytes, start: int, size: int, base: int) -> int:
     """Where the sound records from `start` on end that one append can have made.
 
@@ -98,7 +98,7 @@ def append_end(buffer: Bytes, start: int, size: int, base: int) -> int:
         position += code
 
 
-@njit(cache=True, nogil=True)
+@kernel()
 def next_bad_whole(buffer: Bytes, start: int, end: int) -> tuple[int, int]:
     """The next sound record in [start, end) whose CRC of the whole is wrong, and its size; else `end`.
 

@@ -10,9 +10,10 @@ from struct import pack_into
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
-from numba import njit, types
+from numba import types
 
 from store.errors import MessageIllegal, RecordDamaged
+from store.kernels.compiled import helper, kernel
 from store.kernels.crc32 import crc32_kernel
 from store.kernels.memory import BYTES, I64, U8, WRITABLE_BYTES, copy_bytes, load_i32, store_i32, store_i64
 from store.kernels.walk import record_parts, record_size
@@ -194,7 +195,7 @@ def _refusal_of_run(stamp: Stamp, run: Run, position: int, fault: int) -> Messag
     return _refusal(stamp._replace(queue_id=run.queue_id), position, fault)
 
 
-@njit(nogil=True)
+@helper()
 def _judge(
     records: U8,
     position: int,
@@ -226,7 +227,7 @@ def _judge(
     return fault, size, body, body + body_length
 
 
-@njit(nogil=True)
+@helper()
 def _same_bytes(records: U8, start: int, topic: U8) -> bool:
     """Whether the topic field at `start` is `topic`; their first bytes being equal, the lengths are."""
     for index in range(len(topic)):  # noqa: SIM110 -- numba compiles no generator expressions
@@ -235,7 +236,7 @@ def _same_bytes(records: U8, start: int, topic: U8) -> bool:
     return True
 
 
-@njit(nogil=True)
+@helper()
 def _stamp_run(
     records: U8, begin: int, end: int, queue_id: int, queue_offset: int, physical_offset: int, shared: Shared
 ) -> tuple[int, int, int]:
@@ -263,10 +264,8 @@ def _stamp_run(
     return count, position, 0
 
 
-@njit(
+@kernel(
     [types.UniTuple(types.int64, 3)(WRITABLE_BYTES, types.int64, types.int64, types.int64, _SHARED)],
-    cache=True,
-    nogil=True,
 )
 def _stamp_records(
     records: U8, queue_id: int, queue_offset: int, physical_offset: int, shared: Shared
@@ -275,14 +274,12 @@ def _stamp_records(
     return _stamp_run(records, 0, len(records), queue_id, queue_offset, physical_offset, shared)
 
 
-@njit(
+@kernel(
     [
         types.UniTuple(types.int64, 3)(
             WRITABLE_BYTES, types.int64[:, ::1], types.int64[::1], types.int64, _SHARED
         )
     ],
-    cache=True,
-    nogil=True,
 )
 def _stamp_runs(
     records: U8, runs: I64, queue_offsets: I64, physical_offset: int, shared: Shared

@@ -1,16 +1,16 @@
 """Checking the units of a consume queue that is loaded."""
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from store.kernels.compiled import kernel
 from store.kernels.memory import load_i32, load_i64
 from store.kernels.units import FILLER_SIZE, UNIT_BYTES
 
 Bytes = NDArray[np.uint8]
 
 
-@njit(cache=True, nogil=True)
+@kernel()
 def sound_units(units: Bytes, count: int, previous_end: int, log_end: int) -> tuple[int, int]:
     """How many of the first `count` units follow each other soundly, and the log offset where the last one's
     record ends.

@@ -13,10 +13,11 @@ import os
 from pathlib import Path
 
 import numpy as np
-from numba import njit, types
+from numba import types
 from numpy.typing import NDArray
 
-from store.kernels.memory import BYTES, U8, copy_bytes, store_u8
+from store.kernels.compiled import helper, kernel
+from store.kernels.memory import BYTES, U8, WRITABLE_BYTES, copy_bytes, store_u8
 from store.kernels.units import (
     GROUP_COUNT,
     GROUP_FIRST_QUEUE_OFFSET,
@@ -47,7 +48,7 @@ _pwrite = types.ExternalFunction("pwrite", types.intp(types.intc, types.intp, ty
 _close = types.ExternalFunction("close", types.intc(types.intc))
 
 
-@njit(nogil=True)
+@helper()
 def _write_digits(path: U8, end: int, value: int, digits: int) -> int:
     """`value` in decimal digits before `end`, at least so many; returns where they start."""
     start = end
@@ -58,7 +59,7 @@ def _write_digits(path: U8, end: int, value: int, digits: int) -> int:
     return start
 
 
-@njit(nogil=True)
+@helper()
 def _write_path(path: U8, log: U8, topic: int, length: int, queue_id: int, base: int) -> int:
     """The file's name, with a zero behind it, at the end of `path`; returns where it starts."""
     end = len(path) - 1
@@ -72,7 +73,7 @@ def _write_path(path: U8, log: U8, topic: int, length: int, queue_id: int, base:
     return start
 
 
-@njit(nogil=True)
+@helper()
 def _make_directory(directory: int, path: U8, start: int, end: int) -> None:
     """Make what `path` names from `start` to the slash at `end`, if it is not there."""
     store_u8(path, end, 0)
@@ -80,7 +81,7 @@ def _make_directory(directory: int, path: U8, start: int, end: int) -> None:
     store_u8(path, end, _SLASH)
 
 
-@njit(nogil=True)
+@helper()
 def _make_file(directory: int, path: U8, start: int, topic_length: int, file_bytes: int) -> int:
     """Make a queue's file, and the directories above it; returns its descriptor, or that it failed."""
     _make_directory(directory, path, start, start + topic_length)
@@ -92,15 +93,6 @@ def _make_file(directory: int, path: U8, start: int, topic_length: int, file_byt
     return descriptor
 
 
-@njit(
-    types.int64(
-        types.intc, types.int64, BYTES, types.Array(types.int64, 2, "C", readonly=True),
-        types.Array(types.int64, 1, "C", readonly=True),
-        types.Array(types.boolean, 1, "C", readonly=True), BYTES,
-    ),
-    cache=True,
-    nogil=True,
-)  # fmt: skip
 def write_units(
     directory: int,
     file_bytes: int,
@@ -119,6 +111,27 @@ def write_units(
     `file_bytes`, and none's first queue offset is below 0.
     """
     path = np.empty(_PATH_BYTES, np.uint8)
+    return int(_write_units(directory, file_bytes, log, groups, chosen, is_new, units, path))
+
+
+@kernel(
+    types.int64(
+        types.intc, types.int64, BYTES, types.Array(types.int64, 2, "C", readonly=True),
+        types.Array(types.int64, 1, "C", readonly=True),
+        types.Array(types.boolean, 1, "C", readonly=True), BYTES, WRITABLE_BYTES,
+    ),
+)  # fmt: skip
+def _write_units(
+    directory: int,
+    file_bytes: int,
+    log: U8,
+    groups: Numbers,
+    chosen: NDArray[np.int64],
+    is_new: NDArray[np.bool_],
+    units: U8,
+    path: U8,
+) -> int:
+    """`write_units`, with room for a `path`."""
     for done in range(len(chosen)):
         group = chosen[done]
         place = groups[group, GROUP_FIRST_QUEUE_OFFSET] * UNIT_BYTES

@@ -12,12 +12,12 @@ A unit, 20 bytes, big-endian (store format 3.1):
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from store.kernels.compiled import kernel
 from store.kernels.java_hash import byte_at, hash_bytes, plain_key_hash
 from store.kernels.memory import load_i32, load_i64, store_i32, store_i64
-from store.kernels.properties import FOUND_FIELDS, add_keys, find_properties, tags_code_of
+from store.kernels.properties import add_keys, find_properties, tags_code_of
 from store.kernels.walk import (
     BAD_CRC,
     BAD_PARTS,
@@ -74,7 +74,7 @@ _KEYS_PER_RECORD_MAX = 16_384  # more do not fit into 32,767 bytes of properties
 _SCHEDULE_TOPIC = np.frombuffer(b"SCHEDULE_TOPIC_XXXX", dtype=np.uint8)
 
 
-@njit(cache=True, nogil=True)
+@kernel()
 def _same_topic(buffer: Bytes, first: int, second: int, length: int) -> bool:
     position = 0
     while position + 8 <= length:
@@ -88,7 +88,7 @@ def _same_topic(buffer: Bytes, first: int, second: int, length: int) -> bool:
     return True
 
 
-@njit(cache=True, nogil=True)
+@kernel()
 def _is_of_group(buffer: Bytes, topic: int, length: int, queue_id: int, groups: Numbers, group: int) -> bool:
     return (
         groups[group, GROUP_QUEUE_ID] == queue_id
@@ -97,7 +97,7 @@ def _is_of_group(buffer: Bytes, topic: int, length: int, queue_id: int, groups: 
     )
 
 
-@njit(cache=True, nogil=True)
+@kernel()
 def _topic_hash(buffer: Bytes, start: int, length: int, queue_id: int) -> int:
     value = queue_id * 0x9E3779B1 + length
     position = start
@@ -112,7 +112,7 @@ def _topic_hash(buffer: Bytes, start: int, length: int, queue_id: int) -> int:
     return (value ^ value >> 32) & 0x7FFFFFFF
 
 
-@njit(cache=True, nogil=True)
+@kernel()
 def _is_schedule_topic(buffer: Bytes, start: int, length: int) -> bool:
     index = 0
     while index < length and index < _SCHEDULE_TOPIC.size and buffer[start + index] == _SCHEDULE_TOPIC[index]:
@@ -120,7 +120,7 @@ def _is_schedule_topic(buffer: Bytes, start: int, length: int) -> bool:
     return index == length == _SCHEDULE_TOPIC.size
 
 
-@njit(cache=True, nogil=True)
+@kernel()
 def _group_of(
     buffer: Bytes,
     topic: int,
@@ -157,7 +157,7 @@ def _group_of(
     return count
 
 
-@njit(cache=True, nogil=True)
+@kernel()
 def _enter(groups: Numbers, group: int, queue_offset: int, physical_offset: int, size: int) -> None:
     """Count a record into its group."""
     if groups[group, GROUP_FIRST_QUEUE_OFFSET] < 0:
@@ -170,7 +170,7 @@ def _enter(groups: Numbers, group: int, queue_offset: int, physical_offset: int,
     groups[group, GROUP_COUNT] += 1
 
 
-@njit(cache=True, nogil=True)
+@kernel()
 def _write_units(
     rows: Numbers, count: int, groups: Numbers, group_count: int, base: int, units: Bytes
 ) -> None:
@@ -190,13 +190,13 @@ def _write_units(
         store_i64(units, unit + 12, rows[row, ROW_TAGS_CODE])
 
 
-@njit(cache=True, nogil=True)
+@kernel()
 def _clear_buckets(groups: Numbers, group_count: int, buckets: NDArray[np.int32]) -> None:
     for group in range(group_count):
         buckets[groups[group, GROUP_BUCKET]] = 0
 
 
-@njit(cache=True, nogil=True)
+@kernel()
 def _fault(
     buffer: Bytes,
     position: int,
@@ -217,7 +217,7 @@ def _fault(
     return 0 if body_is_sound(buffer, position, body, body_length) else BAD_CRC
 
 
-@njit(cache=True, nogil=True)
+@kernel()
 def dispatch_records(
     buffer: Bytes,
     start: int,
@@ -230,13 +230,14 @@ def dispatch_records(
     buckets: NDArray[np.int32],
     units: Bytes,
     keys: Numbers,
+    found: Numbers,
 ) -> tuple[int, int, int, int, int, int]:
     """Dispatch the records in [start, end) of a log file whose first byte is at offset `base`.
 
     Returns (where it stopped, why, records, groups, keys, storeTimestamp of the last record). `rows`,
-    `groups`, `buckets` (a power of two, all zeros, left so), `units` and `keys` are work space and output.
+    `groups`, `buckets` (a power of two, all zeros, left so), `units`, `keys` and `found` (FOUND_FIELDS) are
+    work space and output.
     """
-    found = np.zeros(FOUND_FIELDS, dtype=np.int64)
     position = start
     status = AT_END
     count = group_count = key_count = timestamp = 0

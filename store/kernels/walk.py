@@ -8,9 +8,9 @@ stand where its own physicalOffset says.
 from typing import Any
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from store.kernels.compiled import kernel
 from store.kernels.crc32 import crc32_kernel
 from store.kernels.memory import load_i16, load_i32, load_i64
 from store.message.record import RecordVerdict, check_record, decode_record
@@ -50,7 +50,7 @@ _MIN_RECORD_BYTES = 91
 _SPACE, _DOT, _SLASH = 0x20, 0x2E, 0x2F
 
 
-@njit(cache=True, nogil=True)
+@kernel()
 def hosts_extra(buffer: Bytes, position: int) -> tuple[int, int]:
     """Bytes that IPv6 hosts add before storeTimestamp, and before reconsumeTimes."""
     sys_flag = load_i32(buffer, position + 36)
@@ -58,7 +58,7 @@ def hosts_extra(buffer: Bytes, position: int) -> tuple[int, int]:
     return born, born + (12 if sys_flag & 0x20 else 0)
 
 
-@njit(cache=True, nogil=True)
+@kernel()
 def record_size(buffer: Bytes, position: int, limit: int) -> int:
     """The size of the record at `position`, BLANK, or a reason; only size and magic are looked at."""
     if limit - position < 8:
@@ -72,7 +72,7 @@ def record_size(buffer: Bytes, position: int, limit: int) -> int:
     return size if _MIN_RECORD_BYTES <= size <= limit - position else BEYOND_END
 
 
-@njit(cache=True, nogil=True)
+@kernel()
 def record_parts(buffer: Bytes, position: int, size: int) -> tuple[int, int, int, int, int, int]:
     """Where body, topic and properties start and how long they are; the body's length is -1 if they do not
     fit.
@@ -97,7 +97,7 @@ def record_parts(buffer: Bytes, position: int, size: int) -> tuple[int, int, int
     return body, body_length, topic, topic_length, properties, properties_length
 
 
-@njit(cache=True, nogil=True)
+@kernel()
 def body_is_sound(buffer: Bytes, position: int, body: int, body_length: int) -> bool:
     """Whether the body of the record at `position` has the record's CRC; an empty one always has."""
     return body_length == 0 or crc32_kernel(buffer, body, body + body_length) == load_i32(
@@ -105,7 +105,7 @@ def body_is_sound(buffer: Bytes, position: int, body: int, body_length: int) -> 
     )
 
 
-@njit(cache=True, nogil=True)
+@kernel()
 def is_topic(buffer: Bytes, start: int, length: int) -> bool:
     """Whether this may be a topic's name: no CRC covers it, and it becomes a directory's name."""
     sound = length > 0
@@ -117,7 +117,7 @@ def is_topic(buffer: Bytes, start: int, length: int) -> bool:
     return sound and not only_dots
 
 
-@njit(cache=True, nogil=True)
+@kernel()
 def check_record_at(buffer: Bytes, position: int, limit: int, base: int, check_crc: bool) -> int:
     """Judge what stands at `position`; `limit` is the end of the file's data, `base` the offset of byte 0."""
     size = record_size(buffer, position, limit)
@@ -134,13 +134,13 @@ def check_record_at(buffer: Bytes, position: int, limit: int, base: int, check_c
     return BAD_CRC if check_crc and not body_is_sound(buffer, position, body, body_length) else size
 
 
-@njit(cache=True, nogil=True)
+@kernel()
 def store_timestamp_at(buffer: Bytes, position: int) -> int:
     """The storeTimestamp of the record at `position`, which has been checked."""
     return load_i64(buffer, position + 56 + hosts_extra(buffer, position)[0])
 
 
-@njit(cache=True, nogil=True)
+@kernel()
 def scan_records(
     buffer: Bytes, start: int, limit: int, base: int, check_crc: bool, found: Numbers
 ) -> tuple[int, int]:

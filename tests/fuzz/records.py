@@ -11,7 +11,7 @@ import numpy as np
 
 from store.errors import MessageIllegal, RecordDamaged
 from store.kernels import index as index_kernel
-from store.kernels import resync, units, walk
+from store.kernels import properties, resync, units, walk
 from store.kernels.columns_to_records import (
     RowBatch,
     TextColumn,
@@ -169,13 +169,14 @@ class _Dispatch:
         self.buckets = np.zeros(32, np.int32)
         self.units = np.zeros(512 * units.UNIT_BYTES, np.uint8)
         self.keys = np.zeros((20_000, index_kernel.KEY_FIELDS), np.int64)
+        self.found = np.zeros(properties.FOUND_FIELDS, np.int64)
 
     def run(self, placed: Bytes, check_crc: bool) -> tuple[int, ...]:
         """One step over all of it."""
         return tuple(
             units.dispatch_records(
                 placed, 0, len(placed), BASE, check_crc, self.delays_ms, self.rows, self.groups,
-                self.buckets, self.units, self.keys,
+                self.buckets, self.units, self.keys, self.found,
             )
         )  # fmt: skip
 

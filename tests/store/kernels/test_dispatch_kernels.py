@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from store.consumequeue.unit import UNIT
 from store.kernels import index, java_hash, units, walk
 from store.kernels.index import KEY_FIELDS
+from store.kernels.properties import FOUND_FIELDS
 from store.kernels.unit_check import sound_units
 from store.message.properties import encode_properties
 from store.message.record import RecordDraft, encode_blank, encode_record
@@ -61,6 +62,7 @@ def dispatch(log: bytearray, rows: int = 1000, groups: int = 64):
         np.zeros(256, np.int32),
         np.zeros(rows * 20, np.uint8),
         np.zeros((40_000, KEY_FIELDS), np.int64),
+        np.zeros(FOUND_FIELDS, np.int64),
     )
     delays = np.array(DELAYS_MS, np.int64)
     position, status, count, group_count, key_count, _ = units.dispatch_records(

@@ -1,0 +1,22 @@
+"""How all kernels are compiled: without the GIL, and without counting who refers to an array.
+
+Left to itself, numba counts a reference up and down wherever one kernel hands an array to another, by an
+atomic instruction each: that was more than half of the time of a dispatch. Our kernels make no arrays and
+keep none, so whoever calls them holds all that there are; one that makes an array does not compile.
+"""
+
+from typing import Any
+
+from numba import njit
+
+_OPTIONS = {"nogil": True, "_nrt": False}
+
+
+def kernel(*signature: Any) -> Any:
+    """For Python to call: kept on disk (`store.kernels.cache`); with a signature, compiled at its import."""
+    return njit(*signature, cache=True, **_OPTIONS)
+
+
+def helper() -> Any:
+    """For kernels to call, which are compiled with it."""
+    return njit(**_OPTIONS)
