@@ -6,22 +6,22 @@ One element, big-endian; magic and bodyCRC are 0, the broker computes its own:
     | totalSize | magic | bodyCRC | flag | bodyLength | body | propertiesLength i16 | properties |
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from struct import Struct
 from typing import NamedTuple
 
 from store.errors import MessageIllegal
 from store.message.buffers import Buffer
 from store.message.message import Message
-from store.message.properties import encode_properties
-from store.message.record import MAX_PROPERTIES_BYTES
+from store.message.properties import properties_texts
+from store.message.validate import check_properties
 
 FLAG = 12
 BODY_LENGTH = 16
 ELEMENT_HEADER_BYTES = 20
 MIN_ELEMENT_BYTES = ELEMENT_HEADER_BYTES + 2
 
-_HEADER = Struct(">iiiii")
+_HEADER = Struct(">i8xii")
 _SHORT = Struct(">h")
 
 
@@ -33,24 +33,27 @@ class BatchElement(NamedTuple):
     properties: bytes
 
 
-def encode_batch(messages: Iterable[Message]) -> bytes:
+def encode_batch(messages: Sequence[Message]) -> bytes:
     """The body of a batch request. Raises MessageIllegal when a message's properties are over the limit."""
+    return encode_elements(messages, properties_texts([message.properties for message in messages]))
+
+
+def encode_elements(
+    messages: Iterable[Message], properties: Sequence[str], *, reserved_bytes: int = 0
+) -> bytes:
+    """As `encode_batch`, where each message has the `properties` that are given and not its own, of which
+    `reserved_bytes` are left to the broker.
+    """
+    encoded = [text.encode("utf-8", "replace") for text in properties]  # "?" for a lone surrogate, as in Java
+    check_properties(max(encoded, key=len, default=b""), reserved_bytes)
     parts: list[bytes] = []
-    for message in messages:
-        parts += element_parts(message.flag, message.body, encode_properties(message.properties))
+    pack_header, pack_short = _HEADER.pack, _SHORT.pack
+    for message, text in zip(messages, encoded, strict=True):
+        body, text_bytes = message.body, len(text)
+        body_bytes = len(body)
+        header = pack_header(MIN_ELEMENT_BYTES + body_bytes + text_bytes, message.flag, body_bytes)
+        parts += (header, body, pack_short(text_bytes), text)
     return b"".join(parts)
-
-
-def element_parts(flag: int, body: bytes, properties: bytes) -> tuple[bytes, bytes, bytes, bytes]:
-    """What one message of a batch is made of. Raises MessageIllegal as `encode_batch` does."""
-    properties_bytes, body_bytes = len(properties), len(body)
-    if properties_bytes > MAX_PROPERTIES_BYTES:
-        raise MessageIllegal(
-            f"properties of {properties_bytes:,} bytes are over the limit of {MAX_PROPERTIES_BYTES:,}"
-        )
-    size_bytes = MIN_ELEMENT_BYTES + body_bytes + properties_bytes
-    header = _HEADER.pack(size_bytes, 0, 0, flag, body_bytes)
-    return header, body, _SHORT.pack(properties_bytes), properties
 
 
 def decode_batch(body: Buffer) -> list[BatchElement]:
@@ -66,7 +69,7 @@ def decode_batch(body: Buffer) -> list[BatchElement]:
 def _decode_element(body: Buffer, position: int) -> tuple[BatchElement, int]:
     if len(body) - position < MIN_ELEMENT_BYTES:
         raise MessageIllegal(f"the batch ends within the header of the message at byte {position}")
-    size_bytes, _, _, flag, body_length = _HEADER.unpack_from(body, position)
+    size_bytes, flag, body_length = _HEADER.unpack_from(body, position)
     start = position + ELEMENT_HEADER_BYTES
     end = position + size_bytes
     if end > len(body) or body_length < 0 or start + body_length + _SHORT.size > end:

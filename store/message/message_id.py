@@ -21,6 +21,8 @@ PHYSICAL_OFFSET_BYTES = 8
 COUNTER_BITS = 16
 TIME_BITS = 32
 SEQUENCE_HEX = (TIME_BITS + COUNTER_BITS) // 4
+_LAST_HEX = 3
+_LAST_DIGITS = [f"{number:0{_LAST_HEX}X}" for number in range(16**_LAST_HEX)]
 
 
 def offset_message_id(store_host: Host, physical_offset: int) -> str:
@@ -49,6 +51,15 @@ class UniqKeyBlock(NamedTuple):
     def key(self, index: int) -> str:
         """The UNIQ_KEY number `index` of the run."""
         return f"{self.prefix}{self.first + index:0{SEQUENCE_HEX}X}"
+
+    def keys(self, count: int) -> list[str]:
+        """The first `count` UNIQ_KEYs of the run; only their last digits differ, and these are a table."""
+        keys: list[str] = []
+        while len(keys) < count:
+            high, low = divmod(self.first + len(keys), len(_LAST_DIGITS))
+            same = f"{self.prefix}{high:0{SEQUENCE_HEX - _LAST_HEX}X}"
+            keys += [same + digits for digits in _LAST_DIGITS[low : low + count - len(keys)]]
+        return keys
 
 
 class UniqKeyGenerator:

@@ -6,7 +6,7 @@ Writers end the last pair with 0x02 too; readers accept its absence, skip pairs 
 and let the last of two equal names win.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from store.errors import MessageIllegal
 
@@ -81,6 +81,21 @@ def properties_text(properties: Mapping[str, str]) -> str:
     if text.count("\x01") != pairs or text.count("\x02") != pairs:
         return _with_care(properties)
     return text
+
+
+def properties_texts(maps: Sequence[Mapping[str, str]]) -> list[str]:
+    """`properties_text` of each; what they may not hold is looked for in all of them at once."""
+    texts: list[str] = []
+    for properties in maps:
+        text = ""
+        for name, value in properties.items():
+            text += f"{name}\x01{value}\x02"
+        texts.append(text)
+    pairs, whole = sum(map(len, maps)), "".join(texts)
+    is_plain = whole.count("\x01") == pairs == whole.count("\x02") and not whole.startswith("\x01")
+    if is_plain and "\x01\x02" not in whole and "\x02\x01" not in whole:  # no empty value, no empty name
+        return texts
+    return [properties_text(properties) for properties in maps]
 
 
 def _with_care(properties: Mapping[str, str]) -> str:

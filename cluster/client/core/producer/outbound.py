@@ -22,12 +22,11 @@ from cluster.client.core.route_table import AUTO_CREATE_TOPIC
 from cluster.client.errors import ConfigInvalid, MessageRejected
 from store.clock import Clock
 from store.errors import MessageIllegal
-from store.message.batch import element_parts
+from store.message.batch import encode_elements
 from store.message.compression import MAX_PLAIN_BYTES, compress
 from store.message.message import Message
-from store.message.message_id import SEQUENCE_HEX, UniqKeyGenerator
-from store.message.properties import MessageConst, properties_text
-from store.message.record import MAX_PROPERTIES_BYTES
+from store.message.message_id import UniqKeyGenerator
+from store.message.properties import MessageConst, properties_text, properties_texts
 from store.message.sys_flag import COMPRESSION_LZ4, COMPRESSION_ZLIB, COMPRESSION_ZSTD
 from store.message.validate import check_body, check_group, check_properties, check_topic
 
@@ -137,33 +136,28 @@ class OutboundFactory:
         return self._outbound(topic, _BATCH, 0, "", body, ",".join(ids))
 
     def _batch_body(self, messages: Sequence[Message], topic: str) -> tuple[bytes, list[str]]:
+        maps = [message.properties for message in messages]
+        self._check_batch(messages, maps, topic)
+        new_ids = self.uniq_keys.next_block(len(messages)).keys(len(messages))
+        own_ids = [properties.get(MessageConst.UNIQ_KEY) for properties in maps]
+        texts = [
+            text if own_id else f"{text}{MessageConst.UNIQ_KEY}\x01{new_id}\x02"
+            for text, own_id, new_id in zip(properties_texts(maps), own_ids, new_ids, strict=True)
+        ]
+        ids = [own_id or new_id for own_id, new_id in zip(own_ids, new_ids, strict=True)]
+        return encode_elements(messages, texts, reserved_bytes=BROKER_PROPERTIES_BYTES), ids
+
+    def _check_batch(self, messages: Sequence[Message], maps: Sequence[dict[str, str]], topic: str) -> None:
         max_bytes = self._config.max_message_bytes
-        new_ids = self.uniq_keys.next_block(len(messages))
-        prefix, number = new_ids.prefix, new_ids.first
-        parts: list[bytes] = []
-        ids: list[str] = []
-        for message in messages:
-            body, properties = message.body, message.properties
+        for message, properties in zip(messages, maps, strict=True):
             if message.topic != topic:
                 raise MessageIllegal(
                     f"the batch holds topics {topic!r} and {message.topic!r}: send them apart"
                 )
             if MessageConst.DELAY in properties and message.delay_level:
                 raise MessageIllegal("a delayed message cannot be part of a batch: send it alone")
-            if not 0 < len(body) <= max_bytes:
-                check_body(body, max_bytes)
-            text = properties_text(properties)
-            msg_id = properties.get(MessageConst.UNIQ_KEY)
-            if msg_id is None:
-                msg_id = f"{prefix}{number:0{SEQUENCE_HEX}X}"
-                text += f"{MessageConst.UNIQ_KEY}\x01{msg_id}\x02"
-                number += 1
-            ids.append(msg_id)
-            encoded = text.encode("utf-8", "replace")
-            if len(encoded) > MAX_PROPERTIES_BYTES - BROKER_PROPERTIES_BYTES:
-                check_properties(encoded, BROKER_PROPERTIES_BYTES)
-            parts += element_parts(message.flag, body, encoded)
-        return b"".join(parts), ids
+            if not 0 < len(message.body) <= max_bytes:
+                check_body(message.body, max_bytes)
 
     def check_topic(self, topic: str) -> None:
         """Raise MessageIllegal unless `topic` is a possible name; remembers those that are."""
