@@ -27,8 +27,8 @@ _AHEAD_MAX_MS = 24 * 3_600_000
 
 @dataclass(slots=True)
 class AppendResult:
-    """Where messages went; offsets are the first one's. `positions` are the records' places of a batch,
-    `queue_offsets` those of each run's first record.
+    """Where messages went; offsets are the first one's. `physical_offsets` are those of all records of a
+    batch, `queue_offsets` those of each run's first record.
     """
 
     physical_offset: int
@@ -36,15 +36,8 @@ class AppendResult:
     size_bytes: int
     store_timestamp: int
     count: int = 1
-    positions: Sequence[int] | None = None
+    physical_offsets: Sequence[int] = ()
     queue_offsets: Sequence[int] = ()
-
-    @property
-    def physical_offsets(self) -> list[int]:
-        """The physical offset of each message."""
-        if self.positions is None:
-            return [self.physical_offset]
-        return [self.physical_offset + int(position) for position in self.positions]
 
 
 class Appender:
@@ -125,7 +118,8 @@ class Appender:
         self._write(position, encoded.records)
         queue.assigned_offset += count
         self._note_awaited(draft.topic, draft.queue_id)
-        return AppendResult(position, queue_offset, size_bytes, timestamp, count, encoded.positions.tolist())
+        physical_offsets = (encoded.positions + position).tolist()
+        return AppendResult(position, queue_offset, size_bytes, timestamp, count, physical_offsets)
 
     def append_records(
         self, topic: str, queue_id: int, records: bytearray | memoryview, born_host: bytes

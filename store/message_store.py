@@ -279,8 +279,19 @@ class MessageStore(ReadableStore):
         else:
             self.positions.on_confirmed(offset, callback)
 
+    def settle(self) -> bool:
+        """Call back those who waited for what is confirmed now; False, with nothing done, where another
+        writer has opened this store.
+        """
+        if not self._check_epoch():
+            return False
+        positions = self.positions
+        if positions.has_waiters and positions.first_waiting <= positions.confirmed:
+            positions.run_callbacks()
+        return True
+
     def tick(self, *, dispatch: bool = True, tells: bool = True, leaves: bool = False) -> Sequence[Arrival]:
-        """Dispatch a slice of what is confirmed, then call back those who waited; returns the queues that got
+        """Call back those who waited, then dispatch a slice of what is confirmed; returns the queues that got
         something, if it `tells` them.
 
         Without `dispatch` only those who waited are called back: many small ticks may share one dispatch. If
@@ -289,7 +300,7 @@ class MessageStore(ReadableStore):
         """
         positions = self.positions
         arrivals, self._untold = self._untold, []
-        if not self._check_epoch():
+        if not self.settle():
             return arrivals
         confirmed = positions.confirmed
         told = arrivals if tells else None
@@ -298,8 +309,6 @@ class MessageStore(ReadableStore):
             self._maintain()  # here, too: steps may follow one another without a gap
         if dispatch and positions.dispatched < confirmed and not self._dispatcher.is_under_way:
             self._dispatch(confirmed, told, leaves=leaves)
-        if positions.has_waiters and positions.first_waiting <= confirmed:
-            positions.run_callbacks()
         if not self._dispatcher.is_under_way:
             self._maintain()
         return arrivals

@@ -251,7 +251,13 @@ class BrokerService:
             flush_interval_ms=settings.store.flush_interval_ms,
         )
         self._turns = Turns(
-            store, self._flusher, self._held, clock, self._request_tick, self._stats.put_times
+            store,
+            self._flusher,
+            self._held,
+            clock,
+            self._request_tick,
+            self._write_out,
+            self._stats.put_times,
         )
         reads = self._keep_loop_free()
         return BrokerParts(
@@ -329,6 +335,9 @@ class BrokerService:
     def _end_turn(self) -> None:
         self._turns.tick()
         self._admission.end_turn()
+
+    def _write_out(self) -> None:
+        self._server.hub.flush()
 
     def _request_tick(self) -> None:
         self._server.request_tick()

@@ -152,7 +152,7 @@ class Hub:
 
     async def stop(self) -> None:
         """Write what is left, close all connections and end all tasks."""
-        self._flush()
+        self.flush()
         for connection in tuple(self.connections):
             connection.close("this process is shutting down")
         if self._timer is not None:
@@ -178,13 +178,14 @@ class Hub:
                 if self._tick is not None:
                     self._tick()
             finally:
-                self._flush()
+                self.flush()
                 if turn.line or turn.late or turn.held:
                     self.request_tick()
                     turn.read_on()
                 self._busy_poll.after_turn(self.loop)
 
-    def _flush(self) -> None:
+    def flush(self) -> None:
+        """Write all that has been answered."""
         dirty, self._dirty = self._dirty, []
         for connection in dirty:
             connection.flush()

@@ -9,8 +9,10 @@ RocketMQ's `salt` is the hash of its class loader; ours is random.
 """
 
 import random
+import struct
 import threading
 import time
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from store.clock import Clock
@@ -28,6 +30,13 @@ _LAST_DIGITS = [f"{number:0{_LAST_HEX}X}" for number in range(16**_LAST_HEX)]
 def offset_message_id(store_host: Host, physical_offset: int) -> str:
     """The offsetMsgId of the record at `physical_offset` of the broker at `store_host`."""
     return (store_host.packed + physical_offset.to_bytes(PHYSICAL_OFFSET_BYTES, "big")).hex().upper()
+
+
+def offset_message_ids(packed_host: bytes, physical_offsets: Sequence[int]) -> str:
+    """The offsetMsgIds of records, with a comma between each two: RocketMQ's answer to a batch."""
+    host = packed_host.hex()
+    offsets = struct.pack(f">{len(physical_offsets)}q", *physical_offsets).hex(",", PHYSICAL_OFFSET_BYTES)
+    return f"{host}{offsets.replace(',', f',{host}')}".upper()
 
 
 def decode_message_id(message_id: str) -> tuple[Host, int]:

@@ -1,9 +1,9 @@
 """What a broker does once per turn of its loop: flush, dispatch, call back, wake.
 
-The flusher gets what is written; the store dispatches what is confirmed and calls back those who wait for it;
-pulls that waited for the messages are answered. Dispatch costs a write for each queue, however few messages
-it brings, so while nobody waits for these messages several turns share one; whoever reads calls `catch_up`
-first.
+The flusher gets what is written; the store calls back those who wait for what is confirmed, their answers are
+written, and it dispatches; pulls that waited for the messages are answered. Dispatch costs a write for each
+queue, however few messages it brings, so while nobody waits for these messages several turns share one;
+whoever reads calls `catch_up` first.
 """
 
 from __future__ import annotations
@@ -38,9 +38,12 @@ class Turns:
         held: HeldPulls,
         clock: Clock,
         request_tick: Callable[[], None],
+        write_out: Callable[[], None],
         put_times: PutTimes,
     ) -> None:
-        """`request_tick` asks for another turn's end; `put_times` is told how long puts take."""
+        """`request_tick` asks for another turn's end, `write_out` writes the answers that are ready;
+        `put_times` is told how long puts take.
+        """
         self._put_times = put_times
         self._store = store
         self._flusher = flusher
@@ -48,6 +51,7 @@ class Turns:
         store.await_messages(held.queues)
         self._clock = clock
         self._request_tick = request_tick
+        self._write_out = write_out
         self._hold_timer: asyncio.TimerHandle | None = None
         self._hold_timer_ns = 0
         self._dispatch_timer: asyncio.TimerHandle | None = None
@@ -70,6 +74,8 @@ class Turns:
         if self._may_dispatch_later():
             self._tick_store(dispatch=False)
         else:
+            if positions.dispatched < positions.confirmed and self._store.settle():
+                self._write_out()  # whoever sent may go on while this thread dispatches
             self._tick_store()
             if self._store.has_more_to_do:
                 self._request_tick()

@@ -27,6 +27,7 @@ from actors.remoting.headers import (
 from actors.remoting.hot_headers import SendMessageHeader
 from actors.remoting.request import RequestContext
 from store.errors import StoreError
+from store.message.message_id import offset_message_ids
 from store.message.record import RecordDraft
 from store.message.runs import decode_runs, encode_offsets
 from store.message.sys_flag import TRANSACTION_MASK
@@ -141,7 +142,7 @@ class Sender:
             header.reconsume_times,
         )
         result = self._append_batch(draft, body)
-        ids = ",".join(self._ids(result))
+        ids = self._ids(result)
         ext = {"msgId": ids, "queueId": str(queue_id), "queueOffset": str(result.queue_offset)}
         uniq_key = uniq_key_of(header.properties)
         if uniq_key:
@@ -196,7 +197,7 @@ class Sender:
         )
         result = self._append_batch(draft, body)
         self._acks.when_confirmed(result.physical_offset + result.size_bytes, ack)
-        return StoredBatch(queue, result, self._ids(result))
+        return StoredBatch(queue, result, self._ids(result).split(","))
 
     def _append_batch(self, draft: RecordDraft, body: Buffer) -> AppendResult:
         if len(body) > self._settings.store.max_message_bytes:
@@ -210,8 +211,8 @@ class Sender:
         self._put(draft.topic, result.count, result.size_bytes)
         return result
 
-    def _ids(self, result: AppendResult) -> list[str]:
-        return [f"{self._id_prefix}{offset:016X}" for offset in result.physical_offsets]
+    def _ids(self, result: AppendResult) -> str:
+        return offset_message_ids(self._store_host, result.physical_offsets)
 
     def _target(self, header: SendMessageHeader) -> TopicConfig:
         name = header.topic

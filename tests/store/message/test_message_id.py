@@ -12,7 +12,13 @@ from hypothesis import strategies as st
 
 from store.errors import MessageIllegal
 from store.message.hosts import Host
-from store.message.message_id import UniqKeyGenerator, decode_message_id, offset_message_id
+from store.message.message_id import (
+    UniqKeyBlock,
+    UniqKeyGenerator,
+    decode_message_id,
+    offset_message_id,
+    offset_message_ids,
+)
 from tests.conftest import ClockAtRest
 
 
@@ -29,6 +35,21 @@ def test_offset_id_is_rocketmqs() -> None:
 )
 def test_offset_id_leads_back_to_its_place(host: Host, offset: int) -> None:
     assert decode_message_id(offset_message_id(host, offset)) == (host, offset)
+
+
+@given(
+    host=st.sampled_from([Host("1.2.3.4", 5), Host("fd00::1", 10911)]),
+    offsets=st.lists(st.integers(0, (1 << 63) - 1), min_size=1),
+)
+def test_ids_of_a_batch_are_those_of_its_records(host: Host, offsets: list[int]) -> None:
+    expected = ",".join(offset_message_id(host, offset) for offset in offsets)
+    assert offset_message_ids(host.packed, offsets) == expected
+
+
+@given(first=st.integers(0, (1 << 48) - 10_000), count=st.integers(0, 9_999))
+def test_keys_of_a_block_are_the_same_together(first: int, count: int) -> None:
+    block = UniqKeyBlock("0A", first)
+    assert block.keys(count) == [block.key(index) for index in range(count)]
 
 
 @pytest.mark.parametrize(

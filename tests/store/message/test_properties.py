@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from store.errors import MessageIllegal
-from store.message.properties import decode_properties, encode_properties
+from store.message.properties import decode_properties, encode_properties, properties_text, properties_texts
 
 names = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\x01\x02"), min_size=1)
 values = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\x02"), min_size=1)
@@ -16,6 +16,24 @@ values = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\x
 @given(st.dictionaries(names, values))
 def test_map_comes_back_as_it_was(properties: dict[str, str]) -> None:
     assert decode_properties(encode_properties(properties)) == properties
+
+
+odd = st.text(st.sampled_from("\x01k\ud800é"))  # what is left out, and what takes care
+
+
+@given(
+    st.lists(
+        st.dictionaries(names, values) | st.dictionaries(odd.filter(lambda name: "\x01" not in name), odd)
+    )
+)
+def test_maps_of_a_batch_are_written_as_each_alone(maps: list[dict[str, str]]) -> None:
+    assert properties_texts(maps) == [properties_text(properties) for properties in maps]
+
+
+@pytest.mark.parametrize("properties", [{"a\x01b": "c"}, {"a\x02b": "c"}, {"a": "b\x02c\x01d"}])
+def test_a_map_among_others_that_would_be_read_as_another_is_refused(properties: dict[str, str]) -> None:
+    with pytest.raises(MessageIllegal, match="separator"):
+        properties_texts([{"k": "v"}, properties])
 
 
 def test_last_pair_ends_with_a_separator_too() -> None:

@@ -5,6 +5,7 @@ for these messages get them then.
 from __future__ import annotations
 
 import asyncio
+import socket
 import threading
 from pathlib import Path
 
@@ -12,7 +13,10 @@ import pytest
 
 from actors.broker.loop import turns
 from actors.remoting.codes import RequestCode, ResponseCode
+from actors.remoting.command import RemotingCommand, encode_command
 from actors.remoting.headers import DeleteTopicHeader, TopicQueueHeader
+from actors.remoting.hot_headers import SendMessageHeader
+from store.dispatch.dispatcher import Dispatcher
 from store.kernels import unit_files
 from tests.actors.broker.brokers import Peer, settings_of, with_broker
 
@@ -125,5 +129,37 @@ def test_a_topic_deleted_while_its_units_are_written_is_gone(
         assert list((tmp_path / "store").glob("*/consumequeue/T")) == []
         await send_to_all(peer, b"2")
         assert [await max_offset(peer, queue_id) for queue_id in range(QUEUES)] == [1] * QUEUES
+
+    with_broker(story, settings(tmp_path))
+
+
+def test_answers_are_written_before_what_was_sent_is_dispatched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    is_answered = threading.Event()
+    waits: list[bool] = []
+    start = Dispatcher.start
+
+    def wait_then_start(*arguments):
+        waits.append(is_answered.wait(10))
+        return start(*arguments)
+
+    def send(address: str) -> bytes:
+        """A client with a processor of its own: the loop is held while it waits for the answer."""
+        host, _, port = address.rpartition(":")
+        header = SendMessageHeader("PG", "T", 0, "").to_ext()
+        with socket.create_connection((host, int(port)), timeout=10) as peer:
+            peer.sendall(encode_command(RemotingCommand(RequestCode.SEND_MESSAGE_V2, header, b"hello")))
+            answer = peer.recv(65_536)
+        is_answered.set()
+        return answer
+
+    async def story(peer: Peer) -> None:
+        assert (await peer.send("T")).code == ResponseCode.SUCCESS
+        assert await max_offset(peer, 0) == 1
+        monkeypatch.setattr(Dispatcher, "start", wait_then_start)
+        monkeypatch.setattr(turns, "DISPATCH_LATER_NS", 0)  # in the turn of the send
+        assert b'"queueOffset":"1"' in await asyncio.to_thread(send, peer.broker.address)
+        assert waits == [True]
 
     with_broker(story, settings(tmp_path))
