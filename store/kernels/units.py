@@ -235,7 +235,7 @@ def dispatch_records(
     """Dispatch the records in [start, end) of a log file whose first byte is at offset `base`.
 
     Returns (where it stopped, why, records, groups, keys, storeTimestamp of the last record). `rows`,
-    `groups`, `buckets` (a power of two, all zeros, left so), `units`, `keys`, `found` are for work and output.
+    `groups`, `buckets` (a power of two, all zeros, left so), `units`, `keys`, `found` are work and output.
     """
     position = start
     status = AT_END
