@@ -2,7 +2,8 @@
 
 Left to itself, numba counts a reference up and down wherever one kernel hands an array to another, by an
 atomic instruction each: that was more than half of the time of a dispatch. Our kernels make no arrays and
-keep none, so whoever calls them holds all that there are; one that makes an array does not compile.
+keep none, so whoever calls them holds all that there are. One that made an array would not always be told:
+its memory would never be freed.
 """
 
 from typing import Any

@@ -6,7 +6,7 @@ One element, big-endian; magic and bodyCRC are 0, the broker computes its own:
     | totalSize | magic | bodyCRC | flag | bodyLength | body | propertiesLength i16 | properties |
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from struct import Struct
 from typing import NamedTuple
 
@@ -39,7 +39,7 @@ def encode_batch(messages: Sequence[Message]) -> bytes:
 
 
 def encode_elements(
-    messages: Iterable[Message], properties: Sequence[str], *, reserved_bytes: int = 0
+    messages: Sequence[Message], properties: Sequence[str], *, reserved_bytes: int = 0
 ) -> bytes:
     """As `encode_batch`, where each message has the `properties` that are given and not its own, of which
     `reserved_bytes` are left to the broker.

@@ -26,7 +26,7 @@ from store.kernels.crc32 import crc32_kernel, crc32_sliced
 from store.kernels.encode import encode_batch_records, encode_batch_records_plain, measure_batch
 from store.kernels.memory import find_byte
 from store.kernels.stamp import Stamp, stamp_records, stamp_records_plain, stamp_runs, stamp_runs_plain
-from store.message.batch import element_parts, encode_batch
+from store.message.batch import encode_batch, encode_elements
 from store.message.hosts import Host
 from store.message.message import Message
 from store.message.message_id import UniqKeyBlock
@@ -87,7 +87,7 @@ def test_batch_becomes_the_records_that_its_twin_makes(
     append_crc: bool,
     common: dict[str, str],
 ) -> None:
-    batch = encode_batch(Message(topic, body, properties=own, flag=flag) for body, own, flag in bodies)
+    batch = encode_batch([Message(topic, body, properties=own, flag=flag) for body, own, flag in bodies])
     draft = RecordDraft(
         topic, 3, b"", encode_properties(common), born_timestamp=5, born_host=born_host, reconsume_times=2
     )
@@ -123,7 +123,7 @@ def test_batch_whose_properties_lack_their_last_separator_gets_one_before_the_cr
 
 @pytest.mark.parametrize("append_crc", [False, True])
 def test_what_a_batch_has_in_common_stands_behind_each_messages_own(append_crc: bool) -> None:
-    batch = b"".join(b"".join(element_parts(0, b"b", own)) for own in (b"k\x01v", b"k\x01v\x02", b""))
+    batch = encode_elements([Message("T", b"b")] * 3, ["k\x01v", "k\x01v\x02", ""])
     draft = RecordDraft("T", 0, b"", b"MSG_REGION\x01R\x02")
 
     made = encode_batch_records(batch, draft, 0, 0, 0, V4, append_crc=append_crc)
@@ -135,9 +135,9 @@ def test_what_a_batch_has_in_common_stands_behind_each_messages_own(append_crc: 
     assert own == [{"k": "v", "MSG_REGION": "R"}] * 2 + [{"MSG_REGION": "R"}]
 
 
-@pytest.mark.parametrize(("own", "fits"), [(b"v" * 32_763, True), (b"v" * 32_764, False)])
-def test_properties_leave_room_for_what_a_batch_has_in_common_or_are_refused(own: bytes, fits: bool) -> None:
-    batch = b"".join(element_parts(0, b"body", own))
+@pytest.mark.parametrize(("own", "fits"), [("v" * 32_763, True), ("v" * 32_764, False)])
+def test_properties_leave_room_for_what_a_batch_has_in_common_or_are_refused(own: str, fits: bool) -> None:
+    batch = encode_elements([Message("T", b"body")], [own])
     draft = RecordDraft("T", 0, b"", b"k\x01\x02", born_host=V4)
     if fits:
         plain = encode_batch_records_plain(batch, draft, 0, 0, 0, V4).records
@@ -152,7 +152,7 @@ def test_properties_leave_room_for_what_a_batch_has_in_common_or_are_refused(own
     ("properties", "fits"), [("k\x01" + "v" * 32_744 + "\x02", True), ("v" * 32_747, False)]
 )
 def test_properties_of_a_batch_leave_room_for_the_crc_or_are_refused(properties: str, fits: bool) -> None:
-    batch = b"".join(element_parts(0, b"body", properties.encode()))
+    batch = encode_elements([Message("T", b"body")], [properties])
     draft = RecordDraft("T", 0, b"", born_host=V4)
     if fits:
         encoded = encode_batch_records(batch, draft, 0, 0, 0, V4, append_crc=True)
