@@ -1,4 +1,4 @@
-"""What a broker does once per turn of its loop: flush, dispatch, call back, wake.
+"""What a broker does once per turn of its loop: flush, call back, answer, dispatch, wake.
 
 The flusher gets what is written; the store calls back those who wait for what is confirmed, their answers are
 written, and it dispatches; pulls that waited for the messages are answered. Dispatch costs a write for each
