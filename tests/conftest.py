@@ -66,9 +66,9 @@ class ClockAtRest:
     def monotonic_ns(self) -> int:
         return self._monotonic_ns
 
-    def advance(self, ms: int) -> None:
+    def advance(self, ms: int = 0, *, us: int = 0) -> None:
         self._wall_ms += ms
-        self._monotonic_ns += ms * 1_000_000
+        self._monotonic_ns += ms * 1_000_000 + us * 1_000
 
     def set_wall_ms(self, wall_ms: int) -> None:
         """Let the wall clock jump while monotonic time stays."""

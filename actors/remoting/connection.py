@@ -373,6 +373,7 @@ class Connection(asyncio.BufferedProtocol):
                     if len(self._waiting) >= self.hub.limits.costly_requests_max:
                         left = 1
                 else:
+                    self._turn.has_cheap = True
                     self._handle(self, command)
                 left -= 1
                 if (

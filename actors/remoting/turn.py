@@ -6,8 +6,10 @@
     write     each connection that has something, once
     read on   those whose bytes came when the turn was over, then those who had had their share
 
-So a send waits for about one turn, however many pulls stand in line and however much others send. No kind
-starves: the costly, the late and those that read on each have a share, whatever the others took. Requests of
+So a send waits for about one turn, however many pulls stand in line and however much others send. Who sends
+one message after the other is soon back: while such are about, the costly get no more of a turn than the
+cheap took, so that pulls are done while he is away. No kind starves: the costly, the late and those that read
+on each have a share, whatever the others took. Requests of
 one connection keep their order among the cheap, and among the costly; a send may overtake a pull, as with
 RocketMQ, which has threads for each. Timers, new connections and writes have their moment between two turns.
 """
@@ -19,6 +21,10 @@ from actors.remoting.limits import RemotingLimits
 from store.clock import Clock
 
 _NS_PER_US = 1_000
+# Whoever has had a cheap request answered is expected back for so long.
+_EXPECTED_NS = 1_000_000
+# What the costly have of a turn in which others are expected: less costs more turns than it saves waiting.
+_SHARE_MIN_NS = 50_000
 # Of one that came late, before another that came late: there may be many, each with much.
 LATE_REQUESTS = 16
 
@@ -55,17 +61,26 @@ class Turn:
         """Those whose bytes came when the turn was over."""
         self.held: deque[Served] = deque()
         """Those who had their share and have more."""
+        self.has_cheap = False
+        """Whether a cheap request has been done in this turn; connections say so."""
         self._clock = clock
         self._budget_ns = limits.turn_budget_us * _NS_PER_US
         self._share_ns = limits.turn_share_us * _NS_PER_US
         self._output_bytes = limits.turn_output_bytes
         self._requests_max = limits.input_budget_requests
+        self._began_ns = 0
         self._ends_ns = 0
+        self._expected_until_ns = 0
 
     def begin(self) -> None:
         """From now on there is the whole budget."""
         self.is_over = False
-        self._ends_ns = self._clock.monotonic_ns() + self._budget_ns
+        now_ns = self._clock.monotonic_ns()
+        if self.has_cheap:
+            self.has_cheap = False
+            self._expected_until_ns = now_ns + _EXPECTED_NS
+        self._began_ns = now_ns
+        self._ends_ns = now_ns + self._budget_ns
 
     def is_spent(self) -> bool:
         """Whether what is left to do for peers waits for the next turn."""
@@ -90,7 +105,7 @@ class Turn:
     def serve_costly(self) -> None:
         """Go round those in line. Who has more to do, or has to be written first, stands at the end."""
         line = self.line
-        self._give_share()
+        self._give_costly_share()
         to_be_written: list[Served] = []
         try:
             while line and not self.is_spent():
@@ -116,6 +131,15 @@ class Turn:
                 connection = waiting.popleft()
                 connection.is_queued = False
                 connection.go_on(requests_max)
+
+    def _give_costly_share(self) -> None:
+        now_ns = self._clock.monotonic_ns()
+        if not self.has_cheap and now_ns >= self._expected_until_ns:
+            self._give_share()
+            return
+        taken_ns = now_ns - self._began_ns
+        self._ends_ns = now_ns + min(max(taken_ns, _SHARE_MIN_NS), self._share_ns)
+        self.is_over = False
 
     def _give_share(self) -> None:
         ends_ns = self._clock.monotonic_ns() + self._share_ns

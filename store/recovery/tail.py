@@ -13,14 +13,13 @@ lacks – not at "the last file", which forgets what was behind before.
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-import numpy as np
-
 from store.commitlog.commit_log import CommitLog
 from store.commitlog.holes import Hole, LogFiles, holes_between, next_sound, unfinished_end
 from store.consumequeue.table import ConsumeQueueTable, LoadedQueue
 from store.index.index_service import IndexService
 from store.kernels import walk
 from store.logs import get_logger
+from store.recovery.scan_ahead import ScanAhead
 from store.recovery.summary import DerivedSummary
 
 _log = get_logger(__name__)
@@ -61,34 +60,34 @@ def find_tail(
     damage does not count. An append that a kill has cut short is the end: it leaves zeros in its first 8
     bytes, which are written last, and nothing but its own records behind; below `confirmed` there is none.
     """
-    found = np.zeros(walk.SCAN_FIELDS, dtype=np.int64)
     holes: list[Hole] = []
     position, last_record, last_timestamp, records, unfinished_bytes = start, -1, 0, 0, 0
-    while position < log.end:
-        file = log.file_at(position)
-        on_progress(position)
-        place, code = walk.scan_records(
-            file.array, position - file.base, file.size_bytes, file.base, check_crc, found
-        )
-        if found[walk.SCAN_COUNT]:
-            records += int(found[walk.SCAN_COUNT])
-            last_record = file.base + int(found[walk.SCAN_LAST_POSITION])
-            last_timestamp = int(found[walk.SCAN_LAST_TIMESTAMP])
-        if code == walk.BLANK:
-            position = file.end
-            continue
-        position = file.base + int(place)
-        following = next_sound(log, position, None if is_ours else last_timestamp)
-        if following is None:
-            break
-        if position >= confirmed and is_ours and (end := unfinished_end(log, position, following)) >= 0:
-            unfinished_bytes = end - position
-            _log.warning(
-                "append_unfinished", path=str(file.path), position=int(place), bytes=unfinished_bytes
-            )
-            break
-        holes += holes_between(log, position, following, walk.REASONS[int(code)])
-        position = following
+    with ScanAhead(log, check_crc=check_crc) as scans:
+        while position < log.end:
+            on_progress(position)
+            scan = scans.scan(position)
+            if scan.records:
+                records += scan.records
+                last_record, last_timestamp = scan.last_record, scan.last_timestamp
+            file = log.file_at(position)
+            if scan.code == walk.BLANK:
+                position = file.end
+                continue
+            position = scan.position
+            following = next_sound(log, position, None if is_ours else last_timestamp)
+            if following is None:
+                break
+            if position >= confirmed and is_ours and (end := unfinished_end(log, position, following)) >= 0:
+                unfinished_bytes = end - position
+                _log.warning(
+                    "append_unfinished",
+                    path=str(file.path),
+                    position=position - file.base,
+                    bytes=unfinished_bytes,
+                )
+                break
+            holes += holes_between(log, position, following, walk.REASONS[scan.code])
+            position = following
     for hole in holes:
         _log.error("log_hole", **hole.as_json(log))
     return Tail(position, last_record, last_timestamp, records, tuple(holes), unfinished_bytes)

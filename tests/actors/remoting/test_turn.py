@@ -167,6 +167,42 @@ def test_of_many_that_come_late_each_has_a_little_before_any_has_more(clock) -> 
     assert most > LATE_REQUESTS
 
 
+class Pulling(Peer):
+    """One whose costly requests never end; each takes 20 µs."""
+
+    def __init__(self, clock, served: list[tuple[str, int]]) -> None:
+        super().__init__(served, "pull")
+        self._clock = clock
+
+    def serve_costly(self) -> bool:
+        self._clock.advance(us=20)
+        self._served.append(("pull", 0))
+        return True
+
+
+def test_while_one_sends_message_after_message_pulls_get_as_much_of_a_turn_as_he_took(clock) -> None:
+    served: list[tuple[str, int]] = []
+    turn = Turn(clock, RemotingLimits(turn_budget_us=3_000, turn_share_us=1_000))
+    turn.line_up(Pulling(clock, served))
+
+    def pulls_of_a_turn(sends_us: int) -> int:
+        turn.begin()
+        before = len(served)
+        turn.has_cheap = sends_us > 0
+        clock.advance(us=sends_us)
+        turn.serve_costly()
+        return len(served) - before
+
+    assert pulls_of_a_turn(sends_us=0) == 150  # nobody else: all of the budget
+    assert pulls_of_a_turn(sends_us=200) == 10
+    assert pulls_of_a_turn(sends_us=10) == 3
+    assert pulls_of_a_turn(sends_us=0) == 3  # he may be back at any moment
+    assert pulls_of_a_turn(sends_us=2_500) == 50  # their share, however much is sent
+    assert pulls_of_a_turn(sends_us=0) == 3
+    clock.advance(us=1_000)
+    assert pulls_of_a_turn(sends_us=0) == 150
+
+
 def test_a_bug_in_what_waited_ends_nothing_else(clock) -> None:
     done: list[int] = []
 

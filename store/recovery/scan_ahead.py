@@ -1,0 +1,90 @@
+"""ScanAhead: the walk over the log's files, with the next files walked by other threads meanwhile.
+
+Each file begins with a record, whatever stands before it, so files can be walked from their first bytes
+before it is known that the walk comes there. What a thread has found counts only where it does.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from concurrent.futures import Future, ThreadPoolExecutor
+from types import TracebackType
+from typing import NamedTuple, Self
+
+import numpy as np
+
+from store.commitlog.holes import LogFiles
+from store.commitlog.mapped_file import MappedFile
+from store.kernels import walk
+
+_THREADS_MAX = 4
+
+
+class Scan(NamedTuple):
+    """Where a walk within one file stopped, and why; how many records it saw, and the last one's offset and
+    storeTimestamp (of no meaning where there are none).
+    """
+
+    position: int
+    code: int
+    records: int
+    last_record: int
+    last_timestamp: int
+
+
+class ScanAhead:
+    """A context manager: its threads end with it."""
+
+    def __init__(self, log: LogFiles, *, check_crc: bool) -> None:
+        """Nothing is read before the first `scan`."""
+        self._log = log
+        self._check_crc = check_crc
+        self._ahead: deque[tuple[int, Future[Scan]]] = deque()
+        self._threads = min(os.cpu_count() or 1, _THREADS_MAX)
+        self._pool = ThreadPoolExecutor(self._threads, "scan")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._pool.shutdown(cancel_futures=True)
+
+    def scan(self, position: int) -> Scan:
+        """Walk the file that holds `position` from there to the first thing that is no record. Raises
+        StoreError.
+        """
+        while self._ahead and self._ahead[0][0] < position:
+            self._ahead.popleft()[1].cancel()
+        if not self._ahead:
+            self._begin(position)
+        while len(self._ahead) < self._threads and (following := self._end_of_last()) < self._log.end:
+            self._begin(following)
+        begin, future = self._ahead[0]
+        if begin == position:
+            self._ahead.popleft()
+            return future.result()
+        return self._walk(self._log.file_at(position), position)
+
+    def _end_of_last(self) -> int:
+        return self._log.file_at(self._ahead[-1][0]).end
+
+    def _begin(self, position: int) -> None:
+        # Files are opened here: the log belongs to this thread.
+        future = self._pool.submit(self._walk, self._log.file_at(position), position)
+        self._ahead.append((position, future))
+
+    def _walk(self, file: MappedFile, position: int) -> Scan:
+        found = np.zeros(walk.SCAN_FIELDS, dtype=np.int64)
+        place, code = walk.scan_records(
+            file.array, position - file.base, file.size_bytes, file.base, self._check_crc, found
+        )
+        return Scan(
+            file.base + int(place),
+            int(code),
+            int(found[walk.SCAN_COUNT]),
+            file.base + int(found[walk.SCAN_LAST_POSITION]),
+            int(found[walk.SCAN_LAST_TIMESTAMP]),
+        )
