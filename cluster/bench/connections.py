@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from cluster.bench.broker import SOURCE_ROOT, BenchCluster, bench_cluster
@@ -22,7 +22,9 @@ HOLD_TIMEOUT_S = 60.0
 
 
 def run(options: BenchOptions) -> list[BenchResult]:
-    """Send for `options.seconds` on a quiet broker, then beside all that is held."""
+    """Send for `options.seconds` on a quiet broker, then beside all that is held, then when it is gone: a
+    machine that has become slower or faster meanwhile is none of the broker's doing.
+    """
     quiet, beside, held_bytes = [], [], []
     for number in range(options.runs):
         options.progress(f"connections: run {number + 1} of {options.runs}")
@@ -36,6 +38,8 @@ def run(options: BenchOptions) -> list[BenchResult]:
                 with _holding(cluster, admin, address, options.connections) as bytes_a_pull:
                     held_bytes.append(bytes_a_pull)
                     beside.append(_send(producer, options, options.seconds))
+                _await_held(admin, lambda held: held == 0)
+                quiet.append(_send(producer, options, options.seconds))
     result = BenchResult("connections", beside)
     before = BenchResult("connections-quiet", quiet)
     rate, quiet_rate = result.median("messages_per_s") or 0.0, before.median("messages_per_s") or 1.0
@@ -82,15 +86,19 @@ def _holding(cluster: BenchCluster, admin: Admin, address: str, connections: int
         process.stdin.write("hold\n")
         process.stdin.flush()
         _expect(process.stdout.readline(), "HELD")
-        deadline_s = time.monotonic() + HOLD_TIMEOUT_S
-        while int(admin.broker_runtime(BROKER)["heldPulls"]) < pulls:
-            if time.monotonic() > deadline_s:
-                raise BenchFailed(f"the broker does not hold {pulls:,} pulls after {HOLD_TIMEOUT_S:g} s")
-            time.sleep(0.05)
+        _await_held(admin, lambda held: held >= pulls)
         yield (cluster.anonymous_bytes() - before_bytes) / pulls
     finally:
         process.kill()
         process.communicate()
+
+
+def _await_held(admin: Admin, is_reached: Callable[[int], bool]) -> None:
+    deadline_s = time.monotonic() + HOLD_TIMEOUT_S
+    while not is_reached(held := int(admin.broker_runtime(BROKER)["heldPulls"])):
+        if time.monotonic() > deadline_s:
+            raise BenchFailed(f"the broker holds {held:,} pulls after {HOLD_TIMEOUT_S:g} s of waiting")
+        time.sleep(0.05)
 
 
 def _expect(line: str, word: str) -> None:
