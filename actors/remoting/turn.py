@@ -9,9 +9,9 @@
 So a send waits for about one turn, however many pulls stand in line and however much others send. Who sends
 one message after the other is soon back: while such are about, the costly get no more of a turn than the
 cheap took, so that pulls are done while he is away. No kind starves: the costly, the late and those that read
-on each have a share, whatever the others took. Requests of
-one connection keep their order among the cheap, and among the costly; a send may overtake a pull, as with
-RocketMQ, which has threads for each. Timers, new connections and writes have their moment between two turns.
+on each have a share, whatever the others took. Requests of one connection keep their order among the cheap,
+and among the costly; a send may overtake a pull, as with RocketMQ, which has threads for each. Timers, new
+connections and writes have their moment between two turns.
 """
 
 from collections import deque
