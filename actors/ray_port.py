@@ -6,6 +6,7 @@ imported by the first of them: what it reads at its import must be set before (`
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,9 @@ Method = TypeVar("Method", bound=Callable[..., Any])
 
 PIN_SHARE = 0.001
 """How much of its node's resource an actor takes: enough to be bound to the node, nothing that is missed."""
+
+END_TIMEOUT_S = 30.0
+END_PAUSE_S = 0.01
 
 CONCURRENCY_GROUPS = {"control": 2, "append": 4, "read": 16}
 """Threads by kind of call: a read that waits for messages keeps neither `describe` nor an append waiting."""
@@ -123,15 +127,23 @@ def ask(where: ActorName, method: str, *arguments: object, timeout_s: float) -> 
         raise ActorFailed(f"{where.name}.{method}: {type(cause).__name__}: {cause}") from error
 
 
-def end(where: ActorName) -> None:
-    """End an actor for good, as kill -9 would: ask it to stop before. Its name is free at once."""
+def end(where: ActorName, timeout_s: float = END_TIMEOUT_S) -> None:
+    """End an actor for good, as kill -9 would: ask it to stop before. Its name is free afterwards.
+
+    Raises ActorSilent when Ray still has it after `timeout_s`.
+    """
     import ray
 
     try:
-        handle = _find(where)
+        ray.kill(_find(where), no_restart=True)
+        # Ray only begins to end it: until this process is told, `_find` and a new actor meet the old name.
+        deadline_s = time.monotonic() + timeout_s
+        while time.monotonic() < deadline_s:
+            time.sleep(END_PAUSE_S)
+            _find(where)
     except ActorGone:
         return
-    ray.kill(handle, no_restart=True)
+    raise ActorSilent(f"Ray has not ended {where.name} within {timeout_s:g} s")
 
 
 @dataclass(frozen=True)

@@ -115,7 +115,7 @@ def restart(
 ) -> UpResult:
     """Restart the named actors, or with `rolling` all; each goes only when the one before serves again.
 
-    `waits`: no broker goes within the 31 s in which clients may not know that another is back.
+    `waits`: no broker goes while clients may not know that another is back (`route_refresh_ms`).
 
     Raises as `up` does; LaunchRefused also where nothing is named or nothing runs.
     """

@@ -1,6 +1,6 @@
 """Appending: records get their place, queue offset and time, and go into the log (all of it or nothing)."""
 
-from collections.abc import Callable, Container, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from store.clock import Clock
@@ -69,12 +69,13 @@ class Appender:
             self.last_timestamp = 0
         self.store_host = _DEFAULT_HOST.packed
         self._undispatched = undispatched
-        self._assigned_is_known = True
-        self.awaited_queues: Container[tuple[str, int]] = ()
+        self.assigned_is_known = True
+        """Whether every queue's `assigned_offset` counts all that the log holds of it."""
+        self.awaited_queues: Collection[tuple[str, int]] = ()
 
     def append(self, draft: RecordDraft) -> AppendResult:
         """One message. Raises StoreError, MessageIllegal."""
-        if not self._assigned_is_known:
+        if not self.assigned_is_known:
             self._learn_assigned()
         queue = self._queues.get(draft.topic, draft.queue_id)
         queue_offset = queue.assigned_offset
@@ -103,7 +104,7 @@ class Appender:
 
     def append_batch(self, draft: RecordDraft, batch: Buffer) -> AppendResult:
         """The messages of a RocketMQ batch body. Raises StoreError, MessageIllegal."""
-        if not self._assigned_is_known:
+        if not self.assigned_is_known:
             self._learn_assigned()
         queue = self._queues.get(draft.topic, draft.queue_id)
         count, size_bytes = measure_batch(batch, draft, len(self.store_host), append_crc=self._append_crc)
@@ -125,7 +126,7 @@ class Appender:
         self, topic: str, queue_id: int, records: bytearray | memoryview, born_host: bytes
     ) -> AppendResult:
         """Records built by a client, back to back. Raises StoreError, MessageIllegal."""
-        if not self._assigned_is_known:
+        if not self.assigned_is_known:
             self._learn_assigned()
         queue = self._queues.get(topic, queue_id)
         size_bytes = len(records)
@@ -143,24 +144,27 @@ class Appender:
 
     def append_runs(self, topic: str, runs: Runs, born_host: bytes) -> AppendResult:
         """Records of several queues of a topic, built by a client. Raises StoreError, MessageIllegal."""
-        if not self._assigned_is_known:
+        if not self.assigned_is_known:
             self._learn_assigned()
-        queues = [self._queues.get(topic, run.queue_id) for run in runs.runs]
+        queues = self._queues.get_all(topic, runs.queue_ids)
         queue_offsets = [queue.assigned_offset for queue in queues]
         size_bytes = len(runs.records)
         position = self._reserve(size_bytes)
         timestamp = self._now()
-        stamp = self._stamp(topic, -1, -1, position, timestamp, born_host)
-        stamp_runs(runs.records, stamp, runs.runs, queue_offsets)
+        stamp_runs(runs, self._stamp(topic, -1, -1, position, timestamp, born_host), queue_offsets)
         self._write(position, runs.records)
-        count = 0
-        for queue, run in zip(queues, runs.runs, strict=True):
-            queue.assigned_offset += run.messages
-            count += run.messages
-            if (topic, run.queue_id) in self.awaited_queues:
-                self._positions.awaited = self._positions.written
+        for queue, messages in zip(queues, runs.messages, strict=True):
+            queue.assigned_offset += messages
+        awaited = self.awaited_queues
+        if awaited and any((topic, queue_id) in awaited for queue_id in runs.queue_ids):
+            self._positions.awaited = self._positions.written
         return AppendResult(
-            position, queue_offsets[0], size_bytes, timestamp, count, queue_offsets=queue_offsets
+            position,
+            queue_offsets[0],
+            size_bytes,
+            timestamp,
+            sum(runs.messages),
+            queue_offsets=queue_offsets,
         )
 
     def append_raw(self, offset: int, data: Buffer) -> None:
@@ -220,7 +224,7 @@ class Appender:
 
     def forget_assigned(self) -> None:
         """The log has changed other than by appends: queue offsets are counted again before the next one."""
-        self._assigned_is_known = False
+        self.assigned_is_known = False
 
     def _learn_assigned(self) -> None:
         """Count the records that are written but not dispatched into their queues' next offsets."""
@@ -228,4 +232,4 @@ class Appender:
             queue.assigned_offset = queue.next_offset
         for topic, queue_id, following in self._undispatched():
             self._queues.get_by_bytes(topic, queue_id).assigned_offset = following
-        self._assigned_is_known = True
+        self.assigned_is_known = True

@@ -47,7 +47,9 @@ def _plain_processors() -> list[structlog.typing.Processor]:
 
 
 class EventLogger:
-    """Tells events: `log.info("event_name", key=value)`. One that nobody hears costs next to nothing."""
+    """Tells events: `log.info("event_name", key=value)`. One that nobody hears costs next to nothing, and one
+    that cannot be told ends nothing: whoever tells goes on, and standard error says why.
+    """
 
     def __init__(self, logger: logging.Logger, *, has_last_resort: bool) -> None:
         self._logger = logger
@@ -87,7 +89,11 @@ class EventLogger:
             events = self._loud
         else:
             return
-        getattr(events, logging.getLevelName(level).lower())(event, **told)
+        try:
+            getattr(events, logging.getLevelName(level).lower())(event, **told)
+        except Exception:  # noqa: BLE001 -- a program's own processors and renderers may do anything
+            if logging.raiseExceptions:  # as Python's own handlers do
+                self._loud.error("event_not_told", told=event, exc_info=True)
 
     def _is_heard(self) -> bool:
         logger: logging.Logger | None = self._logger

@@ -1,6 +1,6 @@
 """MessageStore: the whole of one broker's store, behind one face. One thread owns it (design law 4)."""
 
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
 from store.appender import Appender, AppendResult
@@ -217,7 +217,16 @@ class MessageStore(ReadableStore):
             return StoreError(self._failure.reason, self._failure.path, self._failure.position)
         return StoreError(self.write_refusal or "", self.root)
 
-    def await_messages(self, queues: Container[tuple[str, int]]) -> None:
+    def is_at_end(self, topic: str, queue_id: int, offset: int) -> bool:
+        """Whether it is known that the log has no message of a queue from this offset, a queue's end, on:
+        neither one that is dispatched nor one that will be.
+        """
+        if not self._appender.assigned_is_known:
+            return False
+        queue = self._queues.find(topic, queue_id)
+        return offset == 0 if queue is None else offset == queue.next_offset == queue.assigned_offset
+
+    def await_messages(self, queues: Collection[tuple[str, int]]) -> None:
         """Note in `positions.awaited` what is appended to any of these queues, (topic, queue id)."""
         self._appender.awaited_queues = queues
 
@@ -279,35 +288,35 @@ class MessageStore(ReadableStore):
         else:
             self.positions.on_confirmed(offset, callback)
 
-    def settle(self) -> bool:
-        """Call back those who waited for what is confirmed now; False, with nothing done, where another
-        writer has opened this store.
-        """
-        if not self._check_epoch():
-            return False
-        positions = self.positions
-        if positions.has_waiters and positions.first_waiting <= positions.confirmed:
-            positions.run_callbacks()
-        return True
-
-    def tick(self, *, dispatch: bool = True, tells: bool = True, leaves: bool = False) -> Sequence[Arrival]:
+    def tick(
+        self,
+        *,
+        dispatch: bool = True,
+        tells: bool = True,
+        leaves: bool = False,
+        before_dispatch: Callable[[], None] | None = None,
+    ) -> Sequence[Arrival]:
         """Call back those who waited, then dispatch a slice of what is confirmed; returns the queues that got
         something, if it `tells` them.
 
         Without `dispatch` only those who waited are called back: many small ticks may share one dispatch. If
         it `leaves`, units for many queues may be written by another thread: the tick after that has ended
-        (`on_work_ended`) goes on.
+        (`on_work_ended`) goes on. `before_dispatch` is called where something is about to be dispatched.
         """
         positions = self.positions
         arrivals, self._untold = self._untold, []
-        if not self.settle():
+        if not self._check_epoch():
             return arrivals
+        if positions.has_waiters and positions.first_waiting <= positions.confirmed:
+            positions.run_callbacks()
         confirmed = positions.confirmed
         told = arrivals if tells else None
         if self._dispatcher.is_under_way and (self._dispatcher.has_written or not leaves):
             self._finish_dispatch(told)
             self._maintain()  # here, too: steps may follow one another without a gap
         if dispatch and positions.dispatched < confirmed and not self._dispatcher.is_under_way:
+            if before_dispatch is not None:
+                before_dispatch()
             self._dispatch(confirmed, told, leaves=leaves)
         if not self._dispatcher.is_under_way:
             self._maintain()

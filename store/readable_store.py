@@ -81,9 +81,13 @@ class ReadableStore:
         It never waits: right after a log file was deleted, where the queue's units have to come from the disk
         first, it may be an offset that is gone. Within `resident_only` that is Cold.
         """
+        return self.known_min_offset(topic, queue_id) or 0
+
+    def known_min_offset(self, topic: str, queue_id: int) -> int | None:
+        """The same; None for a queue that has had no message: a topic's others are made with their first."""
         queue = self._queues.find(topic, queue_id)
         if queue is None:
-            return 0
+            return None
         if self.retention.has_stale_queues:
             self.retention.settle_if_there(queue)
         return queue.min_offset

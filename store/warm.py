@@ -18,7 +18,7 @@ from store.message.hosts import Host
 from store.message.message import Message
 from store.message.properties import encode_properties
 from store.message.record import RecordDraft, encode_record
-from store.message.runs import Run, Runs
+from store.message.runs import Runs
 from store.message.tags import tags_code
 from store.message_store import MessageStore
 from store.settings import StoreSettings
@@ -57,8 +57,8 @@ def _send(store: MessageStore) -> None:
     store.append_batch(draft, encode_batch([message, message]))
     record = encode_record(draft, 0, 0, 0, _HOST.packed)
     store.append_records(_TOPIC, 0, bytearray(record), _HOST.packed)
-    run = Run(0, 1, len(record))
-    store.append_runs(_TOPIC, Runs([run], memoryview(bytearray(record))), _HOST.packed)
+    runs = Runs([0], [1], [len(record)], memoryview(bytearray(record)))
+    store.append_runs(_TOPIC, runs, _HOST.packed)
     store.tick()
     store.flush_now()
     store.tick()

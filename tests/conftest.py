@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import signal
 import tarfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+import structlog
 from hypothesis import settings
+from xdist.remote import Producer
+
+from tests.workers import GroupScheduling
 
 # Examples have no deadline: the machine is shared, and the first call of a kernel may compile it.
 settings.register_profile("raymq", deadline=None)
@@ -19,6 +23,18 @@ settings.load_profile("raymq")
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 FIXTURES = Path(__file__).parent / "fixtures"
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> GroupScheduling:
+    """Where several workers run the tests (``-n 2``)."""
+    return GroupScheduling(config, log)
+
+
+@pytest.fixture(autouse=True)
+def _events_are_told_as_before() -> Iterator[None]:
+    """`structlog.testing.capture_logs` leaves structlog configured, which is a program's own choice to us."""
+    yield
+    structlog.reset_defaults()
 
 
 @dataclass(frozen=True)

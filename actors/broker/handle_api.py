@@ -28,7 +28,6 @@ import msgpack
 from actors.broker.group.offsets import NO_OFFSET
 from actors.broker.group.subscriptions import tags_codes_of
 from actors.broker.parts import BrokerParts
-from actors.broker.reading.hold import HeldPull
 from actors.broker.reading.pull import Puller, PullOutcome, PullRequest
 from actors.broker.reading.reads import TRIES_OF_A_PULL
 from actors.broker.sending.acks import PendingAck
@@ -219,21 +218,11 @@ class HandleApi:
 
     async def _wait(self, pull: PullRequest) -> None:
         woken = asyncio.Event()
-        deadline_ns = self._clock.monotonic_ns() + pull.wait_ms * NS_PER_MS
-        owner = object()
-        self._held.hold(
-            HeldPull(
-                pull.topic,
-                pull.queue_id,
-                pull.offset,
-                pull.tags_codes,
-                deadline_ns,
-                owner,
-                lambda _: woken.set(),
-            )
-        )
+        pull.owner = owner = object()
+        pull.deadline_ns = self._clock.monotonic_ns() + pull.wait_ms * NS_PER_MS
+        pull.on_resume = lambda _: woken.set()
+        self._held.hold(pull)
         try:
-            self._request_tick()  # a tick arms the timer of the next deadline
             await woken.wait()
         finally:
             self._held.forget(owner)

@@ -6,7 +6,7 @@ import asyncio
 import os
 import random
 import socket
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from functools import cache
 from typing import Any
 
@@ -23,7 +23,7 @@ from actors.broker.loop.flusher import Flusher
 from actors.broker.loop.off_loop import OffLoop
 from actors.broker.loop.turns import Turns
 from actors.broker.parts import BrokerParts
-from actors.broker.reading.hold import HeldPulls
+from actors.broker.reading.hold import HeldPull, HeldPulls
 from actors.broker.reading.reads import Reads
 from actors.broker.registration import Registration
 from actors.broker.requests import add_group_changed, request_table
@@ -257,6 +257,7 @@ class BrokerService:
             clock,
             self._request_tick,
             self._write_out,
+            self._resume,
             self._stats.put_times,
         )
         reads = self._keep_loop_free()
@@ -338,6 +339,9 @@ class BrokerService:
 
     def _write_out(self) -> None:
         self._server.hub.flush()
+
+    def _resume(self, pulls: Sequence[HeldPull]) -> None:
+        self._server.hub.resume(pulls)
 
     def _request_tick(self) -> None:
         self._server.request_tick()

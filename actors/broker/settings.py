@@ -108,7 +108,9 @@ class BrokerSettings(BaseModel):
     max_held_pulls: int = Field(default=100_000, ge=1)
     """How many pulls wait at most."""
     max_hold_ms: Annotated[int, LIVE] = Field(default=20_000, ge=0)
-    """How long a pull waits at most."""
+    """How long a pull waits at most. One of RocketMQ's clients that may wait for 5 s or more waits 2.5 s
+    longer than it asks, as on average with RocketMQ, whose brokers look every 5 s.
+    """
     pull_max_messages: Annotated[int, LIVE] = Field(
         default=32, ge=1, validation_alias=_alias("pull_max_messages", "maxTransferCountOnMessageInMemory")
     )

@@ -15,14 +15,18 @@ A frame, big-endian:
 import json
 import struct
 from collections.abc import Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, Self
 
+import msgspec
 import orjson
 
 from actors.remoting.codes import FLAG_RESPONSE, VERSION_5_3_3, LanguageCode, SerializeType
 from actors.remoting.errors import ProtocolError
 
-Buffer = bytes | bytearray | memoryview
+if TYPE_CHECKING:
+    Buffer = bytes | bytearray | memoryview
+else:
+    Buffer = Any  # msgspec reads the annotations, and knows no union of these
 
 MAX_FRAME_BYTES: Final = 16 * 1024 * 1024
 PREFIX: Final = struct.Struct(">II")
@@ -35,13 +39,11 @@ _I16: Final = struct.Struct(">H")
 _JSON: Final = int(SerializeType.JSON)
 _ROCKETMQ: Final = int(SerializeType.ROCKETMQ)
 _ROCKETMQ_MARK: Final = _ROCKETMQ << 24
-# Java and our own clients write the fields of a header as strings; with others, each is looked at. One that
-# only says it is Java gets an error from the chain, which looks when a handler has failed.
-_STRINGS_ONLY: Final = frozenset({"JAVA", "PYTHON"})
+_I32Value = Annotated[int, msgspec.Meta(ge=-(2**31), lt=2**31)]
 _LANGUAGE_NAMES: Final = {int(code): code.name for code in LanguageCode}
 
 
-class RemotingCommand:
+class RemotingCommand(msgspec.Struct, eq=False, gc=False, rename={"ext": "extFields"}):
     """One request or answer.
 
     `ext` holds the header's fields, always strings. A received `body` of more than a few kilobytes is a
@@ -49,42 +51,16 @@ class RemotingCommand:
     the other uncopied.
     """
 
-    __slots__ = (
-        "body",
-        "code",
-        "ext",
-        "flag",
-        "language",
-        "opaque",
-        "parts",
-        "remark",
-        "serialize_type",
-        "version",
-    )
-
-    def __init__(
-        self,
-        code: int,
-        ext: dict[str, str] | None = None,
-        body: Buffer = b"",
-        remark: str | None = None,
-        flag: int = 0,
-        opaque: int = 0,
-        language: str = "PYTHON",
-        version: int = VERSION_5_3_3,
-        serialize_type: int = _JSON,
-        parts: Sequence[Buffer] = (),
-    ) -> None:
-        self.code = code
-        self.ext: dict[str, str] = {} if ext is None else ext
-        self.body = body
-        self.remark = remark
-        self.flag = flag
-        self.opaque = opaque
-        self.language = language
-        self.version = version
-        self.serialize_type = serialize_type
-        self.parts = parts
+    code: _I32Value
+    ext: dict[str, str] = {}
+    body: Buffer = b""
+    remark: str | None = None
+    flag: _I32Value = 0
+    opaque: _I32Value = 0
+    language: str = "PYTHON"
+    version: _I32Value = VERSION_5_3_3
+    serialize_type: int = _JSON
+    parts: Sequence[Buffer] = ()
 
     @classmethod
     def response(
@@ -94,9 +70,23 @@ class RemotingCommand:
         ext: dict[str, str] | None = None,
         body: Buffer = b"",
         parts: Sequence[Buffer] = (),
-    ) -> "RemotingCommand":
+    ) -> Self:
         """An answer; whoever sends it fills in the request's `opaque` and header encoding."""
-        return cls(code, ext, body, remark, FLAG_RESPONSE, parts=parts)
+        return cls(code, {} if ext is None else ext, body, remark, FLAG_RESPONSE, parts=parts)
+
+    def json_header(self) -> bytes:
+        """The header in JSON: keys as RocketMQ's own encoder sorts them, absent ones left out."""
+        fields: dict[str, object] = {"code": self.code}
+        if self.ext:
+            fields["extFields"] = self.ext
+        fields["flag"] = self.flag
+        fields["language"] = self.language
+        fields["opaque"] = self.opaque
+        if self.remark is not None:
+            fields["remark"] = self.remark
+        fields["serializeTypeCurrentRPC"] = "JSON"
+        fields["version"] = self.version
+        return orjson.dumps(fields)
 
     @property
     def is_response(self) -> bool:
@@ -111,7 +101,29 @@ class RemotingCommand:
         )
 
 
-_new_command = RemotingCommand.__new__
+class SharedAnswer(RemotingCommand, eq=False, gc=False):
+    """An answer that many get, each under the `opaque` of his request; all else of it stays as it is."""
+
+    around_opaque: tuple[bytes, bytes] | None = None
+
+    def json_header(self) -> bytes:
+        """The header in JSON, of which only the number is written anew."""
+        if self.around_opaque is None:
+            # The last of this key is the header's own: what follows are strings, with their quotes escaped.
+            before, key, rest = super().json_header().rpartition(b',"opaque":')
+            self.around_opaque = before + key, rest[rest.index(b",") :]
+        before, after = self.around_opaque
+        return b"%b%d%b" % (before, self.opaque, after)
+
+
+class _ReceivedCommand(RemotingCommand, eq=False, gc=False):
+    """What a JSON header is read into: one that does not say so was written by no client of ours."""
+
+    language: str = "OTHER"
+    version: _I32Value = 0
+
+
+_decode_json = msgspec.json.Decoder(_ReceivedCommand).decode
 
 
 def append_command(out: list[Buffer], command: RemotingCommand) -> int:
@@ -120,7 +132,7 @@ def append_command(out: list[Buffer], command: RemotingCommand) -> int:
     Raises ValueError where the frame would be longer than any peer takes.
     """
     is_json = command.serialize_type == _JSON
-    header = _encode_json(command) if is_json else _encode_rocketmq(command)
+    header = command.json_header() if is_json else _encode_rocketmq(command)
     length = len(header)
     body = command.body
     total = LENGTH_BYTES + length + len(body)
@@ -144,21 +156,6 @@ def encode_command(command: RemotingCommand) -> bytes:
     out: list[Buffer] = []
     append_command(out, command)
     return b"".join(out)
-
-
-def _encode_json(command: RemotingCommand) -> bytes:
-    # Keys in the order in which RocketMQ's own encoder sorts them; absent ones are left out.
-    fields: dict[str, object] = {"code": command.code}
-    if command.ext:
-        fields["extFields"] = command.ext
-    fields["flag"] = command.flag
-    fields["language"] = command.language
-    fields["opaque"] = command.opaque
-    if command.remark is not None:
-        fields["remark"] = command.remark
-    fields["serializeTypeCurrentRPC"] = "JSON"
-    fields["version"] = command.version
-    return orjson.dumps(fields)
 
 
 def _encode_rocketmq(command: RemotingCommand) -> bytes:
@@ -186,21 +183,10 @@ def decode_command(header: Buffer, serialize_type: int, body: Buffer) -> Remotin
 def decode_json_command(header: Buffer, body: Buffer) -> RemotingCommand:
     """As `decode_command`, for a JSON header: the hot path."""
     try:
-        fields = orjson.loads(header)
-        language = fields["language"]
-        if language not in _STRINGS_ONLY:
-            return _decode_json_leniently(header, body)
-        command = _new_command(RemotingCommand)  # not through __init__: every call on this path is counted
-        command.code = code = fields["code"]
-        command.opaque = opaque = fields["opaque"]
-        command.flag = flag = fields["flag"]
-        command.version = version = fields["version"]
-        code ^ opaque ^ flag ^ version  # TypeError unless all four are integers
-        command.ext = fields.get("extFields") or {}
-        command.remark = fields.get("remark")
-    except (orjson.JSONDecodeError, KeyError, TypeError):
+        command = _decode_json(header)
+    except (ValueError, RecursionError):
         return _decode_json_leniently(header, body)
-    command.language = language
+    # Whatever a header may say of them: these are the frame's.
     command.body = body
     command.serialize_type = _JSON
     command.parts = ()
@@ -208,7 +194,7 @@ def decode_json_command(header: Buffer, body: Buffer) -> RemotingCommand:
 
 
 def _decode_json_leniently(header: Buffer, body: Buffer) -> RemotingCommand:
-    """For peers that are no Java: numbers among the fields, missing keys, text that is not UTF-8."""
+    """For peers that are no Java: numbers among the fields, text that is not UTF-8."""
     try:
         # Bytes that are no text become U+FFFD, as in Java; lone surrogates '?', or they could not be
         # written again.

@@ -3,14 +3,14 @@
 import asyncio
 import socket
 import struct
-from collections.abc import Callable, Container
+from collections.abc import Callable
 from typing import Any, Final, Protocol, cast
 
 from actors.remoting.calls import Callback, Calls, guarded
 from actors.remoting.codes import FLAG_ONEWAY, FLAG_RESPONSE
 from actors.remoting.command import Buffer, RemotingCommand, append_command
 from actors.remoting.errors import Closed, ProtocolError
-from actors.remoting.frame import FrameReader
+from actors.remoting.frame import CodeMarks, FrameReader
 from actors.remoting.hub import Hub
 from store.logs import get_logger
 
@@ -25,6 +25,8 @@ _LARGE_PART_BYTES: Final = 8 * 1024
 _BEHIND_BYTES: Final = 64 * 1024
 # A peer whose bytes come when the turn is over can wait: what it sends is left with the kernel, nearly all.
 _LATE_READ_BYTES: Final = 16 * 1024
+# Requests that others need not wait for are left as they have come, up to here.
+_ASIDE_BYTES: Final = 16 * 1024
 # So many requests of one peer between two looks at the clock.
 _REQUESTS_A_LOOK: Final = 4
 _NS_PER_MS: Final = 1_000_000
@@ -35,7 +37,7 @@ class Service(Protocol):
     """What answers the requests of a peer."""
 
     @property
-    def costly_codes(self) -> Container[int]:
+    def costly_codes(self) -> CodeMarks:
         """Codes of requests that stand in line (`actors.remoting.turn`)."""
         ...
 
@@ -85,6 +87,7 @@ class Connection(asyncio.BufferedProtocol):
         self._is_behind = False
         self._unread_since_ns = 0
         self._waiting: list[RemotingCommand | CloseCallback] = []  # costly requests, and parts of such
+        self._is_set_aside = False  # what comes after those: it is read when its turn in line comes
         self._is_held = False
         self._is_hushed = False
         self._was_active = True
@@ -141,8 +144,8 @@ class Connection(asyncio.BufferedProtocol):
         self._end()
 
     def hush(self) -> None:
-        """Take nothing more from the peer. What it still sends is dropped, not left unread: closing a socket
-        with bytes unread would reset it, and the peer could lose the answers that are on their way.
+        """Take nothing from the peer but what has come. What it still sends is dropped, not left unread:
+        closing a socket with bytes unread would reset it, and the peer could lose answers on their way.
         """
         self._is_hushed = True
 
@@ -190,6 +193,11 @@ class Connection(asyncio.BufferedProtocol):
         return self._is_over_mark or self.hub.unread_bytes > self.hub.limits.max_unread_bytes
 
     @property
+    def _has_costly(self) -> bool:
+        """Whether there is something for its turn in line."""
+        return bool(self._waiting) or self._is_set_aside
+
+    @property
     def _has_many_waiting(self) -> bool:
         """Whether nothing more is read, for as long as costly requests are to be done."""
         return 2 * len(self._waiting) > self.hub.limits.costly_requests_max
@@ -228,14 +236,22 @@ class Connection(asyncio.BufferedProtocol):
             return
         self._was_active = True
         self._turn_bytes += nbytes
-        self._reader.received(nbytes)
+        reader = self._reader
+        reader.received(nbytes)
         hub = self.hub
-        if not hub.tick_requested:
+        begins = not hub.tick_requested
+        if begins:
             hub.request_tick()
-        elif self._turn.is_spent():
-            self._reader.set_aside()
+        if reader.unread_bytes <= _ASIDE_BYTES and reader.has_only(self._costly_codes):
+            reader.set_aside()
+            self._is_set_aside = True
+            hub.line_up(self)
+            return
+        if not begins and self._turn.is_spent():
+            reader.set_aside()
             self._hold(is_late=True)
             return
+        self._is_set_aside = False
         self._read_commands(hub.limits.input_budget_requests)
         if self._turn_bytes > hub.limits.input_budget_bytes and not self._is_held:
             self._hold()
@@ -252,7 +268,7 @@ class Connection(asyncio.BufferedProtocol):
         self.note_unread()
         if self._is_held:
             self.hub.hold(self)
-        if self._waiting:
+        if self._has_costly:
             self.hub.line_up(self)
 
     # ---- what the hub calls --------------------
@@ -290,19 +306,25 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.resume_reading()
 
     def serve_costly(self) -> bool:
-        """Do the first of the costly requests; whether there are more to be done. Nothing is done where the
-        peer leaves our answers unread: `resume_writing` lines up again.
+        """Do the first of the costly requests, or read some of those that are set aside; whether there are
+        more to be done. Nothing is done where the peer leaves our answers unread: `resume_writing` lines up
+        again.
         """
-        if not self._waiting or (self._is_behind and self._is_far_behind):
+        if self._is_behind and self._is_far_behind:
             return False
-        work = self._waiting.pop(0)
-        if isinstance(work, RemotingCommand):
-            self._handle(self, work)
-        else:
-            guarded(work, self)
-        if self._is_held and not self._has_many_waiting:
-            self.hub.hold(self)
-        return bool(self._waiting)
+        if self._waiting:
+            work = self._waiting.pop(0)
+            if isinstance(work, RemotingCommand):
+                self._handle(self, work)
+            else:
+                guarded(work, self)
+            if self._is_held and not self._has_many_waiting:
+                self.hub.hold(self)
+        elif self._is_set_aside:
+            self._is_set_aside = False
+            self._reader.resume()
+            self._read_commands(_REQUESTS_A_LOOK, in_line=True)
+        return self._has_costly
 
     def expire_calls(self, now_ns: int) -> int | None:
         """Fail the calls whose deadline has passed; returns the next deadline, or None where no call is
@@ -333,7 +355,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def check_idle(self, now_ns: int, idle_ns: int) -> None:
         """Close when nothing has moved, or one frame has been arriving, for so long."""
-        if self._reader.has_partial and not self._is_held:
+        if self._reader.has_partial and not (self._is_held or self._is_set_aside):
             if self._partial_frames != self._reader.frames:
                 self._partial_frames = self._reader.frames
                 self._partial_since_ns = now_ns
@@ -361,9 +383,11 @@ class Connection(asyncio.BufferedProtocol):
 
     # ---- its own --------------------
 
-    def _read_commands(self, left: int) -> None:
+    def _read_commands(self, left: int, *, in_line: bool = False) -> None:
         reader = self._reader
         costly_codes = self._costly_codes
+        began_ns = self._turn.now_ns()
+        has_cheap = False
         try:
             while (command := reader.next_command()) is not None:
                 if command.flag & FLAG_RESPONSE:
@@ -373,7 +397,7 @@ class Connection(asyncio.BufferedProtocol):
                     if len(self._waiting) >= self.hub.limits.costly_requests_max:
                         left = 1
                 else:
-                    self._turn.has_cheap = True
+                    has_cheap = True
                     self._handle(self, command)
                 left -= 1
                 if (
@@ -384,13 +408,18 @@ class Connection(asyncio.BufferedProtocol):
                     or self.is_closed
                 ):
                     reader.set_aside()
-                    self._hold()
+                    if in_line:
+                        self._is_set_aside = reader.has_partial
+                    else:
+                        self._hold()
                     break
         except ProtocolError as error:
             _log.warning(
                 "connection_refused", peer=self.peer, reason=error.reason, looks_like=error.looks_like
             )
             self.close(str(error))
+        if has_cheap:
+            self._turn.took_cheap(began_ns)
         if self._waiting:
             self.hub.line_up(self)
 
@@ -414,6 +443,7 @@ class Connection(asyncio.BufferedProtocol):
         self._out = []
         self._out_bytes = 0
         self._waiting = []
+        self._is_set_aside = False
         self._reader.close()
         self.hub.connections.discard(self)
         self._calls.fail_all(Closed(self.peer, self.close_reason))

@@ -6,8 +6,11 @@ long for that is received straight into memory of its own, which grows with what
 announcing a length costs the announcer, not us.
 """
 
+import struct
+from collections.abc import Iterable
 from typing import Final
 
+from actors.remoting.codes import SerializeType
 from actors.remoting.command import (
     HEADER_LENGTH_MASK,
     LENGTH_BYTES,
@@ -24,6 +27,12 @@ SHARED_BUFFER_BYTES: Final = 256 * 1024
 OWN_MEMORY_BYTES: Final = 32 * 1024
 FIRST_ALLOCATION_BYTES: Final = 256 * 1024
 MAX_SPARES: Final = 8
+_ROCKETMQ: Final = int(SerializeType.ROCKETMQ)
+# How a header begins that shows its code: in JSON where that is the first key, as RocketMQ writes it.
+_JSON_CODE: Final = b'{"code":%d,'
+_ROCKETMQ_CODE: Final = struct.Struct(">H")
+# How much of a frame it takes to see a code.
+_SHOWN_BYTES: Final = PREFIX.size + len(_JSON_CODE % 9_999_999)
 MAX_SPARE_BYTES: Final = 4 * 1024 * 1024 + 64 * 1024
 MAX_ASSEMBLY_BYTES: Final = 512 * 1024 * 1024
 
@@ -75,6 +84,28 @@ def _is_free(memory: bytearray) -> bool:
         return False
     memory.append(0)
     return True
+
+
+class CodeMarks:
+    """Codes of requests, and how headers begin that show one of them."""
+
+    __slots__ = ("_codes", "json", "rocketmq")
+
+    def __init__(self, codes: Iterable[int] = ()) -> None:
+        self._codes: set[int] = set()
+        self.json: tuple[bytes, ...] = ()
+        self.rocketmq: tuple[bytes, ...] = ()
+        for code in codes:
+            self.add(code)
+
+    def __contains__(self, code: int) -> bool:
+        return code in self._codes
+
+    def add(self, code: int) -> None:
+        """One code more."""
+        self._codes.add(code)
+        self.json += (_JSON_CODE % code,)
+        self.rocketmq += (_ROCKETMQ_CODE.pack(code),)
 
 
 class FrameReader:
@@ -132,6 +163,26 @@ class FrameReader:
         self._position = 0
         self._end = len(self._kept) + count
         self._kept = b""
+
+    @property
+    def unread_bytes(self) -> int:
+        """What has come and is no command yet."""
+        return self._end - self._position
+
+    def has_only(self, codes: CodeMarks) -> bool:
+        """Whether commands of these codes have come and no others, as far as the first bytes of each show
+        it.
+        """
+        data, at, end = self._data, self._position, self._end
+        if self._long is not None or end - at < _SHOWN_BYTES:
+            return False
+        while end - at >= _SHOWN_BYTES:
+            total, mark = PREFIX.unpack_from(data, at)
+            marks = codes.rocketmq if mark >> 24 == _ROCKETMQ else codes.json
+            if not data.startswith(marks, at + PREFIX.size):
+                return False
+            at += LENGTH_BYTES + total
+        return True
 
     def next_command(self) -> RemotingCommand | None:
         """The next whole command, or None; raises ProtocolError where the bytes are no frame."""

@@ -1,18 +1,18 @@
 """Hub: what the connections of one server or client share – memory, limits, turns and time-outs.
 
 A turn of the loop reads every socket that has bytes; answers collect meanwhile. One callback at the turn's
-end then does the costly requests, runs the service's own tick, writes each connection that has something
-once, and lets those go on that wait (see `turn`).
+end then runs the service's own tick, writes each connection that has something once, does the costly
+requests, writes their answers, and lets those go on that wait (see `turn`).
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, Final, Protocol
 
 from actors.remoting.busy_poll import BusyPoll
 from actors.remoting.frame import ReceiveMemory
 from actors.remoting.limits import SHED_RATIO, RemotingLimits
-from actors.remoting.turn import Served, Turn
+from actors.remoting.turn import Served, Turn, Waiting
 from store.clock import NS_PER_MS, Clock
 
 # A timer that fires a little early would find nothing expired and spin.
@@ -71,6 +71,7 @@ class Hub:
         self.tick_requested = False
         self.unread_bytes = 0  # by peers that are behind, as far as is known
         self._tick = tick
+        self._is_ending = False  # the turn: what collects now is written before it is over
         self._busy_poll = BusyPoll(clock, limits.busy_poll_us)
         self._dirty: list[Peer] = []
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -91,26 +92,30 @@ class Hub:
         """
         if not self.tick_requested:
             self.tick_requested = True
-            self.turn.begin()
+            if not self._is_ending:
+                self.turn.begin()
             self.loop.call_soon(self._end_turn)
 
     def mark_dirty(self, connection: Peer) -> None:
         """This connection has something to write."""
         self._dirty.append(connection)
-        if not self.tick_requested:
-            self.request_tick()
+        self._need_end()
 
     def hold(self, connection: Peer, *, is_late: bool = False) -> None:
         """This connection goes on after the turn's end: it has had its share, or came too late for one."""
         self.turn.hold(connection, is_late=is_late)
-        if not self.tick_requested:
-            self.request_tick()
+        self.request_tick()
 
     def line_up(self, connection: Peer) -> None:
         """This connection has costly requests, which are done at the turn's end."""
         self.turn.line_up(connection)
-        if not self.tick_requested:
-            self.request_tick()
+        self._need_end()
+
+    def resume(self, requests: Iterable[Waiting]) -> None:
+        """These requests wait no more: they go on at the turn's end."""
+        self.turn.resumed.extend(requests)
+        if self.turn.resumed:
+            self._need_end()
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
         """Run this beside the loop's turns; cancelled by `stop`."""
@@ -167,22 +172,38 @@ class Hub:
         self._timer = None
         self.expire_calls()
 
+    def _need_end(self) -> None:
+        """See to it that this turn has an end; while it is in it, what collects is still written."""
+        if not self.tick_requested and not self._is_ending:
+            self.request_tick()
+
     def _end_turn(self) -> None:
         turn = self.turn
+        self.tick_requested, self._is_ending = False, True
+        turn.end_reading()
         try:
-            if turn.line:
-                turn.serve_costly()
+            self._answer_all()
         finally:
-            self.tick_requested = turn.is_over = False
+            turn.end()
+            if turn.has_more:
+                self.request_tick()
+            self._is_ending = False
+            if self.tick_requested:
+                turn.read_on()
+            self._busy_poll.after_turn(self.loop)
+
+    def _answer_all(self) -> None:
+        """Run the tick, do what is costly, and write; what one of them raises keeps no answer back."""
+        try:
+            if self._tick is not None:
+                self._tick()
+        finally:
             try:
-                if self._tick is not None:
-                    self._tick()
+                self.flush()
+                if self.turn.resumed or self.turn.line:
+                    self.turn.serve_costly()
             finally:
                 self.flush()
-                if turn.line or turn.late or turn.held:
-                    self.request_tick()
-                    turn.read_on()
-                self._busy_poll.after_turn(self.loop)
 
     def flush(self) -> None:
         """Write all that has been answered."""

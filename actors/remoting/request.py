@@ -166,8 +166,6 @@ class RequestContext:
         """Answer with an error: a refusal by its own code, anything else as RocketMQ's SYSTEM_ERROR, with
         the reason.
         """
-        if isinstance(error, TypeError | AttributeError):
-            error = self._blame_header() or error
         if isinstance(error, Refused):
             self.entry.refusals += 1
             self.reply(RemotingCommand.response(error.code, error.remark[:_REMARK_CHARS_MAX]))
@@ -187,16 +185,6 @@ class RequestContext:
                 )
             remark = f"{type(error).__name__}: {error}"[:_REMARK_CHARS_MAX]
             self.reply(RemotingCommand.response(_SYSTEM_ERROR, remark))
-
-    def _blame_header(self) -> Refused | None:
-        """Decoding trusts those who say they are Java to write strings; here it shows who did not."""
-        ext: object = self.command.ext
-        if not isinstance(ext, dict):
-            return Refused(_SYSTEM_ERROR, "the header's extFields is no JSON object")
-        for key, value in ext.items():
-            if not isinstance(value, str):
-                return Refused(_SYSTEM_ERROR, f"the header's field `{key}` is no string: {str(value)[:100]}")
-        return None
 
     def spawn(self, work: Coroutine[Any, Any, RemotingCommand | None]) -> None:
         """Finish this request in a task of its own; what it returns is the answer. Not for the hot path."""

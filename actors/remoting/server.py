@@ -25,7 +25,7 @@ class RemotingServer:
     """Serves a table of requests on one address, on the event loop that `start` runs on.
 
     `tick` is run once at the end of every turn of the loop in which bytes came, before the answers are
-    written.
+    written and costly requests are done.
     """
 
     def __init__(

@@ -5,6 +5,7 @@ Access control, metrics, fast failure and the generated docs hang on these entri
 
 from collections.abc import Iterator, Mapping
 
+from actors.remoting.frame import CodeMarks
 from actors.remoting.request import COSTLY, Action, Cost, Handler, HeaderType, RequestEntry, Resource
 
 
@@ -13,7 +14,7 @@ class RequestTable:
 
     def __init__(self) -> None:
         self._entries: dict[int, RequestEntry] = {}
-        self.costly_codes: set[int] = set()
+        self.costly_codes = CodeMarks()
 
     def add(
         self,

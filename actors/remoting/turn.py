@@ -1,17 +1,20 @@
 """Turn: in which order the connections of one loop are served, and how much of its time one turn takes.
 
     read      what has come: cheap requests are done at once, costly ones stand in line
-    costly    of each connection in line one, and round again
     tick      the service's own end of a turn
     write     each connection that has something, once
+    resume    requests that waited for what has come now, or whose time is over
+    costly    of each connection in line one, and round again
+    write     what these were answered
     read on   those whose bytes came when the turn was over, then those who had had their share
 
 So a send waits for about one turn, however many pulls stand in line and however much others send. Who sends
-one message after the other is soon back: while such are about, the costly get no more of a turn than the
-cheap took, so that pulls are done while he is away. No kind starves: the costly, the late and those that read
-on each have a share, whatever the others took. Requests of one connection keep their order among the cheap,
-and among the costly; a send may overtake a pull, as with RocketMQ, which has threads for each. Timers, new
-connections and writes have their moment between two turns.
+one message after the other has his answer before the costly are done, and is soon back: while such are about,
+the costly get no more of a turn than the cheap took, so that they are done while he is away; costly requests
+that come are not even decoded before their turn in line. No kind starves:
+the resumed, the costly, the late and those that read on each have a share, whatever the others took. Requests
+of one connection keep their order among the cheap, and among the costly; a send may overtake a pull, as with
+RocketMQ, which has threads for each. Timers, new connections and writes have their moment between two turns.
 """
 
 from collections import deque
@@ -47,6 +50,13 @@ class Served(Protocol):
         """Do the first of its costly requests; whether it stays in line for the next."""
 
 
+class Waiting(Protocol):
+    """The face of a request that waits."""
+
+    def resume(self) -> None:
+        """Go on with it: what it waited for has come, or its time is over."""
+
+
 class Turn:
     """What all connections of one loop share."""
 
@@ -55,40 +65,57 @@ class Turn:
         """Its time is used up, or its bytes, as far as is known."""
         self.collected_bytes = 0
         """Answers of this turn that are not written yet."""
+        self.resumed: deque[Waiting] = deque()
+        """Requests that wait no more."""
         self.line: deque[Served] = deque()
         """Those with costly requests."""
         self.late: deque[Served] = deque()
         """Those whose bytes came when the turn was over."""
         self.held: deque[Served] = deque()
         """Those who had their share and have more."""
-        self.has_cheap = False
-        """Whether a cheap request has been done in this turn; connections say so."""
-        self._clock = clock
+        self.now_ns = clock.monotonic_ns
         self._budget_ns = limits.turn_budget_us * _NS_PER_US
         self._share_ns = limits.turn_share_us * _NS_PER_US
         self._output_bytes = limits.turn_output_bytes
         self._requests_max = limits.input_budget_requests
-        self._began_ns = 0
+        self._has_cheap = False
+        self._cheap_ns = 0
+        self._read_ns = 0  # when all that had come was read
         self._ends_ns = 0
         self._expected_until_ns = 0
 
     def begin(self) -> None:
         """From now on there is the whole budget."""
         self.is_over = False
-        now_ns = self._clock.monotonic_ns()
-        if self.has_cheap:
-            self.has_cheap = False
-            self._expected_until_ns = now_ns + _EXPECTED_NS
-        self._began_ns = now_ns
-        self._ends_ns = now_ns + self._budget_ns
+        self._ends_ns = self.now_ns() + self._budget_ns
+
+    def took_cheap(self, began_ns: int) -> None:
+        """Cheap requests have been done since `began_ns`."""
+        self._has_cheap = True
+        self._cheap_ns += self.now_ns() - began_ns
+
+    def end_reading(self) -> None:
+        """All that has come is read; what follows, up to the costly, is not taken from anybody's time."""
+        self._read_ns = self.now_ns()
+
+    def end(self) -> None:
+        """All have been served, each as far as this turn goes."""
+        self.is_over = False
+        if self._has_cheap:
+            self._has_cheap = False
+            self._cheap_ns = 0
+            self._expected_until_ns = self.now_ns() + _EXPECTED_NS
 
     def is_spent(self) -> bool:
         """Whether what is left to do for peers waits for the next turn."""
         if not self.is_over:
-            self.is_over = (
-                self.collected_bytes > self._output_bytes or self._clock.monotonic_ns() >= self._ends_ns
-            )
+            self.is_over = self.collected_bytes > self._output_bytes or self.now_ns() >= self._ends_ns
         return self.is_over
+
+    @property
+    def has_more(self) -> bool:
+        """Whether somebody waits for the next turn."""
+        return bool(self.resumed or self.line or self.late or self.held)
 
     def hold(self, connection: Served, *, is_late: bool = False) -> None:
         """Read this connection on in the next turn: among the first, where it has had nothing of this one."""
@@ -103,9 +130,24 @@ class Turn:
             self.line.append(connection)
 
     def serve_costly(self) -> None:
-        """Go round those in line. Who has more to do, or has to be written first, stands at the end."""
+        """Go on with the requests that wait no more, then go round those in line."""
+        self._ends_ns += self.now_ns() - self._read_ns
+        self.is_over = False
+        if self.resumed:
+            self._give_costly_share()
+            self._serve_resumed()
+        if self.line:
+            self._give_costly_share()
+            self._serve_line()
+
+    def _serve_resumed(self) -> None:
+        resumed = self.resumed
+        while resumed and not self.is_spent():
+            resumed.popleft().resume()
+
+    def _serve_line(self) -> None:
+        # Who has more to do, or has to be written first, stands at the end.
         line = self.line
-        self._give_costly_share()
         to_be_written: list[Served] = []
         try:
             while line and not self.is_spent():
@@ -120,8 +162,8 @@ class Turn:
             line.extend(to_be_written)
 
     def read_on(self) -> None:
-        """Begin with those who wait to be read on."""
-        self.begin()  # what the tick and the writes have taken is not theirs
+        """Begin the next turn with those who wait to be read on."""
+        self.begin()
         for waiting, requests_max in ((self.late, LATE_REQUESTS), (self.held, self._requests_max)):
             if waiting:
                 self._give_share()
@@ -133,16 +175,15 @@ class Turn:
                 connection.go_on(requests_max)
 
     def _give_costly_share(self) -> None:
-        now_ns = self._clock.monotonic_ns()
-        if not self.has_cheap and now_ns >= self._expected_until_ns:
+        now_ns = self.now_ns()
+        if not self._has_cheap and now_ns >= self._expected_until_ns:
             self._give_share()
             return
-        taken_ns = now_ns - self._began_ns
-        self._ends_ns = now_ns + min(max(taken_ns, _SHARE_MIN_NS), self._share_ns)
+        self._ends_ns = now_ns + min(max(self._cheap_ns, _SHARE_MIN_NS), self._share_ns)
         self.is_over = False
 
     def _give_share(self) -> None:
-        ends_ns = self._clock.monotonic_ns() + self._share_ns
+        ends_ns = self.now_ns() + self._share_ns
         if ends_ns > self._ends_ns:
             self._ends_ns = ends_ns
             self.is_over = False

@@ -16,11 +16,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from cluster.bench.broker import BenchCluster, bench_root, running
-from cluster.bench.machine import free_bytes
+from cluster.bench.machine import StolenShare, free_bytes
 from cluster.bench.messages import MessagePool
 from cluster.bench.options import BenchFailed, BenchOptions
 from cluster.bench.pull_arrow import WORD, pull_once
-from cluster.bench.result import BenchResult, Run
+from cluster.bench.result import BenchResult, Run, calm_median, compared
 from cluster.bench.sending import await_arrival, make_topic, readable
 from cluster.client import Admin, Producer, PullConsumer
 from store.disk.files import sync_file_system
@@ -39,10 +39,11 @@ AHEAD_BYTES = 8 * 1024**3
 
 @dataclass(frozen=True)
 class Cost:
-    """A run, and the CPU time of the broker in it."""
+    """A run, the CPU time of the broker in it, and what share of the processors the host took meanwhile."""
 
     run: Run
     cpu_s: float
+    stolen: float
 
     @property
     def rate(self) -> float:
@@ -89,7 +90,7 @@ def run(options: BenchOptions) -> list[BenchResult]:
         restarts = _restart(options, root / "full", full)
     results = []
     for call in CALLS:
-        shown = _ratios(costs[call, "full"], costs[call, "empty"])
+        shown = ratios(costs[call, "full"], costs[call, "empty"])
         runs = [cost.run for cost in costs[call, "full"]]
         results.append(BenchResult(f"backlog-{call}", runs, parameters | shown))
     for end, measured in restarts.items():
@@ -101,17 +102,19 @@ def run(options: BenchOptions) -> list[BenchResult]:
     return results
 
 
-def _ratios(full: Sequence[Cost], empty: Sequence[Cost]) -> dict[str, object]:
-    """What the backlog makes of rates and CPU time: the median over the pairs that were measured together."""
+def ratios(full: Sequence[Cost], empty: Sequence[Cost]) -> dict[str, object]:
+    """What the backlog makes of rates and CPU time: the median over the pairs that were measured together,
+    as far as the host left them alone.
+    """
     pairs = list(zip(full, empty, strict=True))
+    stolen = [max(one.stolen, other.stolen) for one, other in pairs]
+    cpu, _ = calm_median([one.cpu_us / max(other.cpu_us, 1e-3) for one, other in pairs], stolen)
     return {
         "empty_messages_per_s": round(statistics.median(cost.rate for cost in empty)),
-        "ratio_to_empty": round(statistics.median(one.rate / other.rate for one, other in pairs), 3),
+        **compared("ratio_to_empty", [one.rate / other.rate for one, other in pairs], stolen),
         "broker_cpu_us": round(statistics.median(cost.cpu_us for cost in full), 3),
         "empty_broker_cpu_us": round(statistics.median(cost.cpu_us for cost in empty), 3),
-        "cpu_ratio_to_empty": round(
-            statistics.median(one.cpu_us / max(other.cpu_us, 1e-3) for one, other in pairs), 3
-        ),
+        "cpu_ratio_to_empty": cpu,
     }
 
 
@@ -208,14 +211,14 @@ class _Work:
         """Send the pool to a new topic, until all of it can be read."""
         nameservers = self.cluster.nameservers
         make_topic(nameservers, topic)
-        started, cpu_s = time.perf_counter(), self.cluster.cpu_s()
+        share, started, cpu_s = StolenShare(), time.perf_counter(), self.cluster.cpu_s()
         with Producer(nameservers) as producer:
             for _ in range(rounds):
                 self._table(producer, topic)
         await_arrival(nameservers, topic, self._sent[topic], self._pool.last_key())
         seconds = time.perf_counter() - started
         done = Run(seconds, self._sent[topic], self._sent[topic] * self._pool.body_bytes)
-        return Cost(done, self.cluster.cpu_s() - cpu_s)
+        return Cost(done, self.cluster.cpu_s() - cpu_s, share.so_far())
 
     def pull(self, topic: str) -> Cost:
         """Pull a whole topic."""
@@ -224,10 +227,10 @@ class _Work:
         with PullConsumer(self.cluster.nameservers, group="bench") as consumer:
             consumer.assign(consumer.queues(topic))
             consumer.seek_to_beginning()
-            started, cpu_s = time.perf_counter(), self.cluster.cpu_s()
+            share, started, cpu_s = StolenShare(), time.perf_counter(), self.cluster.cpu_s()
             body_bytes = pull_once(consumer, messages, expected)
             done = Run(time.perf_counter() - started, messages, body_bytes)
-            return Cost(done, self.cluster.cpu_s() - cpu_s)
+            return Cost(done, self.cluster.cpu_s() - cpu_s, share.so_far())
 
     def verified(self) -> int:
         """How many messages there are: all that were acknowledged, or `BenchFailed` is raised."""

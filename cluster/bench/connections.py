@@ -8,10 +8,13 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import NamedTuple
 
 from cluster.bench.broker import SOURCE_ROOT, BenchCluster, bench_cluster
+from cluster.bench.held_pulls import HELD_S
+from cluster.bench.machine import StolenShare
 from cluster.bench.options import BenchFailed, BenchOptions
-from cluster.bench.result import BenchResult, Run, percentile
+from cluster.bench.result import BenchResult, Run, compared
 from cluster.bench.send_one import send_for
 from cluster.bench.sending import QUEUES, make_topic
 from cluster.client import Admin, Producer
@@ -19,13 +22,30 @@ from cluster.client import Admin, Producer
 PULLS_A_CONNECTION = 10
 BROKER = "broker-a"
 HOLD_TIMEOUT_S = 60.0
+SLICES = 3
+"""A run's time in slices, each between two quiet ones: other machines' loads come and go within seconds."""
+
+
+class Slice(NamedTuple):
+    """A slice of a run, and the share of the processors that the host took meanwhile."""
+
+    run: Run
+    stolen: float
+
+    @property
+    def rate(self) -> float:
+        """Messages a second."""
+        return self.run.messages_per_s or 0
 
 
 def run(options: BenchOptions) -> list[BenchResult]:
-    """Send for `options.seconds` on a quiet broker, then beside all that is held, then when it is gone: a
-    machine that has become slower or faster meanwhile is none of the broker's doing.
+    """Send on a quiet broker, then beside all that is held, then when it is gone, and so on: `SLICES` times
+    in a run of `options.seconds`. Each rate is compared with the quiet ones before and after it, and the
+    median is that of comparisons which the host has not disturbed, as far as there are some.
     """
-    quiet, beside, held_bytes = [], [], []
+    quiet: list[Slice] = []
+    beside: list[Slice] = []
+    held_bytes, kept, stolen = [], [], []
     for number in range(options.runs):
         options.progress(f"connections: run {number + 1} of {options.runs}")
         with bench_cluster(options) as cluster, Admin(cluster.nameservers) as admin:
@@ -34,44 +54,48 @@ def run(options: BenchOptions) -> list[BenchResult]:
             address = admin.route("bench").addresses[BROKER][0]
             with Producer(cluster.nameservers) as producer:
                 _send(producer, options, options.warm_up_s)
-                quiet.append(_send(producer, options, options.seconds))
-                with _holding(cluster, admin, address, options.connections) as bytes_a_pull:
-                    held_bytes.append(bytes_a_pull)
-                    beside.append(_send(producer, options, options.seconds))
-                _await_held(admin, lambda held: held == 0)
-                quiet.append(_send(producer, options, options.seconds))
-    result = BenchResult("connections", beside)
-    before = BenchResult("connections-quiet", quiet)
-    rate, quiet_rate = result.median("messages_per_s") or 0.0, before.median("messages_per_s") or 1.0
+                before = _send(producer, options, options.seconds / SLICES)
+                quiet.append(before)
+                for _ in range(SLICES):
+                    with _holding(cluster, admin, address, options) as bytes_a_pull:
+                        held_bytes.append(bytes_a_pull)
+                        beside.append(_send(producer, options, options.seconds / SLICES))
+                    _await_held(admin, lambda held: held == 0)
+                    after = _send(producer, options, options.seconds / SLICES)
+                    kept.append(2 * beside[-1].rate / (before.rate + after.rate))
+                    stolen.append(max(each.stolen for each in (before, beside[-1], after)))
+                    quiet.append(after)
+                    before = after
     parameters = {
         "flush": options.flush,
         "connections": options.connections,
         "held_pulls": options.connections * PULLS_A_CONNECTION,
-        "bytes_a_held_pull": round(sorted(held_bytes)[len(held_bytes) // 2]),
-        "rate_kept": round(rate / quiet_rate, 3),
+        "bytes_a_held_pull": round(max(held_bytes)),
+        **compared("rate_kept", kept, stolen),
     }
-    return [BenchResult("connections", beside, parameters), before]
+    return [
+        BenchResult("connections", [each.run for each in beside], parameters),
+        BenchResult("connections-quiet", [each.run for each in quiet]),
+    ]
 
 
-def _send(producer: Producer, options: BenchOptions, seconds: float) -> Run:
+def _send(producer: Producer, options: BenchOptions, seconds: float) -> Slice:
     bodies = [os.urandom(options.body_bytes) for _ in range(16)]
-    seconds, taken_ms = send_for(producer, "bench", bodies, seconds)
-    count = len(taken_ms)
-    return Run(
-        seconds,
-        count,
-        count * options.body_bytes,
-        percentile(taken_ms, 0.5),
-        percentile(taken_ms, 0.99),
-    )
+    share = StolenShare()
+    run = send_for(producer, "bench", bodies, seconds).run
+    return Slice(run, share.so_far())
 
 
 @contextmanager
-def _holding(cluster: BenchCluster, admin: Admin, address: str, connections: int) -> Iterator[float]:
+def _holding(cluster: BenchCluster, admin: Admin, address: str, options: BenchOptions) -> Iterator[float]:
     """Open connections and hold pulls over them; gives the anonymous memory that each pull has taken."""
+    connections = options.connections
     pulls = connections * PULLS_A_CONNECTION
+    # Over the time that a pull is held, so that from then on as many end at any moment.
+    spread_s = min(HELD_S, options.seconds)
+    arguments = (address, "held", connections, PULLS_A_CONNECTION, spread_s)
     process = subprocess.Popen(
-        [sys.executable, "-m", "cluster.bench.held_pulls", address, "held", str(connections), "10"],
+        [sys.executable, "-m", "cluster.bench.held_pulls", *map(str, arguments)],
         env={**os.environ, "PYTHONPATH": str(SOURCE_ROOT)},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,

@@ -1,10 +1,10 @@
 """Many connections that hold pulls, as consumers do whose queues are empty; in a process of its own.
 
-    python -m cluster.bench.held_pulls ADDRESS TOPIC CONNECTIONS PULLS
+    python -m cluster.bench.held_pulls ADDRESS TOPIC CONNECTIONS PULLS SECONDS
 
 opens them all and says OPEN; at a line on its standard input it sends PULLS pulls over each, one connection
-after the other over the time for which a pull is held, and says HELD; a pull that is answered is sent again.
-It ends when its standard input does.
+after the other within SECONDS, and says HELD; a pull that is answered is sent again. It ends when its
+standard input does.
 """
 
 from __future__ import annotations
@@ -16,14 +16,17 @@ from typing import cast
 
 import uvloop
 
+from actors.broker.reading.hold import wait_ms_of
+from actors.broker.settings import BrokerSettings
 from actors.remoting.codes import RequestCode
 from actors.remoting.command import PREFIX, RemotingCommand, encode_command
 from actors.remoting.hot_headers import PullMessageHeader
 from cluster.bench.sending import QUEUES
 
-HOLD_MS = 15_000
+ASKED_MS = 15_000
 """What RocketMQ's consumers ask for (brokerSuspendMaxTimeMillis)."""
-PAUSE_MS = 3
+HELD_S = wait_ms_of(ASKED_MS, BrokerSettings.model_fields["max_hold_ms"].default) / 1000
+"""What our broker makes of it."""
 SUSPEND_AND_SUBSCRIPTION = 0x2 | 0x4
 OPENED_AT_ONCE = 200
 
@@ -68,7 +71,7 @@ def pull_at_the_end(topic: str, queue_id: int) -> bytes:
         queue_id,
         0,
         sys_flag=SUSPEND_AND_SUBSCRIPTION,
-        suspend_timeout_millis=HOLD_MS,
+        suspend_timeout_millis=ASKED_MS,
         subscription="*",
         sub_version=1,
     )
@@ -81,7 +84,7 @@ def _maker(consumer: Consumer) -> Callable[[], Consumer]:
     return lambda: consumer
 
 
-async def hold(address: str, topic: str, connections: int, pulls: int) -> None:
+async def hold(address: str, topic: str, connections: int, pulls: int, seconds: float) -> None:
     """Open, wait for a line, hold until the input ends."""
     loop = asyncio.get_running_loop()
     host, _, port = address.rpartition(":")
@@ -98,15 +101,15 @@ async def hold(address: str, topic: str, connections: int, pulls: int) -> None:
     for number, each in enumerate(consumers):
         each.ask(pulls)
         # Consumers have come at different times; all at once would be another thing to measure.
-        await asyncio.sleep(began_s + number * PAUSE_MS / 1000 - loop.time())
+        await asyncio.sleep(began_s + number / connections * seconds - loop.time())
     print("HELD", flush=True)
     await loop.run_in_executor(None, sys.stdin.read)
 
 
 def main() -> None:
     """Run what the command line says."""
-    address, topic, connections, pulls = sys.argv[1:]
-    uvloop.run(hold(address, topic, int(connections), int(pulls)))
+    address, topic, connections, pulls, seconds = sys.argv[1:]
+    uvloop.run(hold(address, topic, int(connections), int(pulls), float(seconds)))
 
 
 if __name__ == "__main__":

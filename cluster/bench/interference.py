@@ -21,8 +21,8 @@ from cluster.bench.broker import SOURCE_ROOT, BenchCluster, bench_root, running
 from cluster.bench.disturbances import ROLL_BYTES_PER_S
 from cluster.bench.messages import MessagePool
 from cluster.bench.options import BenchFailed, BenchOptions
-from cluster.bench.result import BenchResult, Run, percentile
-from cluster.bench.send_one import send_for
+from cluster.bench.result import BenchResult
+from cluster.bench.send_one import Sent, send_for
 from cluster.bench.sending import fill, make_topic
 from cluster.client import Admin, Producer
 
@@ -45,8 +45,7 @@ class Phase(NamedTuple):
 class Latencies(NamedTuple):
     """What senders saw, and how late the loop was, in milliseconds."""
 
-    run: Run
-    longest_ms: float
+    sent: Sent
     lag_p50_ms: float
     lag_p99_ms: float
     lag_longest_ms: float
@@ -99,24 +98,18 @@ def _measure(phase: Phase, cluster: BenchCluster, options: BenchOptions, file_by
             disturbed = _send(admin, producer, options, options.seconds)
             grown_bytes = cluster.anonymous_bytes() - before_bytes
             outcome = {**_end(phase, process), "anonymous_grown_mib": grown_bytes / MIB}
-    return BenchResult(f"interference-{phase.name}", [disturbed.run], _parameters(quiet, disturbed, outcome))
+    return BenchResult(
+        f"interference-{phase.name}", [disturbed.sent.run], _parameters(quiet, disturbed, outcome)
+    )
 
 
 def _send(admin: Admin, producer: Producer, options: BenchOptions, seconds: float) -> Latencies:
     before = _lag_buckets(admin)
     bodies = [os.urandom(options.body_bytes) for _ in range(16)]
-    seconds, taken_ms = send_for(producer, "bench", bodies, seconds)
+    sent = send_for(producer, "bench", bodies, seconds)
     lag = [after - was for after, was in zip(_lag_buckets(admin), before, strict=True)]
-    count = len(taken_ms)
-    measured = Run(
-        seconds,
-        count,
-        count * options.body_bytes,
-        percentile(taken_ms, 0.5),
-        percentile(taken_ms, 0.99),
-    )
     lags = (percentile_us(lag, 0.5), percentile_us(lag, 0.99), longest_us(lag))
-    return Latencies(measured, taken_ms[-1], *(each / 1000 for each in lags))
+    return Latencies(sent, *(each / 1000 for each in lags))
 
 
 def _lag_buckets(admin: Admin) -> Sequence[int]:
@@ -124,12 +117,14 @@ def _lag_buckets(admin: Admin) -> Sequence[int]:
 
 
 def _parameters(quiet: Latencies, disturbed: Latencies, outcome: Mapping[str, float]) -> dict[str, object]:
-    quiet_p99_ms, p99_ms = quiet.run.p99_ms or 0.0, disturbed.run.p99_ms or 0.0
+    quiet_p99_ms, p99_ms = quiet.sent.run.p99_ms or 0.0, disturbed.sent.run.p99_ms or 0.0
     figures = {
-        "quiet_p50_ms": quiet.run.p50_ms or 0.0,
+        "quiet_p50_ms": quiet.sent.run.p50_ms or 0.0,
         "quiet_p99_ms": quiet_p99_ms,
-        "quiet_longest_ms": quiet.longest_ms,
-        "longest_ms": disturbed.longest_ms,
+        "quiet_longest_ms": quiet.sent.longest_ms,
+        "quiet_longest_own_ms": quiet.sent.longest_own_ms,
+        "longest_ms": disturbed.sent.longest_ms,
+        "longest_own_ms": disturbed.sent.longest_own_ms,
         "p99_over_quiet": p99_ms / quiet_p99_ms if quiet_p99_ms else 0.0,
         "lag_p50_ms": disturbed.lag_p50_ms,
         "lag_p99_ms": disturbed.lag_p99_ms,

@@ -1,4 +1,6 @@
-"""The machine's own limits, which the other figures are to be read beside: memory, disk and sockets."""
+"""The machine's own limits, which the other figures are to be read beside: memory, disk, sockets, and how
+fast the interpreter runs (its `messages` are the turns of a plain loop).
+"""
 
 from __future__ import annotations
 
@@ -16,6 +18,9 @@ from cluster.bench.result import BenchResult, Run, percentile
 
 MIB = 1024 * 1024
 SMALL_APPEND_BYTES = 4096
+LOOP_TURNS = 100_000
+STOLEN_FIELD = 8
+"""cpu user nice system idle iowait irq softirq steal …: the first line of /proc/stat."""
 
 
 def run(options: BenchOptions) -> list[BenchResult]:
@@ -26,6 +31,7 @@ def run(options: BenchOptions) -> list[BenchResult]:
         ("first-touch", _first_touch),
         ("append-fdatasync", _append_fdatasync),
         ("loopback-tcp", _loopback_tcp),
+        ("interpreter", _interpreter),
     ]
     results = []
     for name, measure in limits:
@@ -112,6 +118,35 @@ def _loopback_tcp(seconds: float, _: BenchOptions) -> Run:
         whole = _repeat(seconds, send)
     reader.join()
     return whole
+
+
+def _interpreter(seconds: float, _: BenchOptions) -> Run:
+    rounds = 0
+    started = time.perf_counter()
+    while (elapsed_s := time.perf_counter() - started) < seconds:
+        total = 0
+        for number in range(LOOP_TURNS):
+            total += number
+        rounds += 1
+    return Run(elapsed_s, messages=rounds * LOOP_TURNS)
+
+
+def stolen_s() -> float:
+    """Seconds for which the host has run others on our processors since its start, all of them together."""
+    fields = Path("/proc/stat").read_text().split("\n", 1)[0].split()
+    return int(fields[STOLEN_FIELD]) / os.sysconf("SC_CLK_TCK")
+
+
+class StolenShare:
+    """Which share of all processors' time the host takes for others from now on."""
+
+    def __init__(self) -> None:
+        self._began_s, self._stolen_s = time.monotonic(), stolen_s()
+
+    def so_far(self) -> float:
+        """0 to 1; as the kernel counts: in hundredths of a second."""
+        all_s = (time.monotonic() - self._began_s) * (os.cpu_count() or 1)
+        return (stolen_s() - self._stolen_s) / all_s
 
 
 def free_bytes(directory: Path) -> int:

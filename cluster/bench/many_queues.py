@@ -12,13 +12,16 @@ import os
 import time
 from collections import Counter
 from pathlib import Path
+from typing import NamedTuple
 
 import uvloop
 
+from cluster.bench.backlog import AHEAD_BYTES, RECORD_OVERHEAD_BYTES
 from cluster.bench.broker import BenchCluster, bench_root, disk_bytes, running
+from cluster.bench.machine import StolenShare, free_bytes
 from cluster.bench.messages import MessagePool
 from cluster.bench.options import BenchFailed, BenchOptions
-from cluster.bench.result import BenchResult, Run
+from cluster.bench.result import BenchResult, Run, compared
 from cluster.bench.send_async import BODIES, send_for
 from cluster.bench.sending import QUEUES, await_arrival, make_topic, readable, send_rounds
 from cluster.client import Admin, Producer
@@ -29,19 +32,36 @@ TABLE_ROWS = 2_000_000
 ROWS_A_QUEUE = 50
 MANY, FEW = "many", "few"
 CALLS = ("many-queues", "many-queues-send", "many-queues-keyed")
+TABLE_RUNS = 4
+"""Two calls send tables, each to two topics."""
+FASTER_AFTER_WARM_UP = 2
+SHORTEST_S = 1.0
+
+
+class _Pair(NamedTuple):
+    """The same call to few queues and to many, and the share of the processors that the host took."""
+
+    few: Run
+    many: Run
+    stolen: float
+
+    @property
+    def ratio(self) -> float:
+        return (self.many.messages_per_s or 0) / (self.few.messages_per_s or 1)
 
 
 def run(options: BenchOptions) -> list[BenchResult]:
     """Measure each call to both topics in turn, then the starts."""
     calls = _Calls(options)
-    runs: dict[tuple[str, str], list[Run]] = {(call, topic): [] for call in CALLS for topic in (FEW, MANY)}
+    pairs: dict[str, list[_Pair]] = {call: [] for call in CALLS}
     with bench_root(options) as root:
         with running(root, options.flush) as cluster:
             calls.fill(cluster)
+            calls.shorten(free_bytes(root))
             for number in range(options.runs):
-                for (call, topic), measured in runs.items():
-                    options.progress(f"{call}, {topic} queues: run {number + 1} of {options.runs}")
-                    measured.append(calls.measure(cluster, call, topic))
+                for call, measured in pairs.items():
+                    options.progress(f"{call}: run {number + 1} of {options.runs}")
+                    measured.append(calls.measure(cluster, call))
             sizes = {
                 "anonymous_mb": round(cluster.anonymous_bytes() / 1e6),
                 "messages": calls.sent.total(),
@@ -55,17 +75,24 @@ def run(options: BenchOptions) -> list[BenchResult]:
         "body_bytes": options.body_bytes,
         "queues": options.queues,
     }
-    results = [_beside(call, runs[call, MANY], runs[call, FEW], parameters) for call in CALLS]
+    results = [_beside(call, pairs[call], parameters) for call in CALLS]
     results[0] = BenchResult(CALLS[0], results[0].runs, {**results[0].parameters, **sizes})
     return [*results, BenchResult("many-queues-start", starts, {**parameters, "end": "orderly"})]
 
 
-def _beside(call: str, many: list[Run], few: list[Run], parameters: dict[str, object]) -> BenchResult:
-    """The runs with many queues, and in the parameters how the same call to few did."""
-    alone = BenchResult(call, few).median("messages_per_s") or 1
-    ratio = (BenchResult(call, many).median("messages_per_s") or 0) / alone
-    shown = {f"messages_per_s_of_{QUEUES}": round(alone), f"ratio_to_{QUEUES}": round(ratio, 3)}
-    return BenchResult(call, many, parameters | shown)
+def seconds_that_fit(free: int, runs: int, bytes_a_second: float) -> float:
+    """How long each run of tables may take, so that `free` bytes hold all of them and what is made ahead."""
+    return max(free - AHEAD_BYTES, 0) / (TABLE_RUNS * runs * bytes_a_second)
+
+
+def _beside(call: str, pairs: list[_Pair], parameters: dict[str, object]) -> BenchResult:
+    """The runs with many queues, and in the parameters how the same call to few did just before."""
+    alone = BenchResult(call, [pair.few for pair in pairs]).median("messages_per_s") or 0
+    shown = {
+        f"messages_per_s_of_{QUEUES}": round(alone),
+        **compared(f"ratio_to_{QUEUES}", [pair.ratio for pair in pairs], [pair.stolen for pair in pairs]),
+    }
+    return BenchResult(call, [pair.many for pair in pairs], parameters | shown)
 
 
 class _Calls:
@@ -75,6 +102,8 @@ class _Calls:
         self._options = options
         self._pool = MessagePool(min(TABLE_ROWS, options.queues * ROWS_A_QUEUE), options.body_bytes)
         self._bodies = [self._pool.body(row) for row in range(BODIES)]
+        self._seconds = options.seconds
+        self._rate = 1.0
         self._rounds = 0
         self.sent: Counter[str] = Counter()
 
@@ -82,14 +111,35 @@ class _Calls:
         """Leave messages in every queue, and warm up."""
         for topic, queues in ((FEW, QUEUES), (MANY, self._options.queues)):
             make_topic(cluster.nameservers, topic, queues)
-            self._tables(cluster, topic, self._options.warm_up_s, is_keyed=True)
+            filled = self._tables(cluster, topic, self._options.warm_up_s, is_keyed=True)
+            self._rate = max(self._rate, filled.messages_per_s or 0)
 
-    def measure(self, cluster: BenchCluster, call: str, topic: str) -> Run:
-        """One run, which pays for none of the writes of the one before."""
+    def shorten(self, free: int) -> None:
+        """Take runs that fit into `free` bytes of the disk together; raises `BenchFailed` where none does."""
+        options = self._options
+        record_bytes = options.body_bytes + RECORD_OVERHEAD_BYTES
+        fitting = seconds_that_fit(free, options.runs, FASTER_AFTER_WARM_UP * self._rate * record_bytes)
+        if fitting < min(options.seconds, SHORTEST_S):
+            raise BenchFailed(
+                f"the disk has {free:,} bytes left: give fewer --runs, or a --directory with more"
+            )
+        if fitting < options.seconds:
+            options.progress(
+                f"many-queues: the disk has room for {fitting:.1f} s a run, not for {options.seconds}"
+            )
+            self._seconds = fitting
+
+    def measure(self, cluster: BenchCluster, call: str) -> _Pair:
+        """One run with few queues, and one with many."""
+        share = StolenShare()
+        return _Pair(self._run(cluster, call, FEW), self._run(cluster, call, MANY), share.so_far())
+
+    def _run(self, cluster: BenchCluster, call: str, topic: str) -> Run:
+        """Pays for none of the writes of the one before."""
         os.sync()
         if call == "many-queues-send":
-            return self._singles(cluster, topic, self._options.seconds)
-        return self._tables(cluster, topic, self._options.seconds, is_keyed=call == "many-queues-keyed")
+            return self._singles(cluster, topic, self._seconds)
+        return self._tables(cluster, topic, self._seconds, is_keyed=call == "many-queues-keyed")
 
     def start(self, root: Path) -> Run:
         """Start the broker on what is there; raises `BenchFailed` when a queue or a message is missing."""

@@ -7,6 +7,7 @@ from dataclasses import replace
 from importlib import import_module
 from typing import cast
 
+from cluster.bench.machine import StolenShare
 from cluster.bench.options import Bench, BenchOptions
 from cluster.bench.result import BenchResult
 
@@ -33,9 +34,14 @@ UNDER_BOTH_FLUSH_MODES = ("send-table",)
 
 
 def run_bench(name: str, options: BenchOptions) -> list[BenchResult]:
-    """Import a bench, with all that it needs, and run it. Raises `BenchFailed`."""
+    """Import a bench, with all that it needs, and run it; the share of the processors that the host took
+    meanwhile is told beside the figures, which are too low by as much at least. Raises `BenchFailed`.
+    """
     bench = cast("Bench", import_module(f"cluster.bench.{name.replace('-', '_')}").run)
-    return bench(options)
+    share = StolenShare()
+    results = bench(options)
+    stolen = round(share.so_far(), 3)
+    return [replace(each, parameters={**each.parameters, "stolen": stolen}) for each in results]
 
 
 def run_named(name: str, options: BenchOptions) -> Iterator[tuple[str, list[BenchResult]]]:

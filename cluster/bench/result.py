@@ -8,6 +8,9 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+CALM_SHARE = 0.03
+"""So little is lost in what runs differ by of themselves."""
+CALM_AT_LEAST = 3
 FIGURES = ("messages_per_s", "bytes_per_s", "p50_ms", "p99_ms", "seconds")
 
 
@@ -30,6 +33,28 @@ class Run:
     def bytes_per_s(self) -> float | None:
         """Bytes a second over the whole run."""
         return None if self.bytes is None else self.bytes / self.seconds
+
+
+def calm_median(values: Sequence[float], stolen: Sequence[float]) -> tuple[float, int]:
+    """The median of those values during which the host took at most `CALM_SHARE` of the processors, and how
+    many they are; of all values where they are less than `CALM_AT_LEAST`.
+    """
+    calm = [value for value, share in zip(values, stolen, strict=True) if share <= CALM_SHARE]
+    used = calm if len(calm) >= CALM_AT_LEAST else values
+    return round(statistics.median(used), 3), len(used)
+
+
+def compared(name: str, ratios: Sequence[float], stolen: Sequence[float]) -> dict[str, object]:
+    """A bench's parameters about two sides that were measured together, several times: the calm median of
+    their ratios, of how many that is, and each ratio with what was stolen during it.
+    """
+    ratio, comparisons = calm_median(ratios, stolen)
+    return {
+        name: ratio,
+        "of_comparisons": comparisons,
+        f"{name}_each": [round(each, 2) for each in ratios],
+        "stolen_each": [round(each, 2) for each in stolen],
+    }
 
 
 @dataclass(frozen=True)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from cluster.bench.broker import bench_cluster
 from cluster.bench.messages import MessagePool
 from cluster.bench.options import BenchOptions
 from cluster.bench.result import BenchResult, Run, percentile
 from cluster.bench.sending import await_arrival, make_topic
+from cluster.bench.waits import Waits
 from cluster.client import Producer
 
 BODIES = 1000
@@ -26,37 +28,34 @@ def run(options: BenchOptions) -> list[BenchResult]:
         with bench_cluster(options) as cluster, Producer(cluster.nameservers) as producer:
             for topic in ("warm", "bench"):
                 make_topic(cluster.nameservers, topic, QUEUES)
-            _send(producer, "warm", bodies, options.warm_up_s)
-            run = _send(producer, "bench", bodies, options.seconds)
+            send_for(producer, "warm", bodies, options.warm_up_s)
+            run = send_for(producer, "bench", bodies, options.seconds).run
             await_arrival(cluster.nameservers, "bench", run.messages or 0, None)
             runs.append(run)
     parameters = {"flush": options.flush, "body_bytes": options.body_bytes, "queues": QUEUES}
     return [BenchResult("send-one", runs, parameters)]
 
 
-def _send(producer: Producer, topic: str, bodies: list[bytes], seconds: float) -> Run:
-    seconds, taken_ms = send_for(producer, topic, bodies, seconds)
-    count = len(taken_ms)
-    return Run(
-        seconds,
-        count,
-        count * len(bodies[0]),
-        percentile(taken_ms, 0.5),
-        percentile(taken_ms, 0.99),
-    )
+class Sent(NamedTuple):
+    """What was sent, and how long the longest took; `longest_own_ms` as in `Waits`."""
+
+    run: Run
+    longest_ms: float
+    longest_own_ms: float
 
 
-def send_for(
-    producer: Producer, topic: str, bodies: Sequence[bytes], seconds: float
-) -> tuple[float, list[float]]:
-    """Send one after the other for so long; gives the seconds, and the time of each in ms, sorted."""
-    taken_ms: list[float] = []
+def send_for(producer: Producer, topic: str, bodies: Sequence[bytes], seconds: float) -> Sent:
+    """Send one after the other for so long."""
     started = before = time.perf_counter()
+    waits = Waits(started)
+    taken_ms = waits.taken_ms
     while before - started < seconds:
         count = len(taken_ms)
         producer.send(topic, bodies[count % len(bodies)], keys=f"key-{count}", tags="one")
         after = time.perf_counter()
-        taken_ms.append((after - before) * 1e3)
-        before = after
+        before = time.perf_counter() if waits.add(before, after) else after
     taken_ms.sort()
-    return before - started, taken_ms
+    count = len(taken_ms)
+    p50_ms, p99_ms = percentile(taken_ms, 0.5), percentile(taken_ms, 0.99)
+    run = Run(before - started, count, count * len(bodies[0]), p50_ms, p99_ms)
+    return Sent(run, taken_ms[-1], waits.longest_own_ms)

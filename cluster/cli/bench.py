@@ -78,7 +78,9 @@ def command(
 
 
 def _run(name: str, options: BenchOptions, as_json: bool) -> int:
-    """Run and print; progress goes to standard error, so that standard output is the result alone."""
+    """Run and print, what was measured before a failure too; progress goes to standard error, so that
+    standard output is the result alone.
+    """
     import logging
     import sys
     from dataclasses import replace
@@ -89,12 +91,13 @@ def _run(name: str, options: BenchOptions, as_json: bool) -> int:
     from cluster.bench.registry import run_named
     from cluster.bench.report import flush_ratios, results_table
     from cluster.bench.result import as_json as json_line
+    from cluster.client.errors import ClientError
     from cluster.interrupts import interrupt_once
     from store.logs import tell_events
 
     tell_events(logging.StreamHandler(sys.stderr), logging.WARNING)
     console, errors = Console(), Console(stderr=True)
-    everything = []
+    everything, code = [], 0
     interrupt_once()  # else a broker in a session of its own would outlive a bench that `timeout` ends
     try:
         with errors.status("starting") as status:
@@ -102,14 +105,14 @@ def _run(name: str, options: BenchOptions, as_json: bool) -> int:
                 everything += results
                 if as_json:
                     typer.echo(json_line(each, results))
-    except BenchFailed as error:
+    except (BenchFailed, ClientError) as error:
         errors.print(str(error), style="red", highlight=False, markup=False)
-        return EXIT_FAILED
+        code = EXIT_FAILED
     except KeyboardInterrupt:
         errors.print("interrupted; nothing is left running", style="yellow")
-        return EXIT_INTERRUPTED
-    if not as_json:
+        code = EXIT_INTERRUPTED
+    if everything and not as_json:
         console.print(results_table(everything))
         for line in flush_ratios(everything):
             console.print(line)
-    return 0
+    return code

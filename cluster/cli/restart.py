@@ -32,7 +32,8 @@ def command(
         bool,
         typer.Option(
             "--wait/--no-wait",
-            help="Wait until clients know that the broker before is back: they look every 30 s.",
+            help="Wait until clients know that the broker before is back: they look every 30 s, unless the "
+            "topology's route_refresh_ms says otherwise.",
         ),
     ] = True,
     topology: TopologyOption = None,

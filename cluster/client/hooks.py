@@ -93,9 +93,11 @@ class CallHook(Protocol):
 
 
 def call_hooks(hooks: Sequence[Callable[..., None]], *arguments: object) -> None:
-    """Call each hook; one that fails is logged, and the others are called all the same."""
+    """Call each hook; one that fails is logged, and the others are called all the same. `sys.exit` is such a
+    failure: it would end a listener's thread, or the loop of all clients, and no program.
+    """
     for hook in hooks:
         try:
             hook(*arguments)
-        except Exception:
+        except (Exception, SystemExit):
             log.exception("hook_failed", hook=getattr(hook, "__qualname__", repr(hook)))

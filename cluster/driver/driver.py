@@ -80,7 +80,7 @@ class Driver:
     timeout_s: float = SERVE_TIMEOUT_S
     home: Path = field(init=False)
     _serving: Sequence[ActorSpec] = field(init=False, default=())
-    _returns: Returns = field(init=False, default_factory=Returns)
+    _returns: Returns = field(init=False)
 
     def __post_init__(self) -> None:
         """Find the cluster's home."""
@@ -176,7 +176,12 @@ class Driver:
         )
         plan = narrow(plan)
         here = [actor for actor in running if actor.namespace == self.topology.namespace]
-        self._returns = Returns.of(here, wall_ms=int(time.time() * 1000), now_s=time.monotonic())
+        self._returns = Returns.of(
+            here,
+            route_refresh_s=self.topology.route_refresh_ms / 1000,
+            wall_ms=int(time.time() * 1000),
+            now_s=time.monotonic(),
+        )
         self._serving = [actor.spec for actor in running if actor.state == State.SERVING and actor.spec]
         refuse([*plan.refusals, *self._check_what_is_new(plan, running, specs)])
         return plan, specs

@@ -12,8 +12,8 @@ from typing import Self
 from actors.service_host import State
 from cluster.driver.plan import Kind, Running
 
-ROUTE_REFRESH_S = 31.0
-"""After which every client has looked for routes again."""
+LOOK_S = 1.0
+"""How long a client may take to look for routes, when it is time to."""
 
 FIRST_EPOCH = 1
 """A store's first: nobody can have missed a broker that was never there before."""
@@ -22,13 +22,15 @@ FIRST_EPOCH = 1
 class Returns:
     """When each broker came back; times are monotonic seconds, given by the caller."""
 
-    def __init__(self) -> None:
+    def __init__(self, route_refresh_s: float) -> None:
+        """`route_refresh_s`: how often the slowest client looks for routes."""
+        self._known_after_s = route_refresh_s + LOOK_S
         self._back_s: dict[str, float] = {}
 
     @classmethod
-    def of(cls, running: Iterable[Running], *, wall_ms: int, now_s: float) -> Self:
+    def of(cls, running: Iterable[Running], *, route_refresh_s: float, wall_ms: int, now_s: float) -> Self:
         """From what brokers tell of themselves, at `wall_ms` of this machine's clock."""
-        returns = cls()
+        returns = cls(route_refresh_s)
         for actor in running:
             is_broker = actor.spec is not None and actor.spec.kind is Kind.BROKER
             if is_broker and actor.state == State.SERVING and actor.details.get("epoch", 0) > FIRST_EPOCH:
@@ -43,4 +45,4 @@ class Returns:
     def wait_s(self, broker: str, now_s: float) -> float:
         """How long `broker` must not go yet, for another's sake; 0 where it may."""
         others = [back_s for name, back_s in self._back_s.items() if name != broker]
-        return max(0.0, max(others) + ROUTE_REFRESH_S - now_s) if others else 0.0
+        return max(0.0, max(others) + self._known_after_s - now_s) if others else 0.0

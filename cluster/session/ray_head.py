@@ -35,11 +35,13 @@ CURRENT_CLUSTER = Path(os.environ.get("RAY_TMPDIR", "/tmp")) / "ray" / "ray_curr
 
 WORKER_PORTS = ((20000, 29999), (12000, 19999), (61000, 65535))
 """For Ray's workers. Its own range, 10002 to 19999, holds RocketMQ's 10911, which a worker could take. None
-holds a port that Linux gives to who asks for any (32768 to 60999), as a head with port 0 does, or the one of
-Ray's agent: `ray start` refuses ports of its own that are also its workers'.
+holds a port that Linux gives to who asks for any (32768 to 60999), as a head with port 0 and Ray's agent do:
+`ray start` refuses ports of its own that are also its workers'.
 """
 
 CLIENT_SERVER_PORT = 10001
+ANY_PORT = 0
+"""For Ray's agent, which goes on without a port, and takes no jobs, where another Ray has its usual one."""
 
 
 class HeadFailed(Exception):
@@ -157,7 +159,7 @@ def start_command(topology: Topology, port: int, dashboard_port: int) -> list[st
     command = [
         sys.executable, "-m", "ray.scripts.scripts", "start", "--head", "--disable-usage-stats",
         f"--port={port}", "--dashboard-host=127.0.0.1", f"--dashboard-port={dashboard_port}",
-        f"--ray-client-server-port={client_port}",
+        f"--ray-client-server-port={client_port}", f"--dashboard-agent-listen-port={ANY_PORT}",
         f"--min-worker-port={first}", f"--max-worker-port={last}",
     ]  # fmt: skip
     if java_home(os.environ) is not None:

@@ -19,6 +19,7 @@ from pathlib import Path
 from cluster.session.environment import (
     AUTH_MODE_ENV,
     TOKEN_ENV,
+    UV_RUN_ENV,
     java_home,
     prepare_to_import_ray,
     ray_environment,
@@ -105,8 +106,7 @@ def connect(topology: Topology, home: Path, way: Way) -> None:
     import ray
 
     if was_imported:
-        # The program had Ray before us, and Ray its settings: the token mode is read again, as Ray does it.
-        ray._raylet.Config.initialize("")  # noqa: SLF001
+        _read_environment_again()
     try:
         if way.mode is Mode.EMBEDDED:
             _start_embedded(topology)
@@ -121,6 +121,15 @@ def connect(topology: Topology, home: Path, way: Way) -> None:
         raise SessionFailed(_why_not(address, error)) from error
     # Ray would print the cluster's troubles, such as a lost node, among what a command prints.
     ray._private.worker._worker_logs_enabled = False  # noqa: SLF001 - as its own debugger silences it
+
+
+def _read_environment_again() -> None:
+    """Have Ray, which the program imported before us, read again what `prepare_to_import_ray` sets."""
+    import ray
+    from ray._private import ray_constants
+
+    ray._raylet.Config.initialize("")  # noqa: SLF001 - the token mode, as Ray reads it
+    ray_constants.RAY_ENABLE_UV_RUN_RUNTIME_ENV = ray_constants.env_bool(UV_RUN_ENV, True)
 
 
 def _start_embedded(topology: Topology) -> None:

@@ -98,7 +98,7 @@ class RayStart(_Model):
 
 
 class Topology(_Model):
-    """A whole cluster."""
+    """A whole cluster. `route_refresh_ms` is its slowest client's: brokers restart no closer together."""
 
     cluster: Name = DEFAULT_CLUSTER
     namespace: Name = DEFAULT_NAMESPACE
@@ -106,6 +106,7 @@ class Topology(_Model):
     listen_host: str = "127.0.0.1"
     flush: Literal["sync", "async"] = "sync"
     auto_create_topics: bool = True
+    route_refresh_ms: Annotated[int, Field(ge=0)] = 30_000
     broker_settings: dict[str, Any] = Field(default_factory=dict)
     nameservers: Annotated[list[Nameserver], Field(min_length=1)] = [Nameserver()]
     brokers: Annotated[list[Broker], Field(min_length=1)]

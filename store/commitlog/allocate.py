@@ -4,6 +4,7 @@ finds its file there (RocketMQ's service of this name).
     an eighth of a file written ──→ the next one is asked for        three quarters ──→ the one after it
     roll ──→ take ──→ it is there
                  └──→ it is on its way: waited for, a second at most, and once only
+                      (the log's first file five, as RocketMQ waits: there is nothing yet that others read)
 
 A file that cannot be made, for a full disk say, is an error for whoever needs it, and tried again after a
 second. The first pages of a new one are touched at once, the others ahead of the writer (`TouchAhead`). Who
@@ -29,6 +30,7 @@ _log = get_logger(__name__)
 
 RETRY_NS = 1_000_000_000
 _WAIT_S = 1.0
+_FIRST_WAIT_S = 5.0
 
 
 class _Request:
@@ -96,12 +98,13 @@ class AllocateMappedFileService:
 
     def _await(self, base: int) -> MappedFile:
         request = self._ask(base)
+        wait_s = _WAIT_S if self._log.bases else _FIRST_WAIT_S
         if not request.is_late:
-            request.is_late = not request.ended.wait(_WAIT_S)
+            request.is_late = not request.ended.wait(wait_s)
         if not request.ended.is_set():
             path = str(self._log.paths.writable[0] / file_name(base))
             raise OSError(
-                errno.EAGAIN, f"the disk has not made the next file within {_WAIT_S:g} s: try again", path
+                errno.EAGAIN, f"the disk has not made the next file within {wait_s:g} s: try again", path
             )
         if request.made is None:
             assert request.error is not None

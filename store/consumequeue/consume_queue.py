@@ -26,6 +26,7 @@ class QueueFiles(NamedTuple):
     """What the queues of a store have in common; `changed` are those to be noted, each once."""
 
     file_bytes: int
+    units_per_file: int
     descriptors: Descriptors
     changed: "list[ConsumeQueue]"
     residency: Residency
@@ -135,7 +136,7 @@ class ConsumeQueue:
     @property
     def units_per_file(self) -> int:
         """Units that a file holds."""
-        return self._files.file_bytes // UNIT_BYTES
+        return self._files.units_per_file
 
     def file_offsets(self) -> range:
         """The first unit of each of its files."""
@@ -161,7 +162,7 @@ class ConsumeQueue:
             offset = place // UNIT_BYTES
             descriptor = self._file(offset) if offset < self._made_to else self._make_file(offset)
             write_bytes(descriptor, part, within)
-            self._count_in(part, within)
+            self._count_in(part, is_first=not within)
             place += len(part)
             if len(part) == len(rest):
                 break
@@ -170,31 +171,31 @@ class ConsumeQueue:
 
     def has_file_for(self, count: int) -> bool:
         """Whether the next `count` units all go into a file that is there already."""
-        per_file = self.units_per_file
+        per_file = self._files.units_per_file
         return self.next_offset < self._made_to and self.next_offset % per_file + count <= per_file
 
     def begins_file_with(self, count: int) -> bool:
         """Whether the next `count` units go into a file that is still to be made."""
-        return self.next_offset == self._made_to and count <= self.units_per_file
+        return self.next_offset == self._made_to and count <= self._files.units_per_file
 
-    def take_made_file(self) -> None:
-        """Somebody has made the file that the next unit begins."""
-        self._made_to += self.units_per_file
-
-    def take_written(self, units: memoryview, end_physical_offset: int) -> None:
-        """Count units in that somebody has written for it, where it `has_file_for` them."""
+    def take_written(self, units: memoryview, end_physical_offset: int, *, is_new: bool) -> None:
+        """Count units in that somebody has written for it, where it `has_file_for` them, or – `is_new` – into
+        a file that was made for them.
+        """
+        if is_new:
+            self._made_to += self._files.units_per_file
         if self._dirty_from < 0:
             self._changes_from(self.next_offset)
-        self._count_in(units, self.next_offset * UNIT_BYTES % self._files.file_bytes)
+        self._count_in(units, is_first=not self.next_offset % self._files.units_per_file)
         self.end_physical_offset = end_physical_offset
 
-    def _count_in(self, units: memoryview, within: int) -> None:
-        """Units have been written from `next_offset` on, which is at byte `within` of its file."""
-        if within:
-            self._crcs[-1] = running_crc(units, self._crcs[-1])
-        else:
+    def _count_in(self, units: memoryview, *, is_first: bool) -> None:
+        """Units have been written from `next_offset` on, where a file begins if it `is_first`."""
+        if is_first:
             self._crcs.append(running_crc(units))
             self._times_ns.append(0)
+        else:
+            self._crcs[-1] = running_crc(units, self._crcs[-1])
         self.next_offset += len(units) // UNIT_BYTES
         if self.assigned_offset < self.next_offset:
             self.assigned_offset = self.next_offset

@@ -1,7 +1,7 @@
 """All consume queues of a store: found on disk at the start, made when their first unit comes."""
 
 import os
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -39,7 +39,9 @@ class ConsumeQueueTable:
         self.root = root
         self._root = str(root)
         self._make_queue = make_queue
-        self.files = QueueFiles(file_bytes, descriptors, [], residency or Residency())
+        self.files = QueueFiles(
+            file_bytes, file_bytes // UNIT_BYTES, descriptors, [], residency or Residency()
+        )
         self._queues: dict[tuple[str, int], ConsumeQueue] = {}
         self._by_bytes: dict[tuple[bytes, int], ConsumeQueue] = {}
         self.gone: list[tuple[str, int]] = []
@@ -59,6 +61,11 @@ class ConsumeQueueTable:
         """The queue; a new one has no files yet."""
         queue = self._queues.get((topic, queue_id))
         return queue if queue is not None else self._add(topic, queue_id)
+
+    def get_all(self, topic: str, queue_ids: Sequence[int]) -> list[ConsumeQueue]:
+        """As `get`, many of a topic."""
+        find = self._queues.get
+        return [find((topic, queue_id)) or self._add(topic, queue_id) for queue_id in queue_ids]
 
     def get_by_bytes(self, topic: bytes, queue_id: int) -> ConsumeQueue:
         """The queue of a topic as it stands in a record."""

@@ -232,28 +232,28 @@ class Dispatcher:
         # A queue has one group, so those that can wait are put together, whatever came between them.
         is_full = self._queues.files.descriptors.is_full
         waiting: list[Waiting] = []
-        for number, group in enumerate(self._groups[:count].tolist()):
-            size_bytes = group[kernel.GROUP_COUNT] * UNIT_BYTES
-            if not size_bytes:  # transactions that stand in no queue
+        name, named_by = b"", -1
+        columns = self._groups[:count, kernel.GROUP_TOPIC : kernel.GROUP_FIRST_UNIT + 1].T.tolist()
+        for number, group in enumerate(zip(*columns, strict=True)):
+            topic, topic_length, queue_id, units_count, first_offset, _, in_order, first, end, unit = group
+            if not units_count:  # transactions that stand in no queue
                 continue
-            topic = group[kernel.GROUP_TOPIC]
-            name = bytes(file.view[topic : topic + group[kernel.GROUP_TOPIC_LENGTH]])
-            queue = self._queues.get_by_bytes(name, group[kernel.GROUP_QUEUE_ID])
-            place = group[kernel.GROUP_FIRST_UNIT] * UNIT_BYTES
-            units = self._unit_bytes[place : place + size_bytes]
-            end = group[kernel.GROUP_END_PHYSICAL_OFFSET]
-            if (
-                group[kernel.GROUP_IN_ORDER]
-                and group[kernel.GROUP_FIRST_QUEUE_OFFSET] == queue.next_offset
-                and group[kernel.GROUP_FIRST_PHYSICAL_OFFSET] >= queue.end_physical_offset
-            ):
-                is_new = may_leave and queue.begins_file_with(group[kernel.GROUP_COUNT])
-                if is_new or (is_full and queue.has_file_for(group[kernel.GROUP_COUNT])):
-                    waiting.append(Waiting(number, queue, is_new, place, size_bytes, end))
+            if topic != named_by:
+                name, named_by = bytes(file.view[topic : topic + topic_length]), topic
+            queue = self._queues.get_by_bytes(name, queue_id)
+            place = unit * UNIT_BYTES
+            size_bytes = units_count * UNIT_BYTES
+            follows = in_order and first_offset == queue.next_offset and first >= queue.end_physical_offset
+            if follows:
+                is_new = may_leave and queue.begins_file_with(units_count)
+                if is_new or (is_full and queue.has_file_for(units_count)):
+                    waiting.append((number, queue, is_new, place, size_bytes, end))
                     continue
+            units = self._unit_bytes[place : place + size_bytes]
+            if follows:
                 queue.append_units(units, end)
             else:
-                self._out_of_line.put(queue, file, group, units)
+                self._out_of_line.put(queue, file, self._groups[number].tolist(), units)
             if arrivals is not None:
                 arrivals.append(Arrival(queue, units))
         found = Groups(file.array, self._groups, self._units)

@@ -11,7 +11,7 @@ Of failures the writing itself tells nothing: what it has not done is done again
 import os
 import threading
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -53,17 +53,12 @@ class Groups(NamedTuple):
     units: NDArray[np.uint8]
 
 
-class Waiting(NamedTuple):
-    """A group by number, whose units follow what its queue has and go into one file: whether that is to be
-    made, where the units stand, and where the last one's record ends. A queue has one group at most.
-    """
+Waiting: TypeAlias = tuple[int, ConsumeQueue, bool, int, int, int]
+"""A group, whose units follow what its queue has and go into one file: its number, the queue, whether the
+file is to be made, place and size of the units in bytes, and where the last one's record ends.
 
-    number: int
-    queue: ConsumeQueue
-    is_new: bool
-    place: int
-    size_bytes: int
-    end_physical_offset: int
+A queue has one group at most. A plain tuple, as tens of thousands are made a second.
+"""
 
 
 class UnitWriteJob:
@@ -75,8 +70,9 @@ class UnitWriteJob:
         self._root = queues.root
         self._file_bytes = queues.files.file_bytes
         self._found: Groups | None = found
-        self._chosen = np.array([each.number for each in waiting])
-        self._is_new = np.array([each.is_new for each in waiting])
+        numbers, _, is_new, _, _, _ = zip(*waiting, strict=True)
+        self._chosen = np.array(numbers)
+        self._is_new = np.array(is_new)
 
     def run(self) -> None:
         """Do it. Raises OSError."""
@@ -141,10 +137,10 @@ class UnitWrites:
         """Leave what waits to another thread; False if that is too little. Nothing may be under way."""
         if len(waiting) < _LEFT_MIN:
             return False
-        last = waiting[-1]
-        units = found.units[: last.place + last.size_bytes].copy()  # the next scan needs the room
+        number, _, _, place, size_bytes, _ = waiting[-1]
+        units = found.units[: place + size_bytes].copy()  # the next scan needs the room
         self._waiting, self._units = waiting, units.data
-        groups = found.groups[: last.number + 1].copy()
+        groups = found.groups[: number + 1].copy()
         self._job = UnitWriteJob(self._queues, Groups(found.log, groups, units), waiting)
         self._background.collect()
         self._background.submit(self._job)
@@ -169,9 +165,7 @@ def _count_in(
     for order, (_, queue, is_new, place, size_bytes, end) in enumerate(waiting):
         part = units[place : place + size_bytes]
         if order < written:
-            if is_new:
-                queue.take_made_file()
-            queue.take_written(part, end)
+            queue.take_written(part, end, is_new=is_new)
         else:  # also what has just failed: this tells why
             queue.append_units(part, end)
         if arrivals is not None:

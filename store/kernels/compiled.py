@@ -13,9 +13,12 @@ from numba import njit
 _OPTIONS = {"nogil": True, "_nrt": False}
 
 
-def kernel(*signature: Any) -> Any:
-    """For Python to call: kept on disk (`store.kernels.cache`); with a signature, compiled at its import."""
-    return njit(*signature, cache=True, **_OPTIONS)
+def kernel(*signature: Any, keeps_gil: bool = False) -> Any:
+    """For Python to call: kept on disk (`store.kernels.cache`); with a signature, compiled at its import.
+
+    `keeps_gil` is for what takes a few microseconds beside busy threads: to get it back would take longer.
+    """
+    return njit(*signature, cache=True, **_OPTIONS | {"nogil": not keeps_gil})
 
 
 def helper() -> Any:

@@ -31,7 +31,7 @@ from store.message.record import (
     decode_record,
     topic_field,
 )
-from store.message.runs import Run
+from store.message.runs import Runs
 from store.message.sys_flag import BORN_HOST_V6, COMPRESSED, COMPRESSION_MASK, MULTI_TAGS, STORE_HOST_V6
 
 # Transactions and RocketMQ's inner batches are not for bulk sends.
@@ -100,40 +100,35 @@ def stamp_records(records: bytearray | memoryview, stamp: Stamp) -> int:
     return count
 
 
-def stamp_runs(
-    records: bytearray | memoryview, stamp: Stamp, runs: Sequence[Run], queue_offsets: Sequence[int]
-) -> None:
-    """Check and stamp the records of `runs`, which stand back to back, in place, by one call.
+def stamp_runs(runs: Runs, stamp: Stamp, queue_offsets: Sequence[int]) -> None:
+    """Check and stamp the records of `runs` in place, by one call.
 
     `queue_offsets` are those of each run's first record; `stamp` has all else that they share, its queue id
     and queue offset are not looked at. Raises MessageIllegal with the position of the first bad record.
     """
     number, position, fault = _stamp_runs(
-        np.frombuffer(records, np.uint8),
-        np.array(runs, np.int64).reshape(-1, 3),
-        np.array(queue_offsets, np.int64),
+        np.frombuffer(runs.records, np.uint8),
+        np.array((*runs.heads, queue_offsets), np.int64),
         stamp.physical_offset,
         stamp.shared,
     )
     if fault:
-        raise _refusal_of_run(stamp, runs[number], position, fault)
+        raise _refusal_of_run(stamp, runs, number, position, fault)
 
 
-def stamp_runs_plain(
-    records: bytearray | memoryview, stamp: Stamp, runs: Sequence[Run], queue_offsets: Sequence[int]
-) -> None:
+def stamp_runs_plain(runs: Runs, stamp: Stamp, queue_offsets: Sequence[int]) -> None:
     """The plain twin of `stamp_runs`."""
     position = 0
-    for run, queue_offset in zip(runs, queue_offsets, strict=True):
+    for number, (queue_id, messages, size_bytes, queue_offset) in enumerate(
+        zip(*runs.heads, queue_offsets, strict=True)
+    ):
         own = stamp._replace(
-            queue_id=run.queue_id,
-            queue_offset=queue_offset,
-            physical_offset=stamp.physical_offset + position,
+            queue_id=queue_id, queue_offset=queue_offset, physical_offset=stamp.physical_offset + position
         )
-        count = _stamp_plain(memoryview(records)[position : position + run.size_bytes], own, position)
-        position += run.size_bytes
-        if count != run.messages:
-            raise _refusal_of_run(stamp, run, position, _BAD_COUNT)
+        count = _stamp_plain(runs.records[position : position + size_bytes], own, position)
+        position += size_bytes
+        if count != messages:
+            raise _refusal_of_run(stamp, runs, number, position, _BAD_COUNT)
 
 
 def stamp_records_plain(records: bytearray | memoryview, stamp: Stamp) -> int:
@@ -186,13 +181,14 @@ def _refusal(stamp: Stamp, position: int, fault: int) -> MessageIllegal:
     return MessageIllegal(f"the record at byte {position} of the batch {faults[fault]}")
 
 
-def _refusal_of_run(stamp: Stamp, run: Run, position: int, fault: int) -> MessageIllegal:
+def _refusal_of_run(stamp: Stamp, runs: Runs, number: int, position: int, fault: int) -> MessageIllegal:
+    queue_id = runs.queue_ids[number]
     if fault == _BAD_COUNT:
         return MessageIllegal(
-            f"the run of queue {run.queue_id}, which ends at byte {position} of the batch, has not the "
-            f"{run.messages:,} records that its head says"
+            f"the run of queue {queue_id}, which ends at byte {position} of the batch, has not the "
+            f"{runs.messages[number]:,} records that its head says"
         )
-    return _refusal(stamp._replace(queue_id=run.queue_id), position, fault)
+    return _refusal(stamp._replace(queue_id=queue_id), position, fault)
 
 
 @helper()
@@ -275,26 +271,23 @@ def _stamp_records(
 
 
 @kernel(
-    [
-        types.UniTuple(types.int64, 3)(
-            WRITABLE_BYTES, types.int64[:, ::1], types.int64[::1], types.int64, _SHARED
-        )
-    ],
+    [types.UniTuple(types.int64, 3)(WRITABLE_BYTES, types.int64[:, ::1], types.int64, _SHARED)],
 )
-def _stamp_runs(
-    records: U8, runs: I64, queue_offsets: I64, physical_offset: int, shared: Shared
-) -> tuple[int, int, int]:
-    """The number of the first bad run, and position and fault there (0 if there is none)."""
+def _stamp_runs(records: U8, runs: I64, physical_offset: int, shared: Shared) -> tuple[int, int, int]:
+    """The number of the first bad run, and position and fault there (0 if there is none).
+
+    Rows of `runs`: queue ids, messages, sizes, queue offsets.
+    """
     begin = 0
-    for number in range(len(runs)):
-        queue_id, wanted, size_bytes = runs[number]
+    for number in range(runs.shape[1]):
+        queue_id, wanted, size_bytes, queue_offset = runs[:, number]
         end = begin + size_bytes
         count, position, fault = _stamp_run(
-            records, begin, end, queue_id, queue_offsets[number], physical_offset, shared
+            records, begin, end, queue_id, queue_offset, physical_offset, shared
         )
         if fault == 0 and count != wanted:
             fault = _BAD_COUNT
         if fault != 0:
             return number, position, fault
         begin = end
-    return len(runs), begin, 0
+    return runs.shape[1], begin, 0

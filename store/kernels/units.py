@@ -49,7 +49,7 @@ ROW_FIELDS = 4
 
 # Columns of a group: the records of one queue.
 GROUP_HASH = 0
-GROUP_TOPIC = 1
+GROUP_TOPIC = 1  # where it stands: at one place for groups of one topic that follow each other
 GROUP_TOPIC_LENGTH = 2
 GROUP_QUEUE_ID = 3
 GROUP_COUNT = 4
@@ -146,6 +146,10 @@ def _group_of(
     groups[count, :] = 0
     groups[count, GROUP_HASH] = wanted
     groups[count, GROUP_TOPIC] = topic
+    if count > 0 and groups[count - 1, GROUP_TOPIC_LENGTH] == length:
+        before = groups[count - 1, GROUP_TOPIC]
+        if _same_topic(buffer, before, topic, length):
+            groups[count, GROUP_TOPIC] = before
     groups[count, GROUP_TOPIC_LENGTH] = length
     groups[count, GROUP_QUEUE_ID] = queue_id
     groups[count, GROUP_FIRST_QUEUE_OFFSET] = -1

@@ -8,6 +8,8 @@ from store.message.message_id import offset_message_id
 from store.message.properties import KEY_SEPARATOR, MessageConst
 
 UNKNOWN_HOST = Host("0.0.0.0", 0)
+# Producers make and consumers read millions: a name of this module is found in one step.
+_TAGS, _KEYS, _UNIQ_KEY = MessageConst.TAGS, MessageConst.KEYS, MessageConst.UNIQ_KEY
 
 
 @dataclass(slots=True, init=False)
@@ -35,34 +37,34 @@ class Message:
     ) -> None:
         self.topic = topic
         self.body = body
-        self.properties = _texts(properties) if properties else {}
         self.flag = flag
+        self.properties = given = _texts(properties) if properties else {}
         if tags is not None:
             if not isinstance(tags, str):
                 raise TypeError(f"tags are {tags!r}: give a text")
-            self.properties[MessageConst.TAGS] = tags
+            given[_TAGS] = tags
         if keys is not None:
-            self.properties[MessageConst.KEYS] = keys if isinstance(keys, str) else _joined(keys)
+            given[_KEYS] = keys if isinstance(keys, str) else _joined(keys)
         if delay_level:
             self.delay_level = delay_level
 
     @property
     def tags(self) -> str | None:
         """What consumers filter by."""
-        return self.properties.get(MessageConst.TAGS)
+        return self.properties.get(_TAGS)
 
     @tags.setter
     def tags(self, tags: str) -> None:
-        self.properties[MessageConst.TAGS] = tags
+        self.properties[_TAGS] = tags
 
     @property
     def keys(self) -> str | None:
         """What queries find the message by: any number of keys, separated by blanks."""
-        return self.properties.get(MessageConst.KEYS)
+        return self.properties.get(_KEYS)
 
     @keys.setter
     def keys(self, keys: str) -> None:
-        self.properties[MessageConst.KEYS] = keys
+        self.properties[_KEYS] = keys
 
     @property
     def delay_level(self) -> int:
@@ -76,7 +78,7 @@ class Message:
     @property
     def uniq_key(self) -> str | None:
         """The id that the producer gave the message."""
-        return self.properties.get(MessageConst.UNIQ_KEY)
+        return self.properties.get(_UNIQ_KEY)
 
 
 def _joined(keys: Sequence[str]) -> str:
@@ -126,4 +128,4 @@ class MessageExt(Message):
     @property
     def msg_id(self) -> str:
         """The producer's id of the message, or the broker's where the producer gave none."""
-        return self.uniq_key or self.offset_msg_id
+        return self.properties.get(_UNIQ_KEY) or self.offset_msg_id

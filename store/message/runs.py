@@ -13,7 +13,8 @@ stands there twice. What is answered:
 """
 
 from collections.abc import Sequence
-from struct import Struct, error, pack, unpack
+from operator import lt
+from struct import Struct, error, pack, unpack, unpack_from
 from typing import NamedTuple
 
 from store.errors import MessageIllegal
@@ -23,27 +24,33 @@ RUNS_MAX = 1024
 """How many runs a body may have: each costs its broker some 3 µs, and a request must not hold the loop up."""
 
 _COUNT = Struct(">i")
-RUN = Struct(">iii")
-
-
-class Run(NamedTuple):
-    """The records of one queue, so many `messages` of `size_bytes` in all."""
-
-    queue_id: int
-    messages: int
-    size_bytes: int
+_HEAD_FIELDS = 3
+_HEAD_BYTES = 4 * _HEAD_FIELDS
 
 
 class Runs(NamedTuple):
-    """What a body holds; `records` are those of all runs, back to back."""
+    """What a body holds, in columns: run i is of queue `queue_ids[i]`, and has `messages[i]` records of
+    `sizes[i]` bytes in all. `records` are those of all runs, back to back.
+    """
 
-    runs: Sequence[Run]
+    queue_ids: Sequence[int]
+    messages: Sequence[int]
+    sizes: Sequence[int]
     records: memoryview
 
+    @property
+    def heads(self) -> tuple[Sequence[int], Sequence[int], Sequence[int]]:
+        """The columns of numbers, in the order in which they are sent."""
+        return self.queue_ids, self.messages, self.sizes
 
-def encode_runs(runs: Sequence[Run]) -> bytes:
+
+def encode_heads(runs: Runs) -> bytes:
     """What stands before the records of `runs`."""
-    return _COUNT.pack(len(runs)) + b"".join([RUN.pack(*run) for run in runs])
+    count = len(runs.queue_ids)
+    fields = [0] * (_HEAD_FIELDS * count)
+    for number, column in enumerate(runs.heads):
+        fields[number::_HEAD_FIELDS] = column
+    return pack(f">i{len(fields)}i", count, *fields)
 
 
 def decode_runs(body: Buffer) -> Runs:
@@ -54,30 +61,38 @@ def decode_runs(body: Buffer) -> Runs:
     (count,) = _COUNT.unpack_from(view)
     if not 1 <= count <= RUNS_MAX:
         raise MessageIllegal(f"a body of {count} runs: send 1 to {RUNS_MAX:,}")
-    head_bytes = _COUNT.size + count * RUN.size
+    head_bytes = _COUNT.size + count * _HEAD_BYTES
     if head_bytes > len(view):
         raise MessageIllegal(
             f"the heads of {count} runs take {head_bytes:,} bytes, the body has {len(view):,}"
         )
-    runs = [Run._make(fields) for fields in RUN.iter_unpack(view[_COUNT.size : head_bytes])]
+    fields = unpack_from(f">{_HEAD_FIELDS * count}i", view, _COUNT.size)
+    queue_ids, messages, sizes = (fields[number::_HEAD_FIELDS] for number in range(_HEAD_FIELDS))
+    runs = Runs(queue_ids, messages, sizes, view[head_bytes:])
+    if min(messages) <= 0 or min(sizes) <= 0 or not _rise(queue_ids):
+        raise _refusal(runs)
+    size_bytes = sum(sizes)
+    if size_bytes != len(runs.records):
+        raise MessageIllegal(f"the runs have {size_bytes:,} bytes of records, the body {len(runs.records):,}")
+    return runs
+
+
+def _rise(queue_ids: Sequence[int]) -> bool:
+    return all(map(lt, (-1, *queue_ids), queue_ids))
+
+
+def _refusal(runs: Runs) -> MessageIllegal:
+    """What is wrong with the first bad run."""
     before = -1
-    for number, run in enumerate(runs):
-        if run.queue_id <= before:
-            raise MessageIllegal(
-                f"run {number} is of queue {run.queue_id}, that before it of {before}: queue ids must rise"
+    for number, (queue_id, messages, size_bytes) in enumerate(zip(*runs.heads, strict=True)):
+        if queue_id <= before:
+            return MessageIllegal(
+                f"run {number} is of queue {queue_id}, that before it of {before}: queue ids must rise"
             )
-        if run.messages <= 0 or run.size_bytes <= 0:
-            raise MessageIllegal(
-                f"run {number}, of queue {run.queue_id}, has {run.messages} messages "
-                f"in {run.size_bytes} bytes"
-            )
-        before = run.queue_id
-    size_bytes = sum([run.size_bytes for run in runs])
-    if size_bytes != len(view) - head_bytes:
-        raise MessageIllegal(
-            f"the runs have {size_bytes:,} bytes of records, the body {len(view) - head_bytes:,}"
-        )
-    return Runs(runs, view[head_bytes:])
+        if messages <= 0 or size_bytes <= 0:
+            break
+        before = queue_id
+    return MessageIllegal(f"run {number}, of queue {queue_id}, has {messages} messages in {size_bytes} bytes")
 
 
 def encode_offsets(offsets: Sequence[int]) -> bytes:

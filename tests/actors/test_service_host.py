@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import errno
 import threading
-from collections.abc import Callable
 
 import pytest
 
 from actors.service_host import EXIT_START_FAILED, NotServing, ServiceHost, State
 from store.errors import StoreError
+from tests.patience import PATIENCE_S, wait_until
 
 
 class FakeService:
@@ -27,15 +27,6 @@ class FakeService:
 
     async def stop(self) -> None:
         self.stops += 1
-
-
-def wait_until(claim: Callable[[], bool]) -> None:
-    done = threading.Event()
-    for _ in range(400):
-        if claim():
-            return
-        done.wait(0.005)
-    raise AssertionError("not within 2 s")
 
 
 def test_calls_run_on_the_services_own_thread() -> None:
@@ -111,7 +102,7 @@ def test_a_disk_without_space_is_told_and_waited_for() -> None:
     has_host = threading.Event()
 
     def make() -> FakeService:
-        has_host.wait(5)
+        has_host.wait(PATIENCE_S)
         told.append(f"{hosts[0].state}: {hosts[0].reason}")
         return service
 

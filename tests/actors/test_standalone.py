@@ -88,7 +88,7 @@ def test_a_store_of_rocketmqs_is_refused_in_a_line_and_opened_when_it_is_adopted
     for name, value in sizes.items():
         given += ["--store", f"{name}={value}"]
     command = [sys.executable, "-m", "actors.standalone", *given]
-    refused = subprocess.run(command, cwd=REPO, capture_output=True, text=True, timeout=60, check=False)
+    refused = subprocess.run(command, cwd=REPO, capture_output=True, text=True, timeout=240, check=False)
     assert (refused.returncode, refused.stdout) == (1, "")
     assert "set adopt_store: true" in refused.stderr.splitlines()[-1]
     with subprocess.Popen(

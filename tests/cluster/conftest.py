@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 
+from tests.ports import free_port
+
 REPO = Path(__file__).parent.parent.parent
 CLI_TIMEOUT_S = 240.0
 COMMIT_LOG_FILE_BYTES = 16 * 1024 * 1024
+USUAL_AGENT_PORT = 52365
 
 
 @dataclass
@@ -36,6 +42,7 @@ class RayMQ:
     def overrides(self) -> list[str]:
         values = {
             "ray.address": "new",
+            "route_refresh_ms": 0,
             "ray.port": 0,
             "ray.dashboard_port": 0,
             "nameservers": f"[{{listen_port: {self.ports[0]}}}, {{listen_port: {self.ports[3]}}}]",
@@ -62,7 +69,6 @@ class RayMQ:
 @pytest.fixture(scope="session")
 def raymq(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RayMQ]:
     """Give the command, with nothing running yet; whatever it starts is ended after the last test."""
-    from cluster.driver.preflight import free_ports
     from cluster.session.environment import make_token
     from cluster.session.ray_head import stop_head
 
@@ -81,11 +87,25 @@ def raymq(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RayMQ]:
         for key, value in own.items():
             patch.setenv(key, value)
         patch.delenv("RAY_ADDRESS", raising=False)
+        with _as_beside_another_ray():
+            try:
+                yield RayMQ(home, [free_port(-2) for _ in range(4)], given | own)
+            finally:
+                _leave_ray()
+                stop_head(home)
+
+
+@contextmanager
+def _as_beside_another_ray() -> Iterator[None]:
+    """The usual port of Ray's agent is taken: by this process, or by a Ray that really is there."""
+    with socket.socket() as agent:
         try:
-            yield RayMQ(home, free_ports(["127.0.0.1"] * 4), given | own)
-        finally:
-            _leave_ray()
-            stop_head(home)
+            agent.bind(("127.0.0.1", USUAL_AGENT_PORT))
+            agent.listen()
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE:
+                raise
+        yield
 
 
 def _leave_ray() -> None:

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import runpy
 import shutil
 import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from zipfile import ZipFile
 
@@ -47,6 +47,7 @@ from tests.cluster.ray_helpers import (
     status_of,
     wait_for_successor,
 )
+from tests.ports import free_port
 
 # A start of Ray takes 10 s on a quiet machine, and minutes on one that has other work.
 pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.timeout(600)]
@@ -54,11 +55,15 @@ pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.timeout(600)]
 BROKERS = ("broker-a", "broker-b")
 PACKAGE_BYTES_MAX = 3 * 1024 * 1024
 BACK_WITHIN_S = 6.0
+BACK_WITHIN_IMPORTS = 5
+AGENT_WITHIN_S = 120.0
 
 
-def is_machine_busy() -> bool:
-    """Whether so much else runs here that no time means anything."""
-    return os.getloadavg()[0] > 3 * (os.cpu_count() or 1)
+def import_s() -> float:
+    """How long a new process takes here, now, to import what a broker's needs: the machine may be slow."""
+    begin_s = time.monotonic()
+    subprocess.run([sys.executable, "-c", "import ray, actors.broker.actor"], cwd=REPO, check=True)
+    return time.monotonic() - begin_s
 
 
 def test_up_down_and_up_again_keeps_every_message(raymq: RayMQ) -> None:
@@ -163,7 +168,8 @@ def test_a_killed_broker_is_back_on_its_own_store_and_nothing_acknowledged_is_lo
     back_after_s = time.monotonic() - begin_s
     assert read_all("broker-b") == [*acknowledged, b"just before the kill"]
     assert after["details"]["epoch"] == before["details"]["epoch"] + 1
-    assert back_after_s < BACK_WITHIN_S or is_machine_busy(), f"back after {back_after_s:.1f} s"
+    within_s = max(BACK_WITHIN_S, BACK_WITHIN_IMPORTS * import_s())
+    assert back_after_s < within_s, f"back after {back_after_s:.1f} s"
     assert {entry.failing for entry in launch.status(load_topology(overrides=running.overrides))} == {""}
 
 
@@ -243,7 +249,7 @@ def with_third_broker(raymq: RayMQ, port: int) -> list[str]:
 
 
 def test_a_broker_that_cannot_serve_says_why_and_prune_removes_it(running: RayMQ) -> None:
-    three = with_third_broker(running, free_ports(["127.0.0.1"])[0])
+    three = with_third_broker(running, free_port(-2))
     store = running.store("broker-c")
     store.mkdir(parents=True)
     write_name(store, StoreName(StoreIdentity("DefaultCluster", "broker-c"), "id", 1 << 20, 6_000_000, 1, 2))
@@ -269,6 +275,33 @@ def test_a_check_runs_on_the_node_that_has_the_resource(running: RayMQ) -> None:
     assert len(ray_port.run_on(resource, free_ports, ["127.0.0.1"], timeout_s=30)) == 1
 
 
+def test_an_actor_is_ended_when_its_name_is_free_however_late_ray_ends_it(
+    running: RayMQ, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import ray
+
+    class Idle:
+        pass
+
+    where = ray_port.ActorName("raymq", "idle")
+    resource = status_of("broker-a-0")["spec"]["resource"]
+    ray_port.create(Idle, where, (), resource=resource)
+    kill, asked = ray.kill, []
+    monkeypatch.setattr(ray, "kill", lambda actor, **options: asked.append(lambda: kill(actor, **options)))
+    with pytest.raises(ray_port.ActorSilent, match="has not ended idle"):
+        ray_port.end(where, timeout_s=0.1)
+    with ThreadPoolExecutor() as pool:
+        ended = pool.submit(ray_port.end, where)
+        while len(asked) < 2 and not ended.done():
+            pass
+        assert not ended.done()
+        asked[0]()
+        ended.result(timeout=30)
+    ray_port.create(Idle, where, (), resource=resource)
+    monkeypatch.undo()
+    ray_port.end(where)
+
+
 def test_what_a_job_uploads_is_the_source_and_nothing_else(tmp_path: Path) -> None:
     from ray._private.ray_constants import get_runtime_env_default_excludes
     from ray._private.runtime_env.packaging import create_package
@@ -288,12 +321,13 @@ def submit(raymq: RayMQ, tree: Path) -> str:
     command = [sys.executable, "-m", "ray.scripts.scripts", "job", "submit", "--address", record.dashboard]
     command += ["--working-dir", ".", "--", "python", "-m", "cluster.launch", "configs/local.yaml", *sets]
     environment = {key: value for key, value in raymq.environment.items() if key != "PYTHONPATH"}
+    deadline_s = time.monotonic() + AGENT_WITHIN_S
     while True:
         done = subprocess.run(
             command, env=environment, cwd=tree, capture_output=True, text=True, timeout=240, check=False
         )
         # Ray's own agent may come up after its head says that it has started.
-        if "No available agent" not in done.stderr:
+        if "No available agent" not in done.stderr or time.monotonic() > deadline_s:
             break
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
@@ -333,7 +367,7 @@ def test_an_interrupted_start_leaves_nothing_running(raymq: RayMQ, tmp_path: Pat
     while not (record := read_record(tmp_path)) or not list(marked_processes(record.mark)):
         assert started.poll() is None
     started.send_signal(signal.SIGINT)
-    _, told = started.communicate(timeout=60)
+    _, told = started.communicate(timeout=240)
     assert told == "interrupted; Ray was ended again, nothing is left running\n"
     assert started.returncode == launch.EXIT_INTERRUPTED
     assert list(marked_processes(record.mark)) == []

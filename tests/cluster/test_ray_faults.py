@@ -5,9 +5,8 @@ has two owners.
 from __future__ import annotations
 
 import threading
-import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
 import pytest
@@ -16,19 +15,11 @@ from cluster.client import Admin, MessageExt, MessageQueue, Producer, PullConsum
 from tests.checkers import Recorder, assert_sound
 from tests.cluster.conftest import RayMQ
 from tests.cluster.ray_helpers import kill_process, wait_for_successor
+from tests.patience import wait_until
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow]
 
 QUEUES = 4
-DEADLINE_S = 40.0
-
-
-def wait_until(claim: Callable[[], bool], what: str) -> None:
-    pause = threading.Event()
-    deadline_s = time.monotonic() + DEADLINE_S
-    while not claim():
-        assert time.monotonic() < deadline_s, f"not within {DEADLINE_S:g} s: {what}"
-        pause.wait(0.01)
 
 
 def number_of(broker: str, queue_id: int) -> int:

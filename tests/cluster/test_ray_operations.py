@@ -211,7 +211,7 @@ def test_a_rolling_restart_under_load_loses_nothing(running: RayMQ, tmp_path: Pa
         load(running, "rolled") as under,
         java_clients(running, "rolled", tmp_path, under.history) as java,
     ):
-        launch.restart(overrides=running.overrides, rolling=True)
+        launch.restart(overrides=[*running.overrides, "route_refresh_ms=30000"], rolling=True)
         assert all(status_of(actor)["pid"] != pid for actor, pid in before.items())
         under.go_on()
         if java is not None:
@@ -302,7 +302,7 @@ def test_an_interrupted_restart_leaves_nothing_stopped_and_the_next_broker_waits
 
     # Another run: what it knows of the return, the broker has told.
     before, story = {actor: status_of(actor)["pid"] for actor in ACTORS}, Story()
-    launch.restart(overrides=running.overrides, names=["broker-a"], report=story)
+    launch.restart(overrides=[*running.overrides, "route_refresh_ms=15000"], names=["broker-a"], report=story)
     assert any("until all clients have seen that the last broker is back" in line for line in story.lines)
     after = {actor: status_of(actor)["pid"] for actor in ACTORS}
     assert [actor for actor in ACTORS if before[actor] != after[actor]] == ["broker-a-0"]

@@ -8,9 +8,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,26 +22,18 @@ from cluster import launch, logs
 from cluster.client import Admin, Producer, PullConsumer
 from cluster.driver.fleet import status_of
 from cluster.log_files import Query, event_of
-from cluster.session.ray_head import MARK_ENV, read_record
+from cluster.session.ray_head import ANY_PORT, MARK_ENV, read_record
 from cluster.topology.topology import Topology
 from cluster.topology.topology_file import TopologyError, load_topology
 from tests.cluster.conftest import COMMIT_LOG_FILE_BYTES, RayMQ
 from tests.cluster.ray_helpers import ensure_up
+from tests.patience import wait_until
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.timeout(600)]
 
 SECOND_IP = "127.0.0.2"
 RESOURCE = "disk-y"
 START_TIMEOUT_S = 120
-DEADLINE_S = 90.0
-
-
-def wait_until(claim: Callable[[], bool], what: str) -> None:
-    pause = threading.Event()
-    deadline_s = time.monotonic() + DEADLINE_S
-    while not claim():
-        assert time.monotonic() < deadline_s, f"not within {DEADLINE_S:g} s: {what}"
-        pause.wait(0.05)
 
 
 class SecondNode:
@@ -59,6 +49,7 @@ class SecondNode:
         command = [sys.executable, "-m", "ray.scripts.scripts", "start", f"--address={self._address}"]
         command += [f"--node-ip-address={SECOND_IP}", f'--resources={{"{RESOURCE}": 1}}', "--num-cpus=1"]
         command += ["--object-store-memory=80000000", "--min-worker-port=30000", "--max-worker-port=31000"]
+        command += [f"--dashboard-agent-listen-port={ANY_PORT}"]
         for is_last in (False, True):  # Ray gives its own processes 30 s, which a busy machine may miss
             done = subprocess.run(
                 command, env=self._environment, capture_output=True, text=True, check=False,

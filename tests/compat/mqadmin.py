@@ -10,10 +10,9 @@ from typing import Self
 
 from tests.compat.build import ROCKETMQ, JavaKit
 from tests.compat.processes import Program
+from tests.patience import PATIENCE_S
 
 JVM = ("-Xmx256m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
-START_TIMEOUT_S = 30
-ANSWER_TIMEOUT_S = 60
 
 
 class Mqadmin:
@@ -29,7 +28,7 @@ class Mqadmin:
         command = kit.command("compat.Mqadmin", home=home, profile=ROCKETMQ, jvm=(*JVM, *options))
         self._program = Program(command, home / "mqadmin.log", cwd=home)
         self._numbers = itertools.count(1)
-        self._program.wait_for("@ready", START_TIMEOUT_S)
+        self._program.wait_for("@ready", PATIENCE_S)
 
     def run(self, *commands: str) -> list[str]:
         """Run commands, written as in a shell, at the same time; gives what each prints."""
@@ -37,7 +36,7 @@ class Mqadmin:
         for command in commands:
             numbers.append(next(self._numbers))
             self._program.say("\t".join([str(numbers[-1]), *command.split()]))
-        lines = [self._program.wait_for(f"@{number} ", ANSWER_TIMEOUT_S) for number in numbers]
+        lines = [self._program.wait_for(f"@{number} ", PATIENCE_S) for number in numbers]
         return [base64.b64decode(line.partition(" ")[2]).decode() for line in lines]
 
     def __enter__(self) -> Self:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import socket
 import subprocess
 import threading
 from collections.abc import Mapping, Sequence
@@ -128,24 +127,3 @@ class Program:
     ) -> None:
         if self.is_running:
             self.terminate()
-
-
-def free_port(*neighbours: int) -> int:
-    """Give a port of 127.0.0.1 that is free, and so is each at the distances `neighbours` from it."""
-    for _ in range(100):
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port: int = probe.getsockname()[1]
-        if all(_is_free(port + distance) for distance in neighbours):
-            return port
-    raise ProgramFailed(f"no free port with free neighbours {neighbours}")
-
-
-def _is_free(port: int) -> bool:
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("127.0.0.1", port))
-        except OSError:
-            return False
-    return True

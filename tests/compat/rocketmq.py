@@ -14,7 +14,9 @@ from types import TracebackType
 from typing import Self
 
 from tests.compat.build import JavaKit
-from tests.compat.processes import Program, free_port
+from tests.compat.processes import Program
+from tests.patience import PATIENCE_S
+from tests.ports import free_port
 
 # What the store needs of the JVM to map and unmap files.
 STORE_JVM = (
@@ -26,7 +28,6 @@ STORE_JVM = (
 )
 BROKER_NAME = "broker-a"
 CLUSTER_NAME = "DefaultCluster"
-START_TIMEOUT_S = 60
 ORDERLY_END_S = 60
 
 
@@ -74,14 +75,14 @@ class RocketMQ:
         )
         main = "org.apache.rocketmq.namesrv.NamesrvStartup"
         self.nameserver = self._run(main, conf, "namesrv.log", "-Xms256m", "-Xmx256m")
-        self.nameserver.wait_for("boot success", START_TIMEOUT_S)
+        self.nameserver.wait_for("boot success", PATIENCE_S)
 
     def start_broker(self) -> None:
         conf = self._write_conf("broker.conf", self.broker_conf())
         main = "org.apache.rocketmq.broker.BrokerStartup"
         heap = (f"-Xms{self._heap}", f"-Xmx{self._heap}", "-XX:MaxDirectMemorySize=2g")
         self.broker = self._run(main, conf, "broker.log", *heap, *STORE_JVM)
-        self.broker.wait_for("boot success", START_TIMEOUT_S)
+        self.broker.wait_for("boot success", PATIENCE_S)
 
     def broker_conf(self) -> dict[str, str]:
         return {

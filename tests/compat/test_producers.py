@@ -106,7 +106,7 @@ def test_oneway_sends_arrive(each_client: Agent, topic: str) -> None:
     assert each_client.send(messages_for(topic, 50), mode="oneway") == [None] * 50
 
     each_client.call("lite_start", name=topic, group=f"{topic}_g", topic=topic, assign=True)
-    received = each_client.call("lite_poll", name=topic, count=50, timeoutMs=10_000)
+    received = each_client.call("lite_poll", name=topic, count=50, timeoutMs=60_000)
     each_client.call("lite_stop", name=topic)
     assert sorted(message["flag"] for message in received) == list(range(50))
 

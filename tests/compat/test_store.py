@@ -26,14 +26,13 @@ from tests.compat.processes import Program
 from tests.compat.rocketmq import STORE_JVM
 from tests.compat.store_writer import STORE_CONF, open_store
 from tests.conftest import RocketStore
+from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.java
 
 REPO = Path(__file__).parent.parent.parent
 MESSAGES = 2500
 JAVA_PUTS = 300
-JAVA_TIMEOUT_S = 90
-WRITER_TIMEOUT_S = 60
 
 Row = dict[str, object]
 
@@ -77,7 +76,7 @@ class JavaStore:
         command = self._kit.command(
             "compat.StoreProgram", *arguments, *more, home=self._folder, jvm=STORE_JVM
         )
-        done = subprocess.run(command, capture_output=True, text=True, timeout=JAVA_TIMEOUT_S, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
         assert done.returncode == 0, done.stderr[-4000:]
 
     def _view(self, dump: str, keys: str) -> JavaView:
@@ -116,11 +115,11 @@ def our_store(request: pytest.FixtureRequest, tmp_path: Path) -> OurStore:
     command = [sys.executable, "-m", "tests.compat.store_writer", str(root), "--messages", str(MESSAGES)]
     killed = request.param == "killed"
     with Program([*command, *(["--forever"] if killed else [])], tmp_path / "writer.log", cwd=REPO) as writer:
-        writer.wait_for("WRITTEN", WRITER_TIMEOUT_S)
+        writer.wait_for("WRITTEN", PATIENCE_S)
         if killed:
             writer.kill()
         else:
-            assert writer.wait(WRITER_TIMEOUT_S) == 0, writer.last_words()
+            assert writer.wait(PATIENCE_S) == 0, writer.last_words()
     assert (root / "abort").exists() == killed
     return OurStore(root, list(_whole_lines(tmp_path / "writer.log")))
 
@@ -225,7 +224,7 @@ def delete_the_oldest_files(root: Path, count: int) -> None:
         os.utime(path, (0, 0))
     begin = store.positions.min
     store.retention.delete_expired()
-    deadline_s = time.monotonic() + 30
+    deadline_s = time.monotonic() + PATIENCE_S
     while store.retention.files_deleted < count or store.retention.has_stale_queues:
         assert time.monotonic() < deadline_s
         store.tick()

@@ -58,7 +58,7 @@ def settings(tmp_path_factory: pytest.TempPathFactory) -> BrokerSettings:
     async def use(peer: Peer) -> None:
         await peer.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, CreateTopicHeader("T", 3, 3, 6).to_ext())
         for number in range(4):
-            await peer.send("T", b"%d" % number)
+            assert (await peer.send("T", b"%d" % number)).code == 0
         await peer.commit("G", "T", 2)
         await peer.heartbeat("client", "G", T="*")
         offsets = peer.broker._tables.offsets

@@ -8,7 +8,6 @@ import errno
 import os
 import shutil
 import tempfile
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -27,20 +26,12 @@ from tests.faults.aftermath import check_store, read_everything
 from tests.faults.conftest import SmallDisk
 from tests.faults.crasher import Crasher
 from tests.faults.stories import ClockThatTicks, Writer, open_store
+from tests.patience import wait_until
 from tests.store.conftest import a_draft
 
 pytestmark = [pytest.mark.faults]
 
 Disks = Callable[[int], SmallDisk]
-
-
-def wait_for(claim: Callable[[], bool]) -> None:
-    pause = threading.Event()
-    for _ in range(1000):
-        if claim():
-            return
-        pause.wait(0.02)
-    raise AssertionError("not within 20 s")
 
 
 class Half:
@@ -182,10 +173,10 @@ def test_a_broker_that_could_not_start_on_a_full_disk_serves_by_itself_when_ther
     disk.fill()
 
     host = ServiceHost(lambda: BrokerService(settings, SystemClock()), full_disk_retry_s=0.05)
-    wait_for(lambda: host.state is State.NOT_SERVING)
+    wait_until(lambda: host.state is State.NOT_SERVING)
     assert "No space left on device" in host.reason
     disk.free()
-    wait_for(lambda: host.is_serving)
+    wait_until(lambda: host.is_serving)
     assert host.reason == ""
     host.stop()
 

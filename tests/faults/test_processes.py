@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -21,22 +21,14 @@ import pytest
 from cluster.client import Admin, ClientError, Producer, ProducerConfig, PullConsumer, PushConsumer
 from tests.checkers import Recorder, assert_sound, load
 from tests.faults.member import LEASE_MS, config_of, listener_of
+from tests.patience import wait_until
 
 pytestmark = [pytest.mark.faults, pytest.mark.slow]
 
 REPO = Path(__file__).parent.parent.parent
 TOPIC = "load"
 QUEUES = 4
-DEADLINE_S = 30.0
 STOPPED_S = 2 * LEASE_MS / 1000
-
-
-def wait_until(claim: Callable[[], bool], what: str) -> None:
-    pause = threading.Event()
-    deadline_s = time.monotonic() + DEADLINE_S
-    while not claim():
-        assert time.monotonic() < deadline_s, f"not within {DEADLINE_S:g} s: {what}"
-        pause.wait(0.01)
 
 
 class StandaloneProcess:

@@ -36,7 +36,7 @@ from store.message.record import (
     encode_blank,
     encode_record,
 )
-from store.message.runs import Run, decode_runs, encode_runs
+from store.message.runs import Runs, decode_runs, encode_heads
 from tests.fuzz.fence import Bytes, Fence
 
 V4 = Host("10.0.0.1", 1234).packed
@@ -96,17 +96,17 @@ def stamped(kernel: Callable[[Any, Stamp], object], data: Any, wanted: Stamp) ->
 def runs(data: bytes) -> None:
     """Runs of several queues are refused by the codec, or stamped as the twin stamps them."""
     try:
-        heads, body = decode_runs(data)
+        decoded = decode_runs(data)
     except MessageIllegal:
         return
     wanted = Stamp("T", -1, -1, BASE, 99, V4, V4, 4096)
-    offsets = [7 * number for number in range(len(heads))]
+    offsets = [7 * number for number in range(len(decoded.queue_ids))]
 
     def stamped_by(kernel: Callable[..., None]) -> Callable[[Any, Stamp], object]:
-        return lambda place, wanted: kernel(place, wanted, heads, offsets)
+        return lambda place, wanted: kernel(decoded._replace(records=memoryview(place)), wanted, offsets)
 
-    expected = stamped(stamped_by(stamp_runs_plain), bytearray(body), wanted)
-    for placed in FENCE.placed(bytes(body)):
+    expected = stamped(stamped_by(stamp_runs_plain), bytearray(decoded.records), wanted)
+    for placed in FENCE.placed(bytes(decoded.records)):
         assert stamped(stamped_by(stamp_runs), placed.data, wanted) == expected
 
 
@@ -121,13 +121,19 @@ def run_records(data: bytes) -> None:
     heads_end = 1 + count * _HEAD.size
     if len(data) <= heads_end:
         return
-    made, queue_id, left = list[Run](), -1, len(data) - heads_end
+    made, queue_id, left = list[tuple[int, int, int]](), -1, len(data) - heads_end
     for rises, messages, size_bytes in _HEAD.iter_unpack(data[1:heads_end]):
         queue_id += rises + 1
         taken = left if len(made) == count - 1 else min(size_bytes, left)
-        made.append(Run(queue_id, messages, taken))
+        made.append((queue_id, messages, taken))
         left -= taken
-    runs(encode_runs(made) + data[heads_end:])
+    runs(with_heads(made, data[heads_end:]))
+
+
+def with_heads(heads: list[tuple[int, int, int]], records: bytes) -> bytes:
+    """A body of runs; a head is queue id, messages and size."""
+    queue_ids, messages, sizes = zip(*heads, strict=True)
+    return encode_heads(Runs(queue_ids, messages, sizes, memoryview(records))) + records
 
 
 def recovery(data: bytes) -> None:
@@ -335,9 +341,9 @@ def seeds_of_runs() -> list[bytes]:
         for queue_id in (1, 2, 2, 5)
     ]
     together = b"".join(sound)
-    heads = [Run(1, 1, len(sound[0])), Run(2, 2, 2 * len(sound[1])), Run(5, 1, len(sound[3]))]
-    wrong = [heads[0]._replace(messages=2), *heads[1:]]
-    return [encode_runs(heads) + together, encode_runs(heads[:1]) + sound[0], encode_runs(wrong) + together]
+    heads = [(1, 1, len(sound[0])), (2, 2, 2 * len(sound[1])), (5, 1, len(sound[3]))]
+    wrong = [(1, 2, len(sound[0])), *heads[1:]]
+    return [with_heads(heads, together), with_heads(heads[:1], sound[0]), with_heads(wrong, together)]
 
 
 def seeds_of_run_records() -> list[bytes]:

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import structlog
 
 from store import logs
 from store.logs import get_logger, write_events
@@ -21,7 +20,6 @@ def _as_before() -> Iterator[None]:
     names = [logs.LOGGER_NAME, "asyncio", "py.warnings"]
     before = [(list(logging.getLogger(name).handlers), logging.getLogger(name).propagate) for name in names]
     yield
-    structlog.reset_defaults()
     for name, (handlers, propagate) in zip(names, before, strict=True):
         logger = logging.getLogger(name)
         for handler in set(logger.handlers) - set(handlers):

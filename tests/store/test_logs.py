@@ -49,8 +49,28 @@ except ValueError as error:
     logging.basicConfig(stream=sys.stdout, format="%(message)s")
     log.warning("failed", exc_info=error)
 """
-    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=240)
     assert result.returncode == 0, result.stderr
     assert "ValueError: boom" in result.stdout
     assert "hunter2" not in result.stdout.replace('secret="hunter2"', "")
     assert "\x1b" not in result.stdout
+
+
+def test_what_a_programs_own_structlog_raises_ends_nothing_and_is_told() -> None:
+    program = """
+import logging, structlog
+from store.logs import get_logger
+def render(logger, method, event):
+    raise RuntimeError("Set changed size during iteration")
+structlog.configure(processors=[render])
+get_logger("x").info("file_rolled")
+logging.raiseExceptions = False
+get_logger("x").info("disk_filling")
+print("goes on")
+"""
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=240)
+    assert result.stdout == "goes on\n"
+    assert "event_not_told" in result.stderr
+    assert "file_rolled" in result.stderr
+    assert "RuntimeError: Set changed size during iteration" in result.stderr
+    assert "disk_filling" not in result.stderr

@@ -11,6 +11,7 @@ from store.errors import MessageIllegal, StoreError
 from store.message.batch import encode_batch
 from store.message.message import Message
 from store.message.record import RecordDraft, decode_record, encode_record
+from store.message.runs import Runs
 from store.message.sys_flag import TRANSACTION_COMMIT, TRANSACTION_PREPARED, TRANSACTION_ROLLBACK
 from store.message.tags import tags_code
 from store.message_store import AppendResult, GetMessageStatus
@@ -419,6 +420,21 @@ def test_what_is_appended_to_an_awaited_queue_is_noted(stores, draft):
     awaited.clear()
     store.append(draft(b"no more", queue_id=1))
     assert store.positions.awaited == end
+
+
+def test_what_is_appended_by_runs_to_an_awaited_queue_is_noted(stores, draft):
+    store = stores.open()
+    store.await_messages({("Topic", 3)})
+
+    def append(*queue_ids: int) -> None:
+        records = [encode_record(draft(b"x", queue_id=queue_id), 0, 0, 0, bytes(8)) for queue_id in queue_ids]
+        together = memoryview(bytearray(b"".join(records)))
+        store.append_runs("Topic", Runs(queue_ids, [1] * len(records), [*map(len, records)], together), HOST)
+
+    append(1, 2)
+    assert store.positions.awaited == 0
+    append(2, 3, 4)
+    assert store.positions.awaited == store.positions.written
 
 
 def test_a_topic_that_goes_while_queues_are_noted_keeps_the_notes_going(stores, draft, drain, clock):

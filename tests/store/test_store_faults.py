@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -139,6 +140,20 @@ def test_a_disk_that_hangs_is_waited_for_once_and_then_told_at_once(stores, draf
     goes_on.set()
     store._maintenance.finish()
     assert store.append(draft(b"x" * 3000)).physical_offset == 8192
+
+
+def test_the_first_file_of_all_is_waited_for_longer(stores, draft, monkeypatch):
+    """Sends alone wait for it, and to refuse the first of a broker that has just started helps nobody."""
+    store = stores.open(preallocate=True)
+    allocate_now = os.posix_fallocate
+
+    def fallocate_that_takes_its_time(*arguments) -> None:
+        time.sleep(0.1)
+        allocate_now(*arguments)
+
+    monkeypatch.setattr(mapped_file.os, "posix_fallocate", fallocate_that_takes_its_time)
+    monkeypatch.setattr(allocate, "_WAIT_S", 0.01)
+    assert store.append(draft(b"x")).physical_offset == 0
 
 
 def test_truncation_takes_the_files_made_ahead_with_it(stores, draft, drain, read_all):

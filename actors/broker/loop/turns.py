@@ -1,15 +1,14 @@
 """What a broker does once per turn of its loop: flush, call back, answer, dispatch, wake.
 
 The flusher gets what is written; the store calls back those who wait for what is confirmed, their answers are
-written, and it dispatches; pulls that waited for the messages are answered. Dispatch costs a write for each
-queue, however few messages it brings, so while nobody waits for these messages several turns share one;
-whoever reads calls `catch_up` first.
+written, and it dispatches; pulls that waited for the messages go on (`Hub.resume`). Dispatch costs a write
+for each queue, however few messages it brings, so while nobody waits for these messages several turns share
+one; whoever reads calls `catch_up` first.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Callable, Sequence
 
 from actors.broker.loop.flusher import Flusher
@@ -22,8 +21,6 @@ DISPATCH_LATER_NS = 2_000_000
 DISPATCH_LATER_BYTES = 256 * 1024
 # For whoever reads; a disk that is slower holds the loop no longer than this, and he sees it a little later.
 CATCH_UP_S = 0.02
-# Each costs some 30 µs.
-WOKEN_A_TURN = 128
 # A timer that fires a little early would find nothing expired and spin.
 TIMER_SLACK_S = 0.001
 
@@ -39,25 +36,26 @@ class Turns:
         clock: Clock,
         request_tick: Callable[[], None],
         write_out: Callable[[], None],
+        resume: Callable[[Sequence[HeldPull]], None],
         put_times: PutTimes,
     ) -> None:
-        """`request_tick` asks for another turn's end, `write_out` writes the answers that are ready;
-        `put_times` is told how long puts take.
+        """`request_tick` asks for another turn's end, `write_out` writes the answers that are ready, `resume`
+        answers pulls at the turn's end; `put_times` is told how long puts take.
         """
         self._put_times = put_times
         self._store = store
         self._flusher = flusher
         self._held = held
         store.await_messages(held.queues)
+        held.on_sooner(self._arm_hold_timer)
         self._clock = clock
         self._request_tick = request_tick
         self._write_out = write_out
+        self._resume = resume
         self._hold_timer: asyncio.TimerHandle | None = None
         self._hold_timer_ns = 0
         self._dispatch_timer: asyncio.TimerHandle | None = None
         self._dispatched_ns = 0
-        self._woken: deque[HeldPull] = deque()
-        self._resumed = 0  # of them, in this turn
         self._is_stopped = False
 
     def tick(self) -> None:
@@ -68,21 +66,14 @@ class Turns:
         times, positions = self._put_times, self._store.positions
         if times.puts:
             times.end_turn(positions.written)
-        self._resumed = 0
-        if self._woken:
-            self._resume_woken()
         if self._may_dispatch_later():
             self._tick_store(dispatch=False)
         else:
-            if positions.dispatched < positions.confirmed and self._store.settle():
-                self._write_out()  # whoever sent may go on while this thread dispatches
-            self._tick_store()
+            self._tick_store(before_dispatch=self._write_out)  # whoever sent goes on meanwhile
             if self._store.has_more_to_do:
                 self._request_tick()
         if times.turns:
             times.settle(positions.confirmed)
-        if len(self._held):  # by requests of this turn, or again by pulls that dispatch has woken
-            self._arm_hold_timer()
 
     def catch_up(self) -> None:
         """Make readable what has been confirmed; of what another thread writes, what is soon there."""
@@ -103,7 +94,7 @@ class Turns:
 
     def wake(self, topic: str) -> None:
         """Answer those who wait for messages of a topic: it is gone, or their offsets are others now."""
-        self._wake(self._held.of_topic(topic))
+        self._resume(self._held.of_topic(topic))
 
     def stop(self) -> None:
         """Cancel the timers; what is still asked for a turn's end finds nothing done."""
@@ -131,35 +122,27 @@ class Turns:
         self._dispatched_ns = 0
         self._request_tick()
 
-    def _tick_store(self, *, dispatch: bool = True) -> None:
+    def _tick_store(
+        self, *, dispatch: bool = True, before_dispatch: Callable[[], None] | None = None
+    ) -> None:
         # With tens of thousands of queues to tell of, telling is work. Pulls are held on this thread only.
-        arrivals = self._store.tick(dispatch=dispatch, tells=len(self._held) > 0, leaves=True)
+        tells = len(self._held) > 0
+        arrivals = self._store.tick(
+            dispatch=dispatch, tells=tells, leaves=True, before_dispatch=before_dispatch
+        )
         waited_for = self._held.queues
         for arrival in arrivals:
             topic, queue_id = arrival.topic, arrival.queue_id
             if (topic, queue_id) in waited_for:
                 woken = self._held.arrived(topic, queue_id, arrival.max_offset, arrival.tags_codes)
                 if woken:
-                    self._wake(woken)
-
-    def _wake(self, pulls: Sequence[HeldPull]) -> None:
-        """Answer pulls: some at once, the others, where one message has woken thousands, in later turns."""
-        self._woken.extend(pulls)
-        self._resume_woken()
-
-    def _resume_woken(self) -> None:
-        for _ in range(WOKEN_A_TURN - self._resumed):
-            if not self._woken:
-                break
-            self._resumed += 1
-            pull = self._woken.popleft()
-            pull.resume(pull)
-        if self._woken:
-            self._request_tick()
+                    self._resume(woken)
 
     def _arm_hold_timer(self) -> None:
         deadline_ns = self._held.next_deadline_ns
-        if deadline_ns is None or (self._hold_timer is not None and self._hold_timer_ns <= deadline_ns):
+        if self._is_stopped or deadline_ns is None:
+            return
+        if self._hold_timer is not None and self._hold_timer_ns <= deadline_ns:
             return
         if self._hold_timer is not None:
             self._hold_timer.cancel()
@@ -169,6 +152,5 @@ class Turns:
 
     def _expire_pulls(self) -> None:
         self._hold_timer = None
-        self._resumed = 0
-        self._wake(self._held.expired(self._clock.monotonic_ns()))
-        self._request_tick()
+        self._resume(self._held.expired(self._clock.monotonic_ns()))
+        self._arm_hold_timer()

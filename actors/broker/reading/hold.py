@@ -7,7 +7,7 @@ heap knows when the next deadlines come. Nothing here knows sockets; who holds a
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Collection, Container, Hashable
+from collections.abc import Callable, Collection, Hashable
 from typing import TypeVar
 
 from actors.remoting.codes import ResponseCode
@@ -18,6 +18,10 @@ DEADLINE_SPAN_NS = 1 << 23
 """8 ms: so much later than asked a pull may be answered."""
 _LONG_SPAN_NS = 1 << 25
 _LONG_WAIT_MS = 5_000
+_LATE_MS = 5_000
+"""RocketMQ looks at those that wait every 5 s: by so much more than they ask it lets them wait, and clients
+allow for it (theirs give up after 30 s).
+"""
 
 Key = TypeVar("Key", bound=Hashable)
 
@@ -32,39 +36,46 @@ def deadline_of(now_ns: int, wait_ms: int) -> int:
     return deadline_ns | (_LONG_SPAN_NS - 1) if wait_ms >= _LONG_WAIT_MS else deadline_ns
 
 
+def wait_ms_of(asked_ms: int, most_ms: int) -> int:
+    """How long a pull of RocketMQ's clients waits: as long as it may there, so fewer come back a second."""
+    return min(asked_ms + _LATE_MS if asked_ms >= _LONG_WAIT_MS else asked_ms, most_ms)
+
+
+def shutting_down() -> Refused:
+    """For whom nobody would answer later. As an error: who is told that there is nothing comes again at once,
+    over a connection that closes.
+    """
+    return Refused(ResponseCode.SERVICE_NOT_AVAILABLE, "this broker is shutting down")
+
+
 class HeldPull:
-    """One waiting pull: resumed by the first arrival at or past `offset` that its tags want, or at its
+    """A pull that may wait: resumed by the first arrival at or past `offset` that its tags want, or at its
     deadline.
     """
 
-    __slots__ = ("deadline_ns", "offset", "owner", "queue_id", "resume", "tags_codes", "topic")
+    __slots__ = ("deadline_ns", "offset", "on_resume", "owner", "queue_id", "tags_codes", "topic")
 
-    def __init__(
-        self,
-        topic: str,
-        queue_id: int,
-        offset: int,
-        tags_codes: frozenset[int] | None,
-        deadline_ns: int,
-        owner: Hashable,
-        resume: Callable[[HeldPull], None],
-    ) -> None:
-        self.topic = topic
-        self.queue_id = queue_id
-        self.offset = offset
-        self.tags_codes = tags_codes
-        self.deadline_ns = deadline_ns
-        self.owner = owner
-        self.resume = resume
+    topic: str
+    queue_id: int
+    offset: int
+    tags_codes: frozenset[int] | None
+    # What whoever holds it says before:
+    deadline_ns: int
+    owner: Hashable
+    on_resume: Callable[[HeldPull], None]
 
     def wants(self, tags_codes: Collection[int] | None) -> bool:
         """Say whether messages of these tag hashes may concern the pull (None: of any tags)."""
         wanted = self.tags_codes
         return wanted is None or tags_codes is None or not wanted.isdisjoint(tags_codes)
 
+    def resume(self) -> None:
+        """It waits no more: answer it."""
+        self.on_resume(self)
+
     def end(self) -> None:
         """The broker goes."""
-        self.resume(self)
+        self.resume()
 
 
 class HeldPulls:
@@ -82,12 +93,14 @@ class HeldPulls:
         self._by_span: dict[int, dict[HeldPull, None]] = {}
         self._spans: list[int] = []
         self._held = 0
+        self._has_ended = False
+        self._on_sooner: Callable[[], None] = _nothing
 
     def __len__(self) -> int:
         return self._held
 
     @property
-    def queues(self) -> Container[tuple[str, int]]:
+    def queues(self) -> Collection[tuple[str, int]]:
         """The queues that pulls wait for, (topic, queue id), as they are at any time."""
         return self._by_queue
 
@@ -99,10 +112,14 @@ class HeldPulls:
             heapq.heappop(spans)
         return (spans[0] + 1) * DEADLINE_SPAN_NS if spans else None
 
+    def on_sooner(self, callback: Callable[[], None]) -> None:
+        """Call this when `next_deadline_ns` has become sooner than it was."""
+        self._on_sooner = callback
+
     def hold(self, pull: HeldPull) -> None:
-        """Keep `pull` waiting. Raises `Refused` (SYSTEM_BUSY) when the broker already holds as many as it
-        may.
-        """
+        """Keep `pull` waiting. Raises `Refused` when the broker already holds as many as it may, or goes."""
+        if self._has_ended:
+            raise shutting_down()
         if self._held >= self._pulls_max:
             raise Refused(
                 ResponseCode.SYSTEM_BUSY,
@@ -117,6 +134,8 @@ class HeldPulls:
             in_span = self._by_span[span] = {}
             heapq.heappush(self._spans, span)
         in_span[pull] = None
+        if len(in_span) == 1 and self._spans[0] == span:
+            self._on_sooner()
 
     def arrived(
         self, topic: str, queue_id: int, max_offset: int, tags_codes: Collection[int] | None
@@ -132,8 +151,8 @@ class HeldPulls:
         """Release and return the pulls whose deadline has come."""
         woken: list[HeldPull] = []
         while (deadline_ns := self.next_deadline_ns) is not None and deadline_ns <= now_ns:
-            woken += self._release_all(list(self._by_span[self._spans[0]]))
-        return woken
+            woken += self._by_span.pop(self._spans[0])
+        return self._release_from_all_but_spans(woken)
 
     def of_topic(self, topic: str) -> list[HeldPull]:
         """Release and return all pulls of a topic, as when it is deleted."""
@@ -149,17 +168,26 @@ class HeldPulls:
         self._release_all(list(self._by_owner.get(owner, ())))
 
     def end_all(self) -> None:
-        """Release all and tell each that the broker goes."""
+        """Release all and tell each that the broker goes; it is told to those that come later, too."""
+        self._has_ended = True
         for pull in self._release_all([pull for pulls in self._by_queue.values() for pull in pulls]):
             pull.end()
 
     def _release_all(self, pulls: list[HeldPull]) -> list[HeldPull]:
+        for pull in pulls:
+            _remove(self._by_span, pull.deadline_ns // DEADLINE_SPAN_NS, pull)
+        return self._release_from_all_but_spans(pulls)
+
+    def _release_from_all_but_spans(self, pulls: list[HeldPull]) -> list[HeldPull]:
         self._held -= len(pulls)
         for pull in pulls:
             _remove(self._by_queue, (pull.topic, pull.queue_id), pull)
             _remove(self._by_owner, pull.owner, pull)
-            _remove(self._by_span, pull.deadline_ns // DEADLINE_SPAN_NS, pull)
         return pulls
+
+
+def _nothing() -> None:
+    """Nobody has asked to be told."""
 
 
 def _remove(pulls_by: dict[Key, dict[HeldPull, None]], key: Key, pull: HeldPull) -> None:

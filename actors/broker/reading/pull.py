@@ -6,12 +6,11 @@ deadline. Records are handed to the socket as slices of the map; no body is copi
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from actors.broker.group.subscriptions import is_met_by, require_tag_type, tags_codes_of
 from actors.broker.parts import BrokerParts
-from actors.broker.reading.hold import HeldPull, deadline_of
+from actors.broker.reading.hold import HeldPull, deadline_of, shutting_down, wait_ms_of
 from actors.broker.reading.late_subscriptions import LateSubscriptions, NotTold
 from actors.broker.reading.queue_ends import QueueEnds, not_found, offsets_of
 from actors.broker.wire import PULL_RECORDS_BYTES_MAX
@@ -40,20 +39,33 @@ _CODES = {
 }
 
 
-@dataclass(slots=True)
-class PullRequest:
-    """What a pull asks for, whichever way it came. Unfrozen, as that doubles its cost."""
+class PullRequest(HeldPull):
+    """What a pull asks for, whichever way it came; where it waits, this is all that is kept of it."""
 
-    topic: str
-    queue_id: int
-    offset: int
-    max_messages: int
-    max_bytes: int
-    tags_codes: frozenset[int] | None
-    wait_ms: int
-    group: str = ""
-    is_told: bool = False
-    """Its tags are those that a heartbeat has told."""
+    __slots__ = ("group", "is_told", "max_bytes", "max_messages", "wait_ms")
+
+    def __init__(
+        self,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        max_messages: int,
+        max_bytes: int,
+        tags_codes: frozenset[int] | None,
+        wait_ms: int,
+        group: str = "",
+        is_told: bool = False,
+    ) -> None:
+        """`is_told`: its tags are those that a heartbeat has told."""
+        self.topic = topic
+        self.queue_id = queue_id
+        self.offset = offset
+        self.max_messages = max_messages
+        self.max_bytes = max_bytes
+        self.tags_codes = tags_codes
+        self.wait_ms = wait_ms
+        self.group = group
+        self.is_told = is_told
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,32 +96,16 @@ def answer_of(outcome: PullOutcome) -> RemotingCommand:
     return RemotingCommand.response(outcome.code, remark, ext, parts=found.slices)
 
 
-class _WaitingPull(HeldPull):
-    """A held pull of a connection. There may be 50,000: it keeps as little as it can."""
+class PeersPull(PullRequest):
+    """A pull that came over a connection. 50,000 may be held: it keeps as little as it can."""
 
-    __slots__ = ("context", "request")
+    __slots__ = ("context",)
 
-    def __init__(
-        self,
-        context: RequestContext,
-        request: PullRequest,
-        deadline_ns: int,
-        resume: Callable[[HeldPull], None],
-    ) -> None:
-        self.topic = request.topic
-        self.queue_id = request.queue_id
-        self.offset = request.offset
-        self.tags_codes = request.tags_codes
-        self.deadline_ns = deadline_ns
-        self.owner = context.connection
-        self.resume = resume
-        self.context = context
-        self.request = request
+    context: RequestContext
 
     def end(self) -> None:
-        # As an error: who is told that there is nothing comes again at once, over a connection that closes.
-        remark = "this broker is shutting down"
-        self.context.refuse(Refused(ResponseCode.SERVICE_NOT_AVAILABLE, remark))
+        """The broker goes."""
+        self.context.refuse(shutting_down())
 
 
 class Puller:
@@ -148,14 +144,14 @@ class Puller:
             return
         settings = self._settings
         may_wait = settings.long_polling and header.sys_flag & SUSPEND
-        request = PullRequest(
+        request = PeersPull(
             header.topic,
             header.queue_id,
             header.queue_offset,
             max(min(header.max_msg_nums, settings.pull_max_messages), 1),
             settings.pull_max_bytes,
             tags_codes,
-            min(header.suspend_timeout_millis, settings.max_hold_ms) if may_wait else 0,
+            wait_ms_of(header.suspend_timeout_millis, settings.max_hold_ms) if may_wait else 0,
             header.consumer_group,
             not header.sys_flag & SUBSCRIPTION,
         )
@@ -171,7 +167,7 @@ class Puller:
         require_tag_type(header.expression_type)
         if header.commit_offset is not None and header.commit_offset >= 0:
             self._offsets.commit(header.consumer_group, header.topic, header.queue_id, header.commit_offset)
-        request = PullRequest(
+        request = PeersPull(
             header.topic,
             header.queue_id,
             header.queue_offset,
@@ -221,19 +217,26 @@ class Puller:
             GetMessageResult(GetMessageStatus.OFFSET_RESET, offset, first, end),
         )
 
-    def _answer_or_hold(self, context: RequestContext, request: PullRequest) -> None:
-        self.catch_up()
-        if request.wait_ms > 0 and self._is_at_end(request):
-            self._hold(context, request)
+    def _answer_or_hold(self, context: RequestContext, request: PeersPull) -> None:
+        if not self._is_at_end(request):
+            self._reads.serve(
+                context,
+                lambda: self._read(request),
+                lambda outcome: self._answer_of_or_hold(context, request, outcome),
+            )
             return
-        self._reads.serve(
-            context,
-            lambda: self._read(request),
-            lambda outcome: self._answer_of_or_hold(context, request, outcome),
-        )
+        if request.group:
+            self._offsets.pulled[request.topic, request.group, request.queue_id] = request.offset
+        if request.wait_ms > 0:
+            self._hold(context, request)
+        else:
+            self._answer_end(context, request)
+
+    def _answer_end(self, context: RequestContext, request: PullRequest) -> None:
+        context.reply(self._ends.answer(request.topic, request.queue_id, request.offset))
 
     def _answer_of_or_hold(
-        self, context: RequestContext, request: PullRequest, outcome: PullOutcome
+        self, context: RequestContext, request: PeersPull, outcome: PullOutcome
     ) -> RemotingCommand | None:
         if outcome.code != ResponseCode.PULL_NOT_FOUND or request.wait_ms <= 0:
             return answer_of(outcome)
@@ -241,19 +244,27 @@ class Puller:
         return None
 
     def _is_at_end(self, request: PullRequest) -> bool:
-        """Whether a read would find nothing, and so may be spared."""
-        if self._offsets.resets or not self._ends.is_at(request.topic, request.queue_id, request.offset):
+        """Make readable what is asked for; whether there is nothing of it, so that a read may be spared."""
+        topic, queue_id, offset = request.topic, request.queue_id, request.offset
+        if not self._store.is_at_end(
+            topic, queue_id, offset
+        ):  # what others have sent may be dispatched later
+            self.catch_up()
+            if self._store.max_offset(topic, queue_id) != offset:
+                return False
+        if self._offsets.resets:
             return False
-        self._stats.got(request.group, request.topic, 0, 0)
-        if request.group:
-            self._offsets.pulled[request.topic, request.group, request.queue_id] = request.offset
+        self._stats.gets_missed += 1
         return True
 
-    def _hold(self, context: RequestContext, request: PullRequest) -> None:
-        deadline_ns = deadline_of(self._clock.monotonic_ns(), request.wait_ms)
-        self._held.hold(_WaitingPull(context, request, deadline_ns, self._resume_held))
-        context.let_go_of_request()
+    def _hold(self, context: RequestContext, request: PeersPull) -> None:
         connection = context.connection
+        request.context = context
+        request.owner = connection
+        request.deadline_ns = deadline_of(self._clock.monotonic_ns(), request.wait_ms)
+        request.on_resume = self._resume_held
+        self._held.hold(request)
+        context.let_go_of_request()
         if _WATCHED not in connection.attributes.extra:
             connection.attributes.extra[_WATCHED] = True
             connection.on_close(self._held.forget)
@@ -266,18 +277,17 @@ class Puller:
         assert group is not None, group_name  # one of its members has just told it
 
         def waits_for_other_tags(pull: HeldPull) -> bool:
-            assert isinstance(pull, _WaitingPull)
-            request = pull.request
-            if not request.is_told or request.group != group_name:
+            assert isinstance(pull, PeersPull)
+            if not pull.is_told or pull.group != group_name:
                 return False
-            now = group.subscriptions.get(request.topic)
-            return now is None or not is_met_by(now, request.tags_codes)
+            now = group.subscriptions.get(pull.topic)
+            return now is None or not is_met_by(now, pull.tags_codes)
 
         for member in group.members.values():
             for pull in self._held.of_owner(member.connection, waits_for_other_tags):
-                assert isinstance(pull, _WaitingPull)
+                assert isinstance(pull, PeersPull)
                 if not member.connection.is_closed:
-                    pull.context.reply(not_found(self._nothing_at(pull.request)))
+                    pull.context.reply(not_found(self._nothing_at(pull)))
 
     def _nothing_at(self, request: PullRequest) -> GetMessageResult:
         first = self._store.min_offset(request.topic, request.queue_id)
@@ -285,8 +295,8 @@ class Puller:
         return GetMessageResult(GetMessageStatus.NO_MATCHED_MESSAGE, request.offset, first, end)
 
     def _resume(self, pull: HeldPull) -> None:
-        assert isinstance(pull, _WaitingPull)
-        context, request = pull.context, pull.request
+        assert isinstance(pull, PeersPull)
+        context = pull.context
         if context.connection.is_closed:
             return
         if context.connection.over_high_water:
@@ -294,13 +304,12 @@ class Puller:
             context.connection.when_drained(lambda _: self._resume(pull))
             return
         try:
-            self.catch_up()
-            if self._is_at_end(request):
-                self._check_queue(request.topic, request.queue_id)
-                context.reply(self._ends.answer(request.topic, request.queue_id, request.offset))
+            if self._is_at_end(pull):
+                self._check_queue(pull.topic, pull.queue_id)
+                self._answer_end(context, pull)
             else:
                 self._reads.admit(context.connection)
-                self._reads.serve(context, lambda: self.read(request), answer_of)
+                self._reads.serve(context, lambda: self.read(pull), answer_of)
         except Exception as error:  # noqa: BLE001 - one pull's damage is its own answer, and ends no other's
             context.refuse(error)
 

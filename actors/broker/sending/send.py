@@ -177,7 +177,7 @@ class Sender:
         header: SendRunsHeader = context.header
         topic = self._topics.for_sending(header.topic, header.default_topic, header.default_topic_queue_nums)
         runs = decode_runs(context.command.body)
-        self._queue(topic, runs.runs[-1].queue_id)  # ids rise: where the last one exists, all do
+        self._queue(topic, runs.queue_ids[-1])  # ids rise: where the last one exists, all do
         try:
             result = self._store.append_runs(topic.topic_name, runs, context.connection.peer_bytes)
         except StoreError as error:

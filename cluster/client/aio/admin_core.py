@@ -116,7 +116,7 @@ class AdminCore:
         body: Buffer = b"",
         timeout_ms: int | None = None,
     ) -> RemotingCommand:
-        ext = None if header is None else header.to_ext()
+        ext = {} if header is None else header.to_ext()
         return await self._opened().invoke(address, RemotingCommand(code, ext, body), timeout_ms)
 
     def _opened(self) -> ClientInstance:

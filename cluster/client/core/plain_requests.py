@@ -21,6 +21,9 @@ from store.message.record import TOTAL_SIZE
 PULL_MESSAGES = 32
 """A pull (RocketMQ maxTransferCountOnMessageInMemory: its brokers give no more)."""
 
+PLAIN_LATE_MS = 5_000
+"""RocketMQ's brokers look every 5 s whether a pull has waited long enough: its answer may come so late."""
+
 _SUSPEND, _SUBSCRIPTION = 0x2, 0x4  # RocketMQ PullSysFlag
 
 

@@ -35,6 +35,7 @@ from store.disk.disk_use import DiskProbe, disk_use
 from store.message.message import MessageExt
 from store.message.record import decode_records
 from store.settings import StoreSettings
+from tests.patience import PATIENCE_S
 
 SUSPEND, SUBSCRIPTION = 2, 4
 A_DAY_MS = 86_400_000
@@ -55,7 +56,7 @@ class Peer:
 
     async def ask(self, code: int, ext: dict[str, str] | None = None, body: bytes = b"") -> RemotingCommand:
         """The answer, whatever its code."""
-        return await self.client.invoke(self.broker.address, RemotingCommand(code, ext, body), 10_000)
+        return await self.client.invoke(self.broker.address, RemotingCommand(code, ext or {}, body), 10_000)
 
     async def send(
         self, topic: str, body: bytes = b"hello", queue_id: int = 0, properties: str = "", **header: Any
@@ -102,6 +103,11 @@ class Peer:
     async def offset(self, code: int, topic: str, queue_id: int = 0) -> int:
         return int((await self.ask(code, TopicQueueHeader(topic, queue_id).to_ext())).ext["offset"])
 
+    async def until_held(self, count: int) -> None:
+        """Until the broker holds so many pulls: it may read them after what came behind them."""
+        while self.broker.describe()["held_pulls"] != count:  # noqa: ASYNC110 - the broker tells nobody
+            await asyncio.sleep(0)
+
     async def heartbeat(self, client_id: str, group: str, **tags: str) -> RemotingCommand:
         subscriptions = [SubscriptionData(topic, expression) for topic, expression in tags.items()]
         beat = HeartbeatData(client_id, [ConsumerData(group, subscriptions=subscriptions)], ["PG"])
@@ -123,11 +129,11 @@ def settings_of(root: Path, store: dict[str, Any] | None = None, **settings: Any
 
 
 def run(story: Callable[[], Awaitable[None]]) -> None:
-    """Run a story on a loop of its own, for 20 seconds at most."""
+    """Run a story on a loop of its own, for PATIENCE_S at most."""
     warm_up_once()  # not within the story's time: it may compile
 
     async def within() -> None:
-        await asyncio.wait_for(story(), 20)
+        await asyncio.wait_for(story(), PATIENCE_S)
 
     uvloop.run(within())
 
@@ -172,7 +178,7 @@ def hang_disk(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
     fdatasync = os.fdatasync
 
     def hang(descriptor: int) -> None:
-        assert goes_on.wait(10)
+        assert goes_on.wait(PATIENCE_S)
         fdatasync(descriptor)
 
     monkeypatch.setattr(os, "fdatasync", hang)

@@ -110,8 +110,7 @@ def test_pending_requests_of_a_connection_are_counted_until_they_are_answered(tm
     async def story(peer: Peer) -> None:
         await peer.send("T")
         held = [asyncio.create_task(peer.pull("T", 1, wait_ms=15_000)) for _ in range(3)]
-        while peer.broker.describe()["held_pulls"] != 3:  # noqa: ASYNC110 - the broker tells nobody
-            await asyncio.sleep(0)
+        await peer.until_held(3)
         (connection,) = peer.broker._server.connections
         assert connection.pending == 3
         refused = await peer.pull("T", 1, wait_ms=15_000)

@@ -18,8 +18,8 @@ from actors.remoting.command import RemotingCommand
 from actors.remoting.errors import RemotingError
 from store.clock import SystemClock
 from tests.actors.broker.brokers import Peer, Story, run, settings_of, with_broker
-from tests.compat.processes import free_port
 from tests.conftest import ClockAtRest
+from tests.ports import free_port
 
 READ_WRITE, READ = 6, 4
 

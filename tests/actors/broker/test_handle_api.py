@@ -14,7 +14,6 @@ from store.message.batch import encode_batch
 from store.message.message import Message
 from store.message.record import decode_records
 from tests.actors.broker.brokers import Peer, settings_of, with_broker
-from tests.actors.broker.reading.test_pulling import until_held
 
 # {"v": 1, "topic": "T", "queue": 0, "batch": one message "hi" in RocketMQ's batch encoding}
 APPEND_REQUEST = bytes.fromhex(
@@ -95,7 +94,7 @@ def test_reads_filter_and_wait(tmp_path: Path) -> None:
         waiting = asyncio.create_task(
             ask(handle.read, topic="T", queue=0, offset=1, wait_ms=15_000, tags="b")
         )
-        await until_held(peer, 1)
+        await peer.until_held(1)
         await peer.send("T", b"1", properties="TAGS\x01b\x02")
         assert decode_records((await waiting)["records"])[0].body == b"1"
         nothing = await ask(handle.read, topic="T", queue=0, offset=0, tags="z")

@@ -22,7 +22,7 @@ from actors.remoting.headers import CreateTopicHeader, TopicQueueHeader
 from store.clock import SystemClock
 from store.errors import StoreError
 from tests.actors.broker.brokers import Peer, registered_broker, run, settings_of, with_broker
-from tests.compat.processes import free_port
+from tests.ports import free_port
 
 
 @pytest.mark.parametrize("flush", ["sync", "async"])

@@ -29,6 +29,7 @@ from actors.remoting.headers import RegisterBrokerHeader
 from actors.remoting.properties_text import parse_properties
 from store.clock import Clock, SystemClock
 from store.metadata.data_version import DataVersion
+from tests.patience import PATIENCE_S
 
 Ask = Callable[..., Awaitable[RemotingCommand]]
 BODY = RegisterBrokerBody(
@@ -49,7 +50,7 @@ def with_nameserver(
         client = RemotingClient(SystemClock())
 
         async def ask(code: int, ext: dict[str, str] | None = None, body: bytes = b"") -> RemotingCommand:
-            return await client.ask(service.address, RemotingCommand(code, ext, body), 5000)
+            return await client.ask(service.address, RemotingCommand(code, ext or {}, body), 5000)
 
         try:
             await story(service, ask)
@@ -58,7 +59,7 @@ def with_nameserver(
             await service.stop()
 
     async def within() -> None:
-        await asyncio.wait_for(run(), 10)
+        await asyncio.wait_for(run(), PATIENCE_S)
 
     uvloop.run(within())
 

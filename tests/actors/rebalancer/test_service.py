@@ -33,6 +33,7 @@ from actors.remoting.request import RequestContext
 from actors.remoting.table import RequestTable
 from store.clock import Clock, SystemClock
 from store.metadata.data_version import DataVersion
+from tests.patience import PATIENCE_S
 
 
 class Broker:
@@ -51,7 +52,7 @@ class Broker:
         self.changes.append((command.ext["consumerGroup"], GroupMembers.decode(command.body)))
 
     async def ask(self, code: int, ext: dict[str, str] | None = None, body: bytes = b"") -> RemotingCommand:
-        return await self.client.ask(self.rebalancer.address, RemotingCommand(code, ext, body), 5000)
+        return await self.client.ask(self.rebalancer.address, RemotingCommand(code, ext or {}, body), 5000)
 
     async def register(self, queues: int) -> None:
         config = {"topicName": "T", "readQueueNums": queues, "writeQueueNums": queues, "perm": 6}
@@ -97,7 +98,7 @@ async def rebalancing(data_dir: Path, clock: Clock, **settings: object) -> Async
 
 def run(story: Callable[[], Awaitable[None]]) -> None:
     async def within() -> None:
-        await asyncio.wait_for(story(), 10)
+        await asyncio.wait_for(story(), PATIENCE_S)
 
     uvloop.run(within())
 

@@ -7,11 +7,18 @@ from __future__ import annotations
 import json
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from actors.remoting.codes import FLAG_RESPONSE, LanguageCode
-from actors.remoting.command import PREFIX, RemotingCommand, append_command, decode_command, encode_command
+from actors.remoting.command import (
+    PREFIX,
+    RemotingCommand,
+    SharedAnswer,
+    append_command,
+    decode_command,
+    encode_command,
+)
 from actors.remoting.errors import ProtocolError
 
 # Written by RocketMQ 5.3.3's own classes: code 105, opaque 5, version 479, extFields {topic: T1}, body "B".
@@ -54,6 +61,25 @@ def test_rocketmqs_own_frames_are_read_and_written_byte_for_byte(frame: bytes) -
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 i32 = st.integers(-(2**31), 2**31 - 1)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    texts,
+    st.dictionaries(texts, texts, max_size=3),
+    st.lists(i32, min_size=2, max_size=3),
+    st.sampled_from([0, 1]),
+)
+@example('x,"opaque":9,', {"a": "b", "opaque": "8", ',"opaque":7,': ',"opaque":6,'}, [1, -2, 3], 0)
+def test_an_answer_for_many_is_for_each_what_his_own_would_be(
+    remark: str, ext: dict[str, str], opaques: list[int], encoding: int
+) -> None:
+    shared = SharedAnswer.response(19, remark, ext)
+    for opaque in opaques:
+        own = RemotingCommand.response(19, remark, ext)
+        for answer in (shared, own):
+            answer.opaque, answer.serialize_type = opaque, encoding
+        assert encode_command(shared) == encode_command(own)
 
 
 @settings(max_examples=60, deadline=None)
@@ -117,6 +143,14 @@ def test_missing_fields_have_defaults() -> None:
     found = decode_json('{"code":34}')
     assert shape(found) == (34, {}, b"", None, 0, 0, "OTHER", 0)
     assert decode_json('{"code":34,"language":["JAVA"],"opaque":"5","flag":null}').code == 34
+
+
+def test_a_header_says_nothing_of_what_is_the_frames() -> None:
+    found = decode_json(
+        '{"code":34,"opaque":5,"body":"eA==","parts":["y"],"serialize_type":1,"around_opaque":["a","b"],"ext":{}}'
+    )
+    assert shape(found) == (34, {}, b"", None, 0, 5, "OTHER", 0)
+    assert (found.parts, found.serialize_type) == ((), 0)
 
 
 def test_text_that_is_not_utf8_is_replaced_as_in_java() -> None:

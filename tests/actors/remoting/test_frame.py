@@ -14,6 +14,7 @@ from actors.remoting.frame import (
     FIRST_ALLOCATION_BYTES,
     OWN_MEMORY_BYTES,
     SHARED_BUFFER_BYTES,
+    CodeMarks,
     FrameReader,
     ReceiveMemory,
     describe_bytes,
@@ -163,3 +164,40 @@ def test_random_bytes_are_commands_or_a_protocol_error(chunks: list[bytes]) -> N
             feed(reader, chunk)
     except ProtocolError as error:
         assert error.looks_like  # noqa: PT017 - any input may or may not be an error
+
+
+SHOWN_BYTES = 24
+"""What it takes of a frame to see its code."""
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    st.lists(st.tuples(st.sampled_from([0, 1, 9, 10, 11, 34, 32_000]), st.sampled_from([0, 1])), max_size=4),
+    st.integers(0, 400),
+)
+def test_codes_are_seen_before_their_commands_are_whole(given: list[tuple[int, int]], came: int) -> None:
+    costly = frozenset({11, 34, 32_000})
+    stream, seen = b"", []
+    for code, encoding in given:
+        if len(stream) + SHOWN_BYTES <= came:
+            seen.append(code)
+        stream += encode_command(RemotingCommand(code, {"topic": "T"}, serialize_type=encoding))
+    if came > len(stream):
+        came = len(stream)
+    reader = FrameReader(ReceiveMemory())
+    reader.get_buffer()[:came] = stream[:came]
+    reader.received(came)
+    assert reader.has_only(CodeMarks(costly)) == (bool(seen) and costly.issuperset(seen))
+    commands = [command.code for command in iter(reader.next_command, None)]
+    assert commands == [code for code, _ in given[: len(commands)]]  # looking changes nothing
+
+
+@pytest.mark.parametrize(
+    "header", [b'{"flag":0,"code":11}', b'{ "code":11, "flag":0}', b'{"code":11.5,"a":""}', b"11"]
+)
+def test_a_code_that_is_not_shown_first_is_not_seen(header: bytes) -> None:
+    data = PREFIX.pack(4 + len(header), len(header)) + header + bytes(SHOWN_BYTES)
+    reader = FrameReader(ReceiveMemory())
+    reader.get_buffer()[: len(data)] = data
+    reader.received(len(data))
+    assert not reader.has_only(CodeMarks([11]))

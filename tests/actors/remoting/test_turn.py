@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import AsyncExitStack
 from itertools import pairwise
 
+import pytest
 import structlog
 from remoting_peers import RawPeer, raw_peer, request, run, serving, until
 
-from actors.remoting.command import RemotingCommand
+from actors.remoting.command import LENGTH_BYTES, PREFIX, RemotingCommand, encode_command
 from actors.remoting.limits import RemotingLimits
 from actors.remoting.request import Cost, RequestContext
 from actors.remoting.server import RemotingServer
@@ -188,19 +190,114 @@ def test_while_one_sends_message_after_message_pulls_get_as_much_of_a_turn_as_he
     def pulls_of_a_turn(sends_us: int) -> int:
         turn.begin()
         before = len(served)
-        turn.has_cheap = sends_us > 0
-        clock.advance(us=sends_us)
+        clock.advance(us=300)  # as for reading what is costly: that gives it no more
+        if sends_us:
+            began_ns = turn.now_ns()
+            clock.advance(us=sends_us)
+            turn.took_cheap(began_ns)
+        turn.end_reading()
         turn.serve_costly()
+        turn.end()
         return len(served) - before
 
-    assert pulls_of_a_turn(sends_us=0) == 150  # nobody else: all of the budget
+    assert pulls_of_a_turn(sends_us=0) == 135  # nobody else: all that is left of the budget
     assert pulls_of_a_turn(sends_us=200) == 10
     assert pulls_of_a_turn(sends_us=10) == 3
     assert pulls_of_a_turn(sends_us=0) == 3  # he may be back at any moment
     assert pulls_of_a_turn(sends_us=2_500) == 50  # their share, however much is sent
     assert pulls_of_a_turn(sends_us=0) == 3
     clock.advance(us=1_000)
-    assert pulls_of_a_turn(sends_us=0) == 150
+    assert pulls_of_a_turn(sends_us=0) == 135
+    assert pulls_of_a_turn(sends_us=200) == 10
+    clock.advance(us=1_000)
+    assert pulls_of_a_turn(sends_us=0) == 135  # nobody is expected for what he sent long ago
+
+
+class Resumed:
+    """A request that waits no more; each takes 20 µs."""
+
+    def __init__(self, clock, served: list[tuple[str, int]]) -> None:
+        self._clock = clock
+        self._served = served
+
+    def resume(self) -> None:
+        self._clock.advance(us=20)
+        self._served.append(("resumed", 0))
+
+
+def test_those_who_waited_have_their_share_of_a_turn_and_those_in_line_theirs(clock) -> None:
+    served: list[tuple[str, int]] = []
+    turn = Turn(clock, RemotingLimits(turn_budget_us=3_000, turn_share_us=1_000))
+    turn.line_up(Pulling(clock, served))
+    turn.resumed.extend(Resumed(clock, served) for _ in range(400))
+
+    def served_in_a_turn(sends_us: int) -> tuple[int, int]:
+        turn.begin()
+        before = len(served)
+        clock.advance(us=300)  # as for reading what is costly: that gives it no more
+        if sends_us:
+            began_ns = turn.now_ns()
+            clock.advance(us=sends_us)
+            turn.took_cheap(began_ns)
+        turn.end_reading()
+        clock.advance(us=5_000)  # the end of a turn is nobody's time
+        turn.serve_costly()
+        turn.end()
+        kinds = [kind for kind, _ in served[before:]]
+        return kinds.count("resumed"), kinds.count("pull")
+
+    assert served_in_a_turn(sends_us=200) == (10, 10)
+    assert served_in_a_turn(sends_us=2_500) == (50, 50)
+    clock.advance(us=1_000)
+    assert served_in_a_turn(sends_us=0) == (135, 50)
+    assert turn.has_more
+
+
+def test_who_sends_is_answered_before_the_pulls_of_his_turn_are_done(clock) -> None:
+    events: list[str] = []
+
+    def send(context: RequestContext) -> RemotingCommand:
+        events.append("send")
+        return RemotingCommand.response()
+
+    def pull(context: RequestContext) -> RemotingCommand:
+        collected_bytes = context.connection.hub.turn.collected_bytes
+        events.append("pull, all sent" if not collected_bytes else f"pull, {collected_bytes} bytes wait")
+        return RemotingCommand.response()
+
+    async def story() -> None:
+        handlers = {SEND: send, PULL: pull}
+        tick = serving(handlers, clock=clock, costs=COSTS, tick=lambda: events.append("tick"))
+        async with tick as server, raw_peer(server) as peer:
+            await until(lambda: server.connections)
+            events.clear()
+            peer.send(request(PULL, 0), request(SEND, 1))
+            assert [(await peer.read()).opaque for _ in range(2)] == [1, 0]
+
+    run(story())
+    assert events[:3] == ["send", "tick", "pull, all sent"]
+
+
+def test_an_answer_of_a_turns_end_asks_for_no_turn_more(clock) -> None:
+    waiting: list[RequestContext] = []
+    ticks: list[int] = []
+
+    def tick() -> None:
+        ticks.append(len(waiting))
+        while waiting:
+            waiting.pop().reply(RemotingCommand.response())
+
+    async def story() -> None:
+        async with (
+            serving({SEND: waiting.append}, clock=clock, tick=tick) as server,
+            raw_peer(server) as peer,
+        ):
+            for number in range(5):
+                peer.send(request(SEND, number))
+                assert (await peer.read()).opaque == number
+
+    run(story())
+    assert ticks == [1] * 5
 
 
 def test_a_bug_in_what_waited_ends_nothing_else(clock) -> None:
@@ -222,6 +319,29 @@ def test_a_bug_in_what_waited_ends_nothing_else(clock) -> None:
     with structlog.testing.capture_logs() as logs:
         run(story())
     assert [line["event"] for line in logs] == ["callback_failed"]
+
+
+def test_a_bug_at_a_turns_end_keeps_no_answer_back(clock) -> None:
+    bugs: list[object] = []
+    served = Served(clock)
+
+    def tick() -> None:
+        raise ZeroDivisionError
+
+    async def story() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda _, told: bugs.append(told["exception"]))
+        handlers = {SEND: served.serve, PULL: served.serve}
+        failing = serving(handlers, clock=clock, limits=served.limits, costs=COSTS, tick=tick)
+        async with failing as server, raw_peer(server) as peer:
+            for number in range(0, 6, 2):
+                peer.send(request(PULL, number, peer="p"), request(SEND, number + 1, peer="p"))
+                assert [(await peer.read()).opaque for _ in range(2)] == [number + 1, number]
+            # More than a turn does: the next one comes although nothing else does.
+            peer.send(*(request(PULL, number, peer="p") for number in range(20)))
+            assert [(await peer.read()).opaque for _ in range(20)] == list(range(20))
+
+    run(story())
+    assert {type(bug) for bug in bugs} == {ZeroDivisionError}
 
 
 def test_sends_overtake_the_pulls_of_their_own_connection_and_each_kind_keeps_its_order(clock) -> None:
@@ -267,3 +387,66 @@ def test_a_costly_request_with_a_body_is_not_kept(clock) -> None:
 
     run(story())
     assert served.order == [("with a body", 2), ("pull", 1)]
+
+
+def test_costly_requests_are_not_even_decoded_before_the_end_of_a_turn(clock) -> None:
+    served = Served(clock)
+    header = b'{"code":%d,"flag":0,"opaque":1,"language":"JAVA","version":no}' % PULL
+    was_refused_at_tick: list[bool] = []
+
+    async def story() -> None:
+        handlers = {PULL: served.serve}
+        note = serving(
+            handlers, clock=clock, costs=COSTS, tick=lambda: was_refused_at_tick.append(bool(logs))
+        )
+        async with note as server, raw_peer(server) as peer:
+            peer.write(PREFIX.pack(LENGTH_BYTES + len(header), len(header)) + header)
+            assert await peer.is_closed()
+
+    with structlog.testing.capture_logs() as logs:
+        run(story())
+    assert [line["event"] for line in logs] == ["connection_refused"]
+    assert not was_refused_at_tick[0]
+
+
+@pytest.mark.parametrize("encoding", [0, 1])
+def test_costly_requests_may_come_in_pieces_and_more_than_are_left_as_they_come(clock, encoding: int) -> None:
+    served = Served(clock)
+    requests = [request(PULL, number, peer="pull") for number in range(400)]
+    for each in requests:
+        each.serialize_type = encoding
+    stream = b"".join(map(encode_command, requests))
+    assert len(stream) > 16 * 1024
+
+    async def story() -> None:
+        async with served.serving() as server, raw_peer(server) as peer, raw_peer(server) as other:
+            for at in range(0, 2_000, 7):
+                peer.write(stream[at : at + 7])
+                await asyncio.sleep(0)
+            other.send(request(SEND, 1, peer="send"))
+            await other.read()
+            peer.write(stream[at + 7 :])
+            assert [(await peer.read()).opaque for _ in requests] == list(range(400))
+
+    run(story())
+    assert served.of("pull") == list(range(400))
+
+
+def test_what_was_left_as_it_came_is_answered_where_nothing_more_is_taken(clock) -> None:
+    served = Served(clock)
+
+    async def story() -> None:
+        def hush() -> None:
+            for connection in server.connections:
+                connection.hush()
+
+        hushing = serving({PULL: served.serve}, clock=clock, costs=COSTS, tick=hush)
+        async with hushing as server, raw_peer(server) as peer:
+            peer.send(request(PULL, 1, peer="pull"))
+            assert (await peer.read()).opaque == 1
+            peer.send(request(PULL, 2, peer="pull"))
+            await server.stop()
+            assert await peer.is_closed()
+
+    run(story())
+    assert served.order == [("pull", 1)]

@@ -6,11 +6,13 @@ import json
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from cluster.bench import many_queues
 from cluster.bench.options import BenchFailed, BenchOptions
 from cluster.bench.registry import BENCHES, run_bench
 
@@ -41,7 +43,29 @@ def test_a_bench_measures_what_it_says_and_cleans_up(name: str, tmp_path: Path) 
         assert result.name.startswith(name.split("-")[0])
         assert (result.median("messages_per_s") or 0) > 0
         assert (result.median("bytes_per_s") or 0) > 0
+        stolen = result.parameters["stolen"]
+        assert isinstance(stolen, float)
+        assert 0 <= stolen < 1
     assert list(tmp_path.iterdir()) == []
+
+
+def test_many_queues_is_refused_where_the_disk_has_no_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(many_queues, "free_bytes", lambda _: many_queues.AHEAD_BYTES)
+    with pytest.raises(BenchFailed, match=r"bytes left: give fewer --runs, or a --directory with more"):
+        run_bench("many-queues", options(tmp_path))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_many_queues_takes_shorter_runs_where_the_disk_has_little_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wanted = replace(options(tmp_path), seconds=20.0)
+    monkeypatch.setattr(many_queues, "SHORTEST_S", 0.0)
+    monkeypatch.setattr(many_queues, "free_bytes", lambda _: many_queues.AHEAD_BYTES + (1 << 20))
+    for result in run_bench("many-queues", wanted):
+        assert (result.median("seconds") or 0) < wanted.seconds
 
 
 def command_line(name: str, directory: Path, *more: str) -> dict[str, Any]:
@@ -86,6 +110,6 @@ def test_a_bench_that_is_ended_leaves_nothing(tmp_path: Path) -> None:
             assert bench.poll() is None
             time.sleep(0.05)
         bench.terminate()
-        assert "nothing is left running" in bench.communicate(timeout=60)[1]
+        assert "nothing is left running" in bench.communicate(timeout=240)[1]
     assert bench.returncode == 130
     assert list(tmp_path.iterdir()) == []

@@ -6,8 +6,10 @@ import json
 
 import pytest
 
+from cluster.bench.backlog import Cost, ratios
+from cluster.bench.many_queues import seconds_that_fit
 from cluster.bench.options import BenchOptions
-from cluster.bench.result import BenchResult, Run, as_json, percentile
+from cluster.bench.result import BenchResult, Run, as_json, calm_median, percentile
 
 
 def test_the_json_line_has_medians_of_what_applies_and_the_parameters() -> None:
@@ -19,6 +21,30 @@ def test_the_json_line_has_medians_of_what_applies_and_the_parameters() -> None:
         "seconds": 2.0,
         "parameters": {"flush": "async", "runs": 3, "spread": 1.5},
     }
+
+
+def test_a_backlog_is_compared_with_what_was_measured_just_before_or_after_it() -> None:
+    """The machine has been slowed down in the middle: the ratio of the medians would be 0.1."""
+
+    def cost(messages: int, stolen: float) -> Cost:
+        return Cost(Run(1.0, messages), messages / 1e6, stolen)
+
+    full = [cost(5_000, 0.0), cost(500, 0.2), cost(500, 0.0)]
+    empty = [cost(10_000, 0.01), cost(5_000, 0.0), cost(1_000, 0.0)]
+    shown = ratios(full, empty)
+    assert (shown["ratio_to_empty"], shown["of_comparisons"], shown["cpu_ratio_to_empty"]) == (0.5, 3, 1.0)
+    assert (shown["ratio_to_empty_each"], shown["stolen_each"]) == ([0.5, 0.1, 0.5], [0.01, 0.2, 0.0])
+
+
+def test_what_the_host_disturbed_counts_only_where_little_else_is_there() -> None:
+    assert calm_median([0.9, 0.4, 1.0, 1.1, 0.2], [0.0, 0.2, 0.03, 0.01, 0.5]) == (1.0, 3)
+    assert calm_median([0.9, 0.4, 1.0, 0.3, 0.2], [0.0, 0.2, 0.03, 0.1, 0.5]) == (0.4, 5)
+
+
+@pytest.mark.parametrize(("free_gib", "seconds"), [(68, 5.0), (20, 1.0), (8, 0.0), (2, 0.0)])
+def test_many_queues_leaves_the_disk_some_room(free_gib: int, seconds: float) -> None:
+    """Three runs of four tables, a GiB a second; 8 GiB are for what is made ahead."""
+    assert seconds_that_fit(free_gib << 30, runs=3, bytes_a_second=1 << 30) == seconds
 
 
 @pytest.mark.parametrize(("share", "value"), [(0.5, 2), (0.99, 4), (0.25, 1), (1.0, 4)])
@@ -37,7 +63,7 @@ def test_the_machines_limits_are_measured() -> None:
     from cluster.bench import machine
 
     results = {each.name: each for each in machine.run(BenchOptions(seconds=0.2, runs=1))}
-    assert set(results) == {"memory-copy", "first-touch", "append-fdatasync", "loopback-tcp"}
+    assert set(results) == {"memory-copy", "first-touch", "append-fdatasync", "loopback-tcp", "interpreter"}
     assert (results["memory-copy"].median("bytes_per_s") or 0) > 1e8
     assert (results["append-fdatasync"].median("p50_ms") or 0) > 0
 

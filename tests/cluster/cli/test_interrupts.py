@@ -29,7 +29,7 @@ ENDED = (-signal.SIGINT, 130)
 def interrupted_at(module: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     script = INTERRUPTED_AT.format(module=module)
     return subprocess.run(
-        [sys.executable, "-c", script, *arguments], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", script, *arguments], capture_output=True, text=True, timeout=240, check=False
     )
 
 
@@ -52,7 +52,7 @@ def test_interrupts_stay_ignored_where_a_shell_ignored_them() -> None:
         module="cluster.cli.version"
     )
     done = subprocess.run(
-        [sys.executable, "-c", script, "version", "--json"], capture_output=True, timeout=60, check=False
+        [sys.executable, "-c", script, "version", "--json"], capture_output=True, timeout=240, check=False
     )
     assert done.returncode == 0
 
@@ -66,7 +66,7 @@ def test_a_bench_that_is_ended_by_several_signals_at_once_leaves_nothing(tmp_pat
             assert bench.poll() is None
         while bench.poll() is None and list(tmp_path.iterdir()):
             bench.terminate()  # again and again: a second one alone might come before the first is taken
-        _, told = bench.communicate(timeout=60)
+        _, told = bench.communicate(timeout=240)
     finally:
         bench.kill()
     assert bench.returncode == 130

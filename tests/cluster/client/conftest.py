@@ -22,6 +22,7 @@ from cluster.client import Admin
 from cluster.client.core.loop_thread import LoopThread
 from store.clock import SystemClock
 from store.settings import StoreSettings
+from tests.patience import PATIENCE_S
 
 T = TypeVar("T")
 
@@ -36,7 +37,7 @@ SMALL_STORE = StoreSettings.model_validate(
 )
 
 
-def eventually(answer: Callable[[], T | None], within_s: float = 15.0) -> T:
+def eventually(answer: Callable[[], T | None], within_s: float = PATIENCE_S) -> T:
     """What `answer` gives as soon as it gives something; fails when it does not in time."""
     pause = threading.Event()
     deadline_s = time.monotonic() + within_s

@@ -44,9 +44,9 @@ def test_a_long_body_is_stored_small_and_read_plain(
     assert stored.sys_flag & COMPRESSION_MASK == flag
     with PullConsumer(cluster.address, group) as consumer:
         consumer.assign(consumer.queues(topic))
-        assert [message.body for message in consumer.poll(timeout_ms=10_000)] == [LONG]
+        assert [message.body for message in consumer.poll(timeout_ms=60_000)] == [LONG]
         consumer.seek_to_beginning()
-        assert consumer.poll_arrow(timeout_ms=10_000).column("body").to_pylist() == [LONG]
+        assert consumer.poll_arrow(timeout_ms=60_000).column("body").to_pylist() == [LONG]
 
 
 def test_short_bodies_and_those_that_do_not_shrink_go_as_they_are(cluster: Cluster) -> None:
@@ -69,7 +69,7 @@ def test_the_limit_is_for_what_is_sent(cluster: Cluster, group: str) -> None:
     send(cluster, topic, body)
     with PullConsumer(cluster.address, group) as consumer:
         consumer.assign(consumer.queues(topic))
-        assert consumer.poll(timeout_ms=10_000)[0].body == body
+        assert consumer.poll(timeout_ms=60_000)[0].body == body
     with pytest.raises(MessageRejected, match=r"bytes is over max_message_bytes 4,194,304"):
         send(cluster, topic, NOISE)
     with pytest.raises(MessageRejected, match=r"67,108,865 bytes is over 67,108,864, to which consumers"):

@@ -21,6 +21,7 @@ from cluster.client import (
 from cluster.client.core.consumer.queue_work import Limits
 from cluster.client.core.group.offsets import OffsetClient
 from cluster.client.errors import SubscriptionDiffers, refused
+from tests.patience import PATIENCE_S
 
 from .conftest import Cluster, eventually
 from .test_pull_consumer import fill, poll_numbers
@@ -38,7 +39,7 @@ def test_a_member_that_was_refused_goes_on_when_the_others_are_gone(cluster: Clu
         eventually(lambda: len(first.assignment()) == 2)
         second.subscribe(topic, "a")
         with pytest.raises(SubscriptionDiffers):
-            second.poll(timeout_ms=10_000)
+            second.poll(timeout_ms=60_000)
         first.close()
 
         def goes_on() -> bool:
@@ -100,7 +101,7 @@ def test_a_consumer_that_is_closed_before_it_is_used_lets_whoever_joins_go(clust
     joining = threading.Thread(target=consumer.join, daemon=True)
     joining.start()
     consumer.close()
-    joining.join(5)
+    joining.join(PATIENCE_S)
     assert not joining.is_alive()
     consumer.join()
 
@@ -130,7 +131,7 @@ def test_a_close_that_is_interrupted_leaves_the_group_all_the_same(
         else:
             consumer = aio.PullConsumer(cluster.address, group)
             await consumer.subscribe(topic)
-            await consumer.poll(timeout_ms=10_000)
+            await consumer.poll(timeout_ms=60_000)
             monkeypatch.setattr(OffsetClient, "commit", commit_for_ever)
         closing = asyncio.create_task(consumer.close())
         await asyncio.sleep(0.05)

@@ -45,7 +45,7 @@ def read_all(cluster: Cluster, topic: str) -> list[tuple[MessageQueue, bytes, st
         consumer.assign(consumer.queues(topic))
         consumer.seek_to_beginning()
         while len(found) < missing:
-            for message in consumer.poll(timeout_ms=5_000):
+            for message in consumer.poll(timeout_ms=60_000):
                 queue = MessageQueue(topic, message.broker_name, message.queue_id)
                 found.append((queue, message.body, message.uniq_key))
     return found

@@ -19,6 +19,7 @@ from cluster.client.errors import (
     QueueNotAssigned,
     SubscriptionDiffers,
 )
+from tests.patience import BEYOND_PATIENCE_S, PATIENCE_S
 
 from .conftest import Cluster, eventually
 
@@ -33,7 +34,7 @@ def fill(cluster: Cluster, topic: str, count: int, **options: object) -> None:
 def poll_numbers(consumer: PullConsumer, count: int) -> list[int]:
     numbers: list[int] = []
     while len(numbers) < count:
-        polled = consumer.poll(timeout_ms=10_000)
+        polled = consumer.poll(timeout_ms=60_000)
         assert polled, f"{len(numbers)} of {count} came"
         numbers += [int(message.body) for message in polled]
     return numbers
@@ -55,7 +56,7 @@ def test_every_message_is_polled_once_in_order_of_its_queue(cluster: Cluster, gr
         consumer.assign(consumer.queues(topic))
         messages: list[MessageExt] = []
         while len(messages) < 500:
-            messages += consumer.poll(max_messages=70, timeout_ms=10_000)
+            messages += consumer.poll(max_messages=70, timeout_ms=60_000)
         assert sum(consumer.lag().values()) == 0
         assert consumer.poll(timeout_ms=0) == []
     assert sorted(int(message.body) for message in messages) == list(range(500))
@@ -93,7 +94,7 @@ def test_tags_are_compared_by_text_not_only_by_hash(cluster: Cluster, group: str
         consumer.seek_to_beginning()
         rows = 0
         while rows < 50:
-            batch = consumer.poll_arrow(timeout_ms=10_000)
+            batch = consumer.poll_arrow(timeout_ms=60_000)
             assert set(batch.column("tags").to_pylist()) <= {"Aa", "C"}
             rows += batch.num_rows
     assert all(tags[number] in ("Aa", "C") for number in found)
@@ -164,12 +165,12 @@ def test_a_paused_queue_is_silent_and_loses_nothing(cluster: Cluster, group: str
         ends = {queue: consumer.end_offset(queue) for queue in (quiet, loud)}
         messages: list[MessageExt] = []
         while len(messages) < ends[loud]:
-            messages += consumer.poll(timeout_ms=10_000)
+            messages += consumer.poll(timeout_ms=60_000)
         assert {message.broker_name for message in messages} == {loud.broker_name}
         assert consumer.poll(timeout_ms=0) == []
         consumer.resume(quiet)
         while len(messages) < 100:
-            messages += consumer.poll(timeout_ms=10_000)
+            messages += consumer.poll(timeout_ms=60_000)
     assert sorted(int(message.body) for message in messages) == list(range(100))
 
 
@@ -238,12 +239,12 @@ def test_two_members_share_the_queues_and_a_leaver_hands_its_own_over(cluster: C
     eventually(lambda: first.poll(timeout_ms=0) == [] and len(second.assignment()) == 4)
     assert not set(first.assignment()) & set(second.assignment())
     fill(cluster, topic, 200)
-    seen = {int(m.body) for m in first.poll(timeout_ms=10_000)} | {
-        int(m.body) for m in second.poll(timeout_ms=10_000)
+    seen = {int(m.body) for m in first.poll(timeout_ms=60_000)} | {
+        int(m.body) for m in second.poll(timeout_ms=60_000)
     }
     first.close()
     while len(seen) < 200:
-        polled = {int(message.body) for message in second.poll(timeout_ms=10_000)}
+        polled = {int(message.body) for message in second.poll(timeout_ms=60_000)}
         assert polled
         assert not polled & seen, "a message came twice though its reader left in order"
         seen |= polled
@@ -259,7 +260,7 @@ def test_a_revoked_queue_leaves_when_its_last_poll_is_done(cluster: Cluster, gro
     first.subscribe(topic)
     fetched = first._consumer._core.deliveries._ready
     eventually(lambda: sum(chunk.count for chunk in list(fetched)) == 20)
-    assert len(first.poll(timeout_ms=10_000)) == 20, "one poll, which is not done yet"
+    assert len(first.poll(timeout_ms=60_000)) == 20, "one poll, which is not done yet"
     second.subscribe(topic)
     eventually(lambda: len(first.assignment()) == 1)
     assert second.assignment() == [], "the first still works on its last poll"
@@ -296,7 +297,7 @@ def test_members_that_subscribe_differently_are_told(cluster: Cluster, group: st
         eventually(lambda: len(first.assignment()) == 2)
         second.subscribe(topic, "b")
         with pytest.raises(SubscriptionDiffers, match="allow_subscription_change"):
-            second.poll(timeout_ms=10_000)
+            second.poll(timeout_ms=60_000)
 
 
 def test_assigning_and_subscribing_exclude_each_other(cluster: Cluster, group: str) -> None:
@@ -369,7 +370,10 @@ def test_a_commit_waits_for_a_broker_that_is_started_again(
     assert committed(cluster, group, topic) == 100
 
 
-def test_a_close_by_another_thread_ends_an_iteration(cluster: Cluster, group: str) -> None:
+def test_a_close_by_another_thread_ends_an_iteration(
+    cluster: Cluster, group: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cluster.client.aio.pull_consumer.ITERATION_WAIT_MS", int(BEYOND_PATIENCE_S * 1000))
     topic = cluster.topic()
     fill(cluster, topic, 10)
     consumer = PullConsumer(cluster.address, group).start()
@@ -379,7 +383,7 @@ def test_a_close_by_another_thread_ends_an_iteration(cluster: Cluster, group: st
     reading.start()
     eventually(lambda: len(numbers) == 10)
     consumer.close()
-    reading.join(15)
+    reading.join(PATIENCE_S)
     assert not reading.is_alive()
     assert sorted(numbers) == list(range(10))
 
@@ -399,7 +403,7 @@ def test_the_async_face_iterates(cluster: Cluster, group: str) -> None:
             assert sum((await consumer.lag()).values()) == 0
             await consumer.commit()
             await consumer.seek_to_beginning()
-            rows = await consumer.poll_arrow(timeout_ms=10_000)
+            rows = await consumer.poll_arrow(timeout_ms=60_000)
             assert rows.num_rows
             queue = consumer.assignment()[0]
             await consumer.pause(queue)

@@ -29,6 +29,7 @@ from cluster.client import (
 )
 from cluster.client.errors import ConfigInvalid, SubscriptionDiffers
 from store.clock import SystemClock
+from tests.patience import BEYOND_PATIENCE_S, PATIENCE_S
 
 from .conftest import Cluster, eventually
 from .test_pull_consumer import committed, fill
@@ -136,7 +137,7 @@ def test_a_failing_message_comes_again_and_then_lies_among_the_dead_letters(
     assert committed(cluster, group, topic) == 20
     with PullConsumer(cluster.address, f"{group}-dead") as dead:
         dead.assign(dead.queues(f"%DLQ%{group}"))
-        assert [message.body for message in dead.poll(timeout_ms=10_000)] == [b"7"]
+        assert [message.body for message in dead.poll(timeout_ms=60_000)] == [b"7"]
 
 
 def test_close_finishes_what_runs_and_lets_the_rest_be(cluster: Cluster, group: str) -> None:
@@ -147,18 +148,19 @@ def test_close_finishes_what_runs_and_lets_the_rest_be(cluster: Cluster, group: 
 
     def listen(messages: list[MessageExt]) -> None:
         entered.release()
-        go_on.wait(20)
+        go_on.wait(PATIENCE_S)
         finished.append(int(messages[0].body))
 
-    consumer = PushConsumer(cluster.address, group, listen, config=PushConfig(consume_threads=2)).start()
+    config = PushConfig(consume_threads=2, close_timeout_ms=int(BEYOND_PATIENCE_S * 1000))
+    consumer = PushConsumer(cluster.address, group, listen, config=config).start()
     consumer.subscribe(topic)
-    assert entered.acquire(timeout=15)
-    assert entered.acquire(timeout=15)
+    assert entered.acquire(timeout=240)
+    assert entered.acquire(timeout=240)
     closing = threading.Thread(target=consumer.close)
     closing.start()
     eventually(lambda: not consumer.assignment())
     go_on.set()
-    closing.join(20)
+    closing.join(PATIENCE_S)
     assert not closing.is_alive()
     assert len(finished) == 2
     seen = Seen()
@@ -177,14 +179,14 @@ def test_a_revoked_queue_is_released_when_its_listener_is_done(cluster: Cluster,
 
     def slow(messages: list[MessageExt]) -> None:
         entered.release()
-        go_on.wait(20)
+        go_on.wait(PATIENCE_S)
         first_numbers.extend(int(message.body) for message in messages)
 
     seen = Seen()
     first = PushConsumer(cluster.address, group, slow, config=PushConfig(consume_threads=10)).start()
     second = PushConsumer(cluster.address, group, seen).start()
     first.subscribe(topic)
-    assert all(entered.acquire(timeout=15) for _ in range(10))
+    assert all(entered.acquire(timeout=240) for _ in range(10))
     second.subscribe(topic)
     eventually(lambda: len(first.assignment()) == 1)
     assert second.assignment() == [], "the first has not committed yet"
@@ -293,7 +295,7 @@ def test_flow_control_bounds_what_is_cached(cluster: Cluster, group: str) -> Non
     go_on, seen = threading.Event(), Seen()
 
     def listen(messages: list[MessageExt]) -> None:
-        go_on.wait(20)
+        go_on.wait(PATIENCE_S)
         seen(messages)
 
     config = PushConfig(consume_threads=1, consume_batch=10, max_cached_messages=100, fetch_bytes=8 * 1024)

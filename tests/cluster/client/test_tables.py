@@ -47,7 +47,7 @@ def stored(cluster: Cluster, topic: str) -> pa.Table:
         consumer.assign(consumer.queues(topic))
         consumer.seek_to_beginning()
         while sum(batch.num_rows for batch in batches) < missing:
-            batches.append(consumer.poll_arrow(timeout_ms=5_000))
+            batches.append(consumer.poll_arrow(timeout_ms=60_000))
     return pa.Table.from_batches(batches)
 
 

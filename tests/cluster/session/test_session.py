@@ -200,3 +200,25 @@ def test_an_embedded_ray_that_comes_up_too_late_is_tried_once_more_and_then_told
         with pytest.raises(SessionFailed, match=r"timed out during startup.*\n.*less other work"):
             connect()
     assert len(tries) == 2
+
+
+def test_workers_are_not_started_by_uv_again_although_the_program_imported_ray_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import ray
+    from ray._private import ray_constants, worker
+    from ray._private.runtime_env import uv_runtime_env_hook
+
+    runtime_envs: list[object] = []
+
+    def init(**options: object) -> None:
+        runtime_envs.append(worker._maybe_modify_runtime_env(None, False))
+
+    monkeypatch.setattr(ray, "init", init)
+    monkeypatch.setattr(uv_runtime_env_hook, "_get_uv_run_cmdline", lambda: ["uv", "run", "python", "own.py"])
+    monkeypatch.setattr(ray_constants, "RAY_ENABLE_UV_RUN_RUNTIME_ENV", True)  # as Ray has it by default
+    monkeypatch.setattr(worker, "_worker_logs_enabled", True)
+    monkeypatch.delenv("RAY_ENABLE_UV_RUN_RUNTIME_ENV", raising=False)
+    monkeypatch.setenv(TOKEN_PATH_ENV, str(tmp_path / "none"))
+    ray_session.connect(topology(), tmp_path, Way(Mode.ATTACHED, "127.0.0.1:6379"))
+    assert runtime_envs == [None]

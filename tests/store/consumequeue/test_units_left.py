@@ -10,8 +10,10 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from store.consumequeue.unit import UNIT_BYTES
 from store.errors import StoreError
 from store.kernels import unit_files
+from tests.patience import PATIENCE_S
 
 QUEUES = 20
 WRITE_UNITS = unit_files.write_units
@@ -30,7 +32,7 @@ class Writer:
     def write_units(self, *arguments):
         self.threads.append(threading.current_thread().name)
         self.asked.set()
-        assert self.goes_on.wait(30)
+        assert self.goes_on.wait(PATIENCE_S)
         return self.write(*arguments)
 
 
@@ -67,13 +69,13 @@ def busy(stores, draft, drain, writer):
     fill(store, draft, 1)
     store.flush_now()
     assert store.tick(leaves=True) == []
-    assert writer.asked.wait(30)
+    assert writer.asked.wait(PATIENCE_S)
     return store
 
 
 def take(store, writer) -> list:
     writer.goes_on.set()
-    assert writer.ended.wait(30)
+    assert writer.ended.wait(PATIENCE_S)
     return list(store.tick(leaves=True))
 
 
@@ -111,7 +113,7 @@ def test_queues_that_are_new_are_made_by_the_other_thread_too(stores, draft, rea
     fill(store, draft, 0)
     store.flush_now()
     assert store.tick(leaves=True) == []
-    assert writer.asked.wait(30)
+    assert writer.asked.wait(PATIENCE_S)
     assert not (store.root / "consumequeue" / "Topic").exists()
     assert {each.max_offset for each in take(store, writer)} == {1}
     fill(store, draft, 1)
@@ -129,6 +131,21 @@ def test_queues_that_are_new_are_made_by_the_other_thread_too(stores, draft, rea
     alone.close()
     assert stores.files(store.root / "consumequeue") == stores.files(alone.root / "consumequeue")
     assert bodies(read_all, stores.open()) == [[b"0", b"1"]] * QUEUES
+
+
+def test_what_is_cut_off_is_gone_from_files_that_the_other_thread_made(stores, draft, writer):
+    store = stores.open()
+    store.on_work_ended(writer.ended.set)
+    fill(store, draft, 0)
+    kept = store.positions.written
+    fill(store, draft, 1)
+    store.flush_now()
+    assert store.tick(leaves=True) == []
+    assert {each.max_offset for each in take(store, writer)} == {2}
+    store.truncate_to(kept)
+    for queue_id in range(QUEUES):
+        (file,) = (store.root / "consumequeue" / "Topic" / str(queue_id)).iterdir()
+        assert file.read_bytes()[UNIT_BYTES:].strip(b"\0") == b""
 
 
 def test_a_queue_that_cannot_be_made_is_told(stores, draft, drain, read_all, clock, writer):
@@ -263,7 +280,7 @@ def test_killed_while_units_are_written_the_next_start_has_all(stores, read_all,
 
     writer.write = some
     writer.goes_on.set()
-    assert writer.ended.wait(30)
+    assert writer.ended.wait(PATIENCE_S)
     stores.kill(busy, "killed")  # before they are counted in
     again = stores.open("killed", max_open_files=4, commit_log_file_bytes=1 << 16)
     assert bodies(read_all, again) == [[b"0", b"1"]] * QUEUES

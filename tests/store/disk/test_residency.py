@@ -117,9 +117,6 @@ def test_the_page_cache_itself_is_asked(tmp_path: Path) -> None:
     if lacks is None:
         pytest.skip("this file system keeps all in memory")
     assert lacks == FileRange(str(path), 0, 10 * PAGE_BYTES)
-    with pytest.raises(Cold), residency:
-        residency.pread(file.descriptor, 100, 3 * PAGE_BYTES, str(path))
-    assert len(residency.pread(file.descriptor, 100, 3 * PAGE_BYTES, str(path))) == 100  # it may wait
     WarmJob([lacks]).run()
     assert residency.lacking(file, 5, 10 * PAGE_BYTES) is None
     with residency:
@@ -128,6 +125,31 @@ def test_the_page_cache_itself_is_asked(tmp_path: Path) -> None:
             == path.read_bytes()[3 * PAGE_BYTES : 3 * PAGE_BYTES + 100]
         )
     file.close()
+
+
+@pytest.mark.parametrize("has_the_beginning", [False, True])
+def test_a_read_that_would_wait_names_what_it_wants(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_the_beginning: bool
+) -> None:
+    path = tmp_path / "units"
+    path.write_bytes(os.urandom(8 * PAGE_BYTES))
+    read = os.preadv
+
+    def preadv(descriptor: int, into: list[bytearray], place: int, flags: int = 0) -> int:
+        if not flags & os.RWF_NOWAIT:
+            return read(descriptor, into, place)
+        if has_the_beginning:
+            return read(descriptor, [memoryview(into[0])[:50]], place)
+        raise BlockingIOError
+
+    monkeypatch.setattr(os, "preadv", preadv)
+    residency = Residency()
+    with path.open("rb") as file:
+        with pytest.raises(Cold) as cold, residency:
+            residency.pread(file.fileno(), 100, 3 * PAGE_BYTES, str(path))
+        assert cold.value.ranges == [FileRange(str(path), 3 * PAGE_BYTES, 3 * PAGE_BYTES + 100)]
+        expected = path.read_bytes()[3 * PAGE_BYTES :][:100]
+        assert residency.pread(file.fileno(), 100, 3 * PAGE_BYTES, str(path)) == expected  # it may wait
 
 
 def test_a_long_range_of_an_older_log_is_read_through_once_before_it_is_served(

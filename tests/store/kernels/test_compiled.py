@@ -1,4 +1,4 @@
-"""All kernels are compiled in one way: no reference to an array is counted, and the GIL is not held."""
+"""All kernels are compiled in one way: none counts references to an array, and few hold the GIL."""
 
 from __future__ import annotations
 
@@ -24,7 +24,9 @@ def test_no_kernel_is_compiled_in_another_way() -> None:
     assert len(found) > 50
     others = [each.__name__ for each in found if each.targetoptions.get("_nrt", True)]
     assert others == []
-    assert [each.__name__ for each in found if not each.targetoptions.get("nogil")] == []
+    # A run of 32 messages takes 7 µs, a batch of 256 some 40, and to get the GIL back beside a busy loop 20.
+    holders = [each.__name__ for each in found if not each.targetoptions.get("nogil")]
+    assert holders == ["_write_batch", "_write_messages"]
 
 
 def test_arrays_are_handed_from_kernel_to_kernel_without_counting() -> None:

@@ -32,7 +32,7 @@ from store.message.message import Message
 from store.message.message_id import UniqKeyBlock
 from store.message.properties import encode_properties
 from store.message.record import RecordDraft, RecordVerdict, check_record, decode_records, encode_record
-from store.message.runs import Run
+from store.message.runs import Runs
 from store.message.sys_flag import TRANSACTION_PREPARED
 
 V4 = Host("10.0.0.1", 1234).packed
@@ -338,17 +338,20 @@ def outcome(stamp: Callable[[bytearray, Stamp], int], records: bytearray) -> tup
         return refusal.remark
 
 
-def runs_of(*bodies_by_queue: list[bytes], born_host: bytes = V4) -> tuple[bytearray, list[Run]]:
-    """Records of queues 10, 11, … with these bodies, and their runs."""
+def runs_of(*bodies_by_queue: list[bytes], born_host: bytes = V4) -> Runs:
+    """Runs of queues 10, 11, … with these bodies."""
     by_queue = [
         client_records(*(built(body, queue_id=10 + number, born_host=born_host) for body in bodies))
         for number, bodies in enumerate(bodies_by_queue)
     ]
-    runs = [
-        Run(10 + number, len(bodies), len(records))
-        for number, (bodies, records) in enumerate(zip(bodies_by_queue, by_queue, strict=True))
-    ]
-    return bytearray(b"".join(by_queue)), runs
+    records = bytearray(b"".join(by_queue))
+    queue_ids = range(10, 10 + len(by_queue))
+    return Runs([*queue_ids], [*map(len, bodies_by_queue)], [*map(len, by_queue)], memoryview(records))
+
+
+def again(runs: Runs) -> Runs:
+    """The same over records of their own."""
+    return runs._replace(records=memoryview(bytearray(runs.records)))
 
 
 @given(
@@ -358,19 +361,20 @@ def runs_of(*bodies_by_queue: list[bytes], born_host: bytes = V4) -> tuple[bytea
 def test_runs_are_stamped_each_with_its_own_queue_and_offsets(
     bodies: list[list[bytes]], born_host: bytes
 ) -> None:
-    stamped, runs = runs_of(*bodies, born_host=bytes(len(born_host)))
-    plain = bytearray(stamped)
+    runs = runs_of(*bodies, born_host=bytes(len(born_host)))
+    others = again(runs)
     stamp = STAMP._replace(born_host=born_host)
-    offsets = [1000 * number for number in range(len(runs))]
+    offsets = [1000 * number for number in range(len(bodies))]
 
-    stamp_runs(stamped, stamp, runs, offsets)
-    stamp_runs_plain(plain, stamp, runs, offsets)
+    stamp_runs(runs, stamp, offsets)
+    stamp_runs_plain(others, stamp, offsets)
 
+    stamped, plain = bytes(runs.records), bytes(others.records)
     assert stamped == plain
     places = [(message.queue_id, message.queue_offset, message.body) for message in decode_records(stamped)]
     assert places == [
-        (run.queue_id, offset + index, body)
-        for run, offset, own in zip(runs, offsets, bodies, strict=True)
+        (queue_id, offset + index, body)
+        for queue_id, offset, own in zip(runs.queue_ids, offsets, bodies, strict=True)
         for index, body in enumerate(own)
     ]
     position = stamp.physical_offset
@@ -381,35 +385,32 @@ def test_runs_are_stamped_each_with_its_own_queue_and_offsets(
 
 @given(data=st.data())
 def test_broken_runs_are_refused_by_kernel_and_twin_alike(data: st.DataObject) -> None:
-    records, runs = runs_of([b"x", b"yz"], [b"u"], [b"", b"v"])
+    runs = runs_of([b"x", b"yz"], [b"u"], [b"", b"v"])
     if data.draw(st.booleans()):
-        records[data.draw(st.integers(0, len(records) - 1))] = data.draw(st.integers(0, 255))
+        runs.records[data.draw(st.integers(0, len(runs.records) - 1))] = data.draw(st.integers(0, 255))
     else:
-        number = data.draw(st.integers(0, 2))
-        runs[number] = runs[number]._replace(messages=data.draw(st.integers(1, 4)))
-    other = bytearray(records)
+        messages = [*runs.messages]
+        messages[data.draw(st.integers(0, 2))] = data.draw(st.integers(1, 4))
+        runs = runs._replace(messages=messages)
 
-    assert outcome_of_runs(stamp_runs, records, runs) == outcome_of_runs(stamp_runs_plain, other, runs)
+    assert outcome_of_runs(stamp_runs, again(runs)) == outcome_of_runs(stamp_runs_plain, again(runs))
 
 
 def test_a_run_that_is_not_what_its_head_says_is_named() -> None:
-    records, runs = runs_of([b"x", b"yz"], [b"u"])
+    runs = runs_of([b"x", b"yz"], [b"u"])
     for stamp in (stamp_runs, stamp_runs_plain):
         with pytest.raises(MessageIllegal, match=r"of queue 10, which ends at byte 201 .* the 3 records"):
-            stamp(bytearray(records), STAMP, [runs[0]._replace(messages=3), runs[1]], [0, 0])
+            stamp(again(runs)._replace(messages=[3, 1]), STAMP, [0, 0])
         with pytest.raises(MessageIllegal, match="at byte 201 of the batch is not of queue 12"):
-            stamp(bytearray(records), STAMP, [runs[0], runs[1]._replace(queue_id=12)], [0, 0])
-        moved = [runs[0]._replace(size_bytes=200), runs[1]._replace(size_bytes=runs[1].size_bytes + 1)]
+            stamp(again(runs)._replace(queue_ids=[10, 12]), STAMP, [0, 0])
         with pytest.raises(MessageIllegal, match="is no whole record"):
-            stamp(bytearray(records), STAMP, moved, [0, 0])
+            stamp(again(runs)._replace(sizes=[200, runs.sizes[1] + 1]), STAMP, [0, 0])
 
 
-def outcome_of_runs(
-    stamp: Callable[[bytearray, Stamp, list[Run], list[int]], None], records: bytearray, runs: list[Run]
-) -> bytes | str:
+def outcome_of_runs(stamp: Callable[[Runs, Stamp, list[int]], None], runs: Runs) -> bytes | str:
     """The stamped bytes, or why they are refused."""
     try:
-        stamp(records, STAMP, runs, [7, 70, 700])
+        stamp(runs, STAMP, [7, 70, 700])
     except MessageIllegal as refusal:
         return refusal.remark
-    return bytes(records)
+    return bytes(runs.records)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, TypeAlias
 
+from cluster.client.core.compiled import CompiledLater
 from cluster.client.core.consumer.fetcher import Chunk
 from cluster.client.errors import DataDamaged
 from store.errors import MessageIllegal, RecordDamaged
+from store.message import fetched
 from store.message.buffers import Buffer
-from store.message.fetched import decode_messages
 from store.message.message import MessageExt
 from store.message.record import QUEUE_OFFSET, TOTAL_SIZE
 
@@ -18,6 +20,19 @@ if TYPE_CHECKING:
 
 OFFSET_COLUMN = "queueOffset"
 TAGS_COLUMN = "tags"
+
+_Decode: TypeAlias = Callable[[Buffer, int, int, str], tuple[list[MessageExt], int]]
+
+
+def _compiled_decoder() -> _Decode:
+    from store.kernels.records_to_messages import decode_messages
+
+    return decode_messages
+
+
+_decode_messages: CompiledLater[[Buffer, int, int, str], tuple[list[MessageExt], int]] = CompiledLater(
+    fetched.decode_messages, _compiled_decoder
+)
 
 
 class ChunkReader:
@@ -30,7 +45,6 @@ class ChunkReader:
         self.taken = 0
         self._position = 0
         self._rows: pa.RecordBatch | None = None
-        self._data: bytes | None = None
 
     @property
     def position(self) -> int:
@@ -45,17 +59,14 @@ class ChunkReader:
     def take_messages(self, count: int) -> list[MessageExt]:
         """The next messages, at most `count`, bodies as their producer gave them. Raises DataDamaged."""
         self._skip_rows_taken()
-        data = self._data
-        if data is None:
-            # Out of bytes each part of a record is cut in one step; out of the frame's memory it takes three.
-            data = self._data = bytes(self.chunk.records)
-        wanted, queue = self._wanted_tags, self.chunk.queue
+        records, wanted, queue = self.chunk.records, self._wanted_tags, self.chunk.queue
         messages: list[MessageExt] = []
         try:
-            while len(messages) < count and self._position < len(data):
-                run, position = decode_messages(
-                    data, self._position, count - len(messages), queue.topic, queue.broker_name
+            while len(messages) < count and self._position < len(records):
+                run, position = _decode_messages(
+                    records, self._position, count - len(messages), queue.broker_name
                 )
+                _decode_messages.did(len(run))
                 self.next_offset = run[-1].queue_offset + 1
                 self._moved_to(position)
                 messages += run if wanted is None else [each for each in run if each.tags in wanted]

@@ -15,6 +15,7 @@ import inspect
 import threading
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from contextlib import suppress
 from contextvars import ContextVar
 from functools import partial
 from typing import Any, cast
@@ -128,7 +129,7 @@ class Consuming:
                 outcome = is_success(self._called([message]))
             except BaseException as error:  # noqa: BLE001 -- the one who asked is told
                 outcome = _failure(error)
-            self._loop.call_soon_threadsafe(_end, ended, outcome)
+            self._on_loop(_end, ended, outcome)
 
         self._workers.put(call)
         return await ended
@@ -149,6 +150,11 @@ class Consuming:
         """What a coroutine function answers, in its task."""
         self._in_listener.set(True)
         return await cast("Awaitable[Verdict]", self._listener(messages))
+
+    def _on_loop(self, callback: Callable[..., object], *arguments: object) -> None:
+        """Call this on the loop, from a listener's thread; where the loop is closed, nobody waits for it."""
+        with suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(callback, *arguments)
 
     def _time(self, task: Task) -> None:
         """Time one call in so many: a look at the clock for each would be felt."""
@@ -174,7 +180,7 @@ class Consuming:
             # Never passed over in silence, never guessed at: the queue stops here until somebody looks.
             log.exception("queue_stopped_at_damage", queue=str(item.queue))
             if item.fetcher is not None:
-                self._loop.call_soon_threadsafe(item.fetcher.stop)
+                self._on_loop(item.fetcher.stop)
             return None
         if has_more:
             self._put(item)
@@ -198,9 +204,9 @@ class Consuming:
             return
         work = task.work
         if work.settle(task, succeeded=succeeded):
-            self._loop.call_soon_threadsafe(self._settled, work)
+            self._on_loop(self._settled, work)
         if not succeeded and not work.is_leaving:
-            self._loop.call_soon_threadsafe(self._again, task)
+            self._on_loop(self._again, task)
 
     def _fill_slots(self) -> None:
         while self._ready and self._free_slots:

@@ -15,7 +15,7 @@ from actors.remoting.headers import PullRecordsHeader, PullRecordsResponse
 from cluster.client.config import ConsumerConfig
 from cluster.client.core.backoff import Backoff
 from cluster.client.core.instance import ClientInstance
-from cluster.client.core.plain_requests import count_records, plain_pull
+from cluster.client.core.plain_requests import PLAIN_LATE_MS, count_records, plain_pull
 from cluster.client.errors import ClientError, refused
 from store.logs import get_logger
 from store.message.message_queue import MessageQueue
@@ -185,7 +185,7 @@ class Fetcher:
             if answer.code != ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
                 return answer
             self._is_plain = True  # one of RocketMQ's brokers
-        answer = await self._instance.ask(address, plain_pull(header), timeout_ms)
+        answer = await self._instance.ask(address, plain_pull(header), timeout_ms + PLAIN_LATE_MS)
         answer.ext["count"] = str(count_records(answer.body))
         return answer
 

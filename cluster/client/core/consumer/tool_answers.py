@@ -41,7 +41,7 @@ def answer_directly(table: RequestTable, call: CallListener, now_ms: Callable[[]
 
     async def consume(record: bytes, broker_name: str) -> RemotingCommand:
         try:
-            [message], _ = decode_messages(record, 0, 1, "", broker_name)
+            [message], _ = decode_messages(record, 0, 1, broker_name)
         except (RecordDamaged, MessageIllegal, ValueError) as error:
             return RemotingCommand.response(ResponseCode.SYSTEM_ERROR, f"the body is no message: {error}")
         message.topic = message.properties.get(MessageConst.RETRY_TOPIC, message.topic)

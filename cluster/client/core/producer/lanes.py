@@ -41,7 +41,7 @@ from cluster.client.errors import (
 )
 from cluster.client.results import STATUS_OF_CODE
 from store.message.message_queue import MessageQueue
-from store.message.runs import Run, decode_offsets, encode_runs
+from store.message.runs import Runs, decode_offsets, encode_heads
 
 
 class Stored(NamedTuple):
@@ -62,14 +62,13 @@ class Job(Protocol):
 
 @dataclass(slots=True, eq=False)
 class LaneBatch:
-    """Records back to back: a run for each of `queues`, which are of one topic and broker, their ids rising.
+    """Records: a run for each of `queues`, which are of one topic and broker, their ids rising.
 
     `done` is called once, on the loop, with what has become of each run.
     """
 
     queues: Sequence[MessageQueue]
-    runs: Sequence[Run]
-    records: memoryview
+    runs: Runs
     job: Job
     done: Callable[[LaneBatch, Sequence[Outcome]], None]
     resends: int = 0
@@ -80,16 +79,19 @@ class LaneBatch:
     @property
     def size_bytes(self) -> int:
         """How much it sends."""
-        return len(self.records)
+        return len(self.runs.records)
 
     def parts(self) -> list[LaneBatch]:
         """The same, each queue by itself."""
         made: list[LaneBatch] = []
         begin = 0
-        for queue, run in zip(self.queues, self.runs, strict=True):
-            records = self.records[begin : begin + run.size_bytes]
-            made.append(LaneBatch([queue], [run], records, self.job, self.done, self.resends))
-            begin += run.size_bytes
+        ids, messages, sizes, records = self.runs
+        for number, queue in enumerate(self.queues):
+            one = slice(number, number + 1)
+            end = begin + sizes[number]
+            runs = Runs(ids[one], messages[one], sizes[one], records[begin:end])
+            made.append(LaneBatch([queue], runs, self.job, self.done, self.resends))
+            begin = end
         return made
 
 
@@ -206,11 +208,11 @@ class Lanes:
         header = SendRecordsHeader(
             queue.topic,
             queue.queue_id,
-            batch.runs[0].messages,
+            batch.runs.messages[0],
             producer_group=self._config.group,
             default_topic_queue_nums=self._config.default_topic_queue_nums,
         )
-        return RemotingCommand(RayMQRequestCode.SEND_RECORDS, header.to_ext(), parts=(batch.records,))
+        return RemotingCommand(RayMQRequestCode.SEND_RECORDS, header.to_ext(), parts=(batch.runs.records,))
 
     def _send_runs(self, batch: LaneBatch) -> RemotingCommand:
         header = SendRunsHeader(
@@ -218,7 +220,7 @@ class Lanes:
             producer_group=self._config.group,
             default_topic_queue_nums=self._config.default_topic_queue_nums,
         )
-        parts = (encode_runs(batch.runs), batch.records)
+        parts = (encode_heads(batch.runs), batch.runs.records)
         return RemotingCommand(RayMQRequestCode.SEND_RUNS, header.to_ext(), parts=parts)
 
     async def _refresh(self, topic: str) -> None:

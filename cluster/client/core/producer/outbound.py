@@ -11,12 +11,13 @@ from __future__ import annotations
 
 import os
 import random
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, TypeAlias
 
 from actors.remoting.codes import RequestCode, ResponseCode
 from actors.remoting.command import RemotingCommand
 from cluster.client.config import ProducerConfig
+from cluster.client.core.compiled import CompiledLater
 from cluster.client.core.instance import local_address
 from cluster.client.core.route_table import AUTO_CREATE_TOPIC
 from cluster.client.errors import ConfigInvalid, MessageRejected
@@ -38,6 +39,26 @@ _COMPRESSIONS = {"zlib": COMPRESSION_ZLIB, "lz4": COMPRESSION_LZ4, "zstd": COMPR
 
 # The broker adds MSG_REGION, TRACE_ON and CLUSTER to what a client sends.
 BROKER_PROPERTIES_BYTES = 128
+
+
+_Encode: TypeAlias = Callable[[Sequence[Message], Sequence[str], int, int], bytes | None]
+
+
+def _compiled_encoder() -> _Encode:
+    from store.kernels.messages_to_batch import encode_batch
+
+    return encode_batch
+
+
+def _nothing_is_ordinary(
+    messages: Sequence[Message], ids: Sequence[str], max_body_bytes: int, reserved_bytes: int
+) -> bytes | None:
+    """Where nothing is compiled, all batches are taken message by message."""
+
+
+_encode_ordinary: CompiledLater[[Sequence[Message], Sequence[str], int, int], bytes | None] = CompiledLater(
+    _nothing_is_ordinary, _compiled_encoder
+)
 
 
 class Outbound(NamedTuple):
@@ -136,9 +157,16 @@ class OutboundFactory:
         return self._outbound(topic, _BATCH, 0, "", body, ",".join(ids))
 
     def _batch_body(self, messages: Sequence[Message], topic: str) -> tuple[bytes, list[str]]:
+        new_ids = self.uniq_keys.next_block(len(messages)).keys(len(messages))
+        body = _encode_ordinary(messages, new_ids, self._config.max_message_bytes, BROKER_PROPERTIES_BYTES)
+        _encode_ordinary.did(len(messages))
+        return (body, new_ids) if body is not None else self._careful_batch_body(messages, topic, new_ids)
+
+    def _careful_batch_body(
+        self, messages: Sequence[Message], topic: str, new_ids: list[str]
+    ) -> tuple[bytes, list[str]]:
         maps = [message.properties for message in messages]
         self._check_batch(messages, maps, topic)
-        new_ids = self.uniq_keys.next_block(len(messages)).keys(len(messages))
         own_ids = [properties.get(MessageConst.UNIQ_KEY) for properties in maps]
         texts = [
             text if own_id else f"{text}{MessageConst.UNIQ_KEY}\x01{new_id}\x02"

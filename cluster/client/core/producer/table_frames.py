@@ -5,6 +5,7 @@ Imports numpy and kernels: load it when a table is sent.
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
@@ -14,7 +15,7 @@ from numpy.typing import NDArray
 from store.kernels.batches import number_and_cut
 from store.kernels.columns_to_records import RowBatch, RowPlan, encode_queues, plan_rows
 from store.message.message_queue import MessageQueue
-from store.message.runs import RUNS_MAX, Run
+from store.message.runs import RUNS_MAX, Runs
 
 ONE_GO_BYTES = 32 * 1024 * 1024
 """What is no more is made at once, in the order of its rows; else frame by frame, in the order of queues."""
@@ -24,8 +25,7 @@ class Frame(NamedTuple):
     """One request: a run for each of `queues`, which are of one broker, their ids rising."""
 
     queues: Sequence[MessageQueue]
-    runs: Sequence[Run]
-    records: memoryview
+    runs: Runs
 
 
 class QueueList:
@@ -70,13 +70,11 @@ def _frames(rows: RowBatch, plan: RowPlan, queues: QueueList, max_bytes: int) ->
         of_frame = [queues.queues[number] for number in numbers.tolist()]
         if len(records) > max_bytes:
             for piece in number_and_cut(records, int(counts[numbers[0]]), of_frame[0].queue_id, max_bytes):
-                run = Run(of_frame[0].queue_id, piece.rows, len(piece.records))
-                yield Frame(of_frame, [run], piece.records)
+                runs = Runs([of_frame[0].queue_id], [piece.rows], [len(piece.records)], piece.records)
+                yield Frame(of_frame, runs)
             continue
-        fields = zip(
-            queues.ids[numbers].tolist(), counts[numbers].tolist(), sizes[numbers].tolist(), strict=True
-        )
-        yield Frame(of_frame, list(map(Run._make, fields)), records)
+        ids, messages, run_bytes = (column[numbers].tolist() for column in (queues.ids, counts, sizes))
+        yield Frame(of_frame, Runs(ids, messages, run_bytes, records))
 
 
 def frame_borders(
@@ -87,13 +85,13 @@ def frame_borders(
     Their records take at most `max_bytes`, unless it is one queue's alone; no border of `borders` lies
     between them, and they are at most RUNS_MAX. Queue q has the bytes `starts[q]` to `starts[q + 1]`.
     """
-    ends = starts[present + 1]
+    # Lists, as a search by numpy lets go of the GIL, and may wait for the loop's thread to get it back.
+    queues, begins = present.tolist(), starts[present].tolist()
+    ends, among = starts[present + 1].tolist(), borders.tolist()
     begin = 0
-    while begin < len(present):
-        first = present[begin]
-        border = borders[np.searchsorted(borders, first, "right")]
-        fitting = int(np.searchsorted(ends, starts[first] + max_bytes, "right"))
-        end = min(fitting, int(np.searchsorted(present, border)), begin + RUNS_MAX)
-        end = max(end, begin + 1)
+    while begin < len(queues):
+        border = among[bisect_right(among, queues[begin])]
+        fitting = bisect_right(ends, begins[begin] + max_bytes)
+        end = max(min(fitting, bisect_left(queues, border), begin + RUNS_MAX), begin + 1)
         yield begin, end
         begin = end

@@ -81,12 +81,11 @@ class TableJob:
 
     def settled(self, batch: LaneBatch, outcomes: Sequence[Outcome]) -> None:
         """A batch has ended, on the loop."""
-        for queue, run, outcome in zip(batch.queues, batch.runs, outcomes, strict=True):
+        for queue, rows, outcome in zip(batch.queues, batch.runs.messages, outcomes, strict=True):
             if isinstance(outcome, ClientError):
                 self.failures.setdefault(queue, outcome)
                 continue
-            resent_rows = run.messages * outcome.resends
-            self._receipts.add(queue, run.messages, resent_rows, outcome.first_offset)
+            self._receipts.add(queue, rows, rows * outcome.resends, outcome.first_offset)
         self.budget.release(batch.size_bytes)
         self._leave()
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from actors.broker.reading.hold import DEADLINE_SPAN_NS, HeldPull, HeldPulls, deadline_of
+from actors.broker.reading.hold import DEADLINE_SPAN_NS, HeldPull, HeldPulls, deadline_of, wait_ms_of
 from actors.remoting.codes import ResponseCode
 from actors.remoting.errors import Refused
 
@@ -22,7 +22,10 @@ def a_pull(
     deadline_ns: int = 100,
     owner: str = "c",
 ) -> HeldPull:
-    return HeldPull(topic, queue_id, offset, tags, deadline_ns, owner, lambda pull: None)
+    pull = HeldPull()
+    pull.topic, pull.queue_id, pull.offset, pull.tags_codes = topic, queue_id, offset, tags
+    pull.deadline_ns, pull.owner, pull.on_resume = deadline_ns, owner, lambda _: None
+    return pull
 
 
 def test_an_arrival_wakes_the_pulls_of_its_queue_and_no_others() -> None:
@@ -48,6 +51,16 @@ def test_an_arrival_of_unknown_tags_wakes_everyone() -> None:
     held = HeldPulls(10)
     held.hold(a_pull(tags=frozenset({1})))
     assert len(held.arrived("T", 0, 11, None)) == 1
+
+
+def test_a_sooner_deadline_is_told_and_no_other() -> None:
+    held = HeldPulls(10)
+    told: list[int | None] = []
+    held.on_sooner(lambda: told.append(held.next_deadline_ns))
+    span = DEADLINE_SPAN_NS
+    for deadline_ns in (5 * span, 5 * span + 1, 7 * span, 2 * span, 3 * span):
+        held.hold(a_pull(deadline_ns=deadline_ns))
+    assert told == [6 * span, 3 * span]
 
 
 def test_deadlines_come_in_order_and_only_once() -> None:
@@ -132,6 +145,16 @@ def test_one_pull_too_many_is_refused_by_name_of_the_limit() -> None:
     assert refused.value.code == ResponseCode.SYSTEM_BUSY
 
 
+def test_who_comes_when_the_broker_goes_is_told_so_and_not_kept() -> None:
+    held = HeldPulls(10)
+    held.hold(a_pull())
+    held.end_all()
+    with pytest.raises(Refused, match="shutting down") as refused:
+        held.hold(a_pull())
+    assert refused.value.code == ResponseCode.SERVICE_NOT_AVAILABLE
+    assert len(held) == 0
+
+
 def test_answered_pulls_leave_nothing_behind() -> None:
     held = HeldPulls(10)
     for offset in range(10_000):
@@ -151,3 +174,21 @@ def test_short_waits_end_at_their_time_and_long_ones_together_soon_after(now_ns:
     else:
         assert 0 <= deadline_ns - asked_ns < 4 * DEADLINE_SPAN_NS
         assert deadline_of(now_ns + deadline_ns - asked_ns, wait_ms) == deadline_ns
+
+
+@pytest.mark.parametrize(
+    ("asked_ms", "most_ms", "waits_ms"),
+    [
+        (0, 20_000, 0),
+        (4_999, 20_000, 4_999),
+        (5_000, 20_000, 10_000),
+        (10_000, 20_000, 15_000),
+        (15_000, 20_000, 20_000),  # as long as RocketMQ's broker may hold it, which looks every 5 s
+        (60_000, 20_000, 20_000),
+        (3_000, 1_000, 1_000),
+    ],
+)
+def test_a_long_wait_is_as_long_as_rocketmqs_and_never_over_the_limit(
+    asked_ms: int, most_ms: int, waits_ms: int
+) -> None:
+    assert wait_ms_of(asked_ms, most_ms) == waits_ms

@@ -46,7 +46,7 @@ def long_wait(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def begin(peer: Peer, version: int, topic: str = "T") -> asyncio.Task[RemotingCommand]:
-    """A pull that is under way: what is asked after it over the same connection comes after it."""
+    """A pull that is under way; what is asked next over the same connection may be done before it."""
     pulling = asyncio.create_task(pull(peer, version, topic))
     await asyncio.sleep(0)
     return pulling
@@ -150,6 +150,7 @@ def test_a_held_pull_comes_again_when_its_group_wants_other_tags(tmp_path: Path)
         await send_a_and_b(peer)
         await tell(peer, 1, "c")
         held = await begin_at(peer, 2, version=1)
+        await peer.until_held(1)
         await tell(peer, 2, "c")  # a newer version of the same is no reason
         await peer.send("T", b"b2", properties="TAGS\x01b\x02")
         assert not held.done()
@@ -172,6 +173,7 @@ def test_a_held_pull_of_a_topic_that_is_left_ends_and_those_with_tags_of_their_o
         await tell(peer, 1, "c")
         left = await begin_at(peer, 1, version=1)
         own = await begin_at(peer, 1, version=0, sys_flag=SUSPEND | SUBSCRIPTION, subscription="c")
+        await peer.until_held(2)
         await tell(peer, 2, "*", topic="U")
         assert (await asyncio.wait_for(left, 5)).code == ResponseCode.PULL_NOT_FOUND
         assert not own.done()

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from actors.broker.loop import turns
 from actors.broker.service import BrokerService
 from actors.broker.wire import SplitsBody
 from actors.remoting.codes import RayMQRequestCode, RequestCode, ResponseCode
@@ -94,7 +95,7 @@ def test_a_held_pull_is_answered_by_the_first_message_that_it_wants(tmp_path: Pa
         await peer.send("T", properties="TAGS\x01a\x02")
         waiting = asyncio.create_task(peer.pull("T", 1, wait_ms=15_000, tags="b"))
         other_queue = asyncio.create_task(peer.pull_records("T", 1, wait_ms=15_000))
-        await until_held(peer, 2)
+        await peer.until_held(2)
         await peer.send("T", b"not mine", properties="TAGS\x01a\x02")
         assert decode_records((await other_queue).body)[0].body == b"not mine"
         assert not waiting.done()
@@ -104,11 +105,6 @@ def test_a_held_pull_is_answered_by_the_first_message_that_it_wants(tmp_path: Pa
         assert answer.ext["nextBeginOffset"] == "3"
 
     with_broker(story, settings_of(tmp_path))
-
-
-async def until_held(peer: Peer, count: int) -> None:
-    while peer.broker.describe()["held_pulls"] != count:  # noqa: ASYNC110 - the broker tells nobody
-        await asyncio.sleep(0)
 
 
 def test_a_held_pull_ends_at_its_time(tmp_path: Path) -> None:
@@ -149,11 +145,35 @@ def test_a_pull_that_waits_at_a_queues_end_reads_nothing_and_ends_as_one_that_do
     with_broker(story, settings_of(tmp_path))
 
 
+def test_a_pull_at_the_end_of_its_queue_brings_no_dispatch_of_other_queues_messages(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(turns, "DISPATCH_LATER_NS", 10**12)
+
+    async def story(peer: Peer) -> None:
+        for _ in range(2):
+            await peer.send("T", b"first")  # one at least is dispatched with nobody waiting
+        positions = peer.broker._store.positions
+        assert (await peer.pull("T", 0)).ext["maxOffset"] == "2"
+        assert positions.dispatched == positions.confirmed
+        await peer.send("T", b"later")
+        assert positions.dispatched < positions.confirmed
+        assert (await peer.pull("T", 0, queue_id=1)).code == ResponseCode.PULL_NOT_FOUND
+        held = asyncio.create_task(peer.pull("T", 0, queue_id=2, wait_ms=9_000))
+        await peer.until_held(1)
+        assert positions.dispatched < positions.confirmed
+        assert (await peer.pull("T", 2)).ext["nextBeginOffset"] == "3"
+        await peer.send("T", b"awaited", queue_id=2)
+        assert (await held).code == ResponseCode.SUCCESS
+
+    with_broker(story, settings_of(tmp_path))
+
+
 def test_a_message_that_wakes_hundreds_wakes_all_of_them_over_some_turns(tmp_path: Path) -> None:
     async def story(peer: Peer) -> None:
         await peer.send("T")
         held = [asyncio.create_task(peer.pull("T", 1, wait_ms=15_000)) for _ in range(300)]
-        await until_held(peer, 300)
+        await peer.until_held(300)
         await peer.send("T", b"new")
         answers = [await task for task in held]
         assert {(answer.code, answer.ext["count"]) for answer in answers} == {(ResponseCode.SUCCESS, "1")}
@@ -166,7 +186,7 @@ def test_a_pull_that_has_waited_is_refused_where_peers_leave_too_much_unread(tmp
     async def story(peer: Peer) -> None:
         await peer.send("T")
         woken, late = (asyncio.create_task(peer.pull("T", 1, wait_ms=wait)) for wait in (15_000, 1))
-        await until_held(peer, 2)
+        await peer.until_held(2)
         (connection,) = peer.broker._server.connections
         connection.hub.unread_bytes += 1_001
         assert (await late).code == ResponseCode.PULL_NOT_FOUND  # an answer without messages is small
@@ -185,10 +205,10 @@ def test_held_pulls_go_with_their_connection(tmp_path: Path) -> None:
         await peer.send("T")
         gone = Peer(peer.broker)
         lost = asyncio.create_task(gone.pull("T", 1, wait_ms=15_000))
-        await until_held(peer, 1)
+        await peer.until_held(1)
         await gone.client.close()
         await asyncio.gather(lost, return_exceptions=True)
-        await until_held(peer, 0)
+        await peer.until_held(0)
 
     with_broker(story, settings_of(tmp_path))
 
@@ -200,7 +220,7 @@ def test_held_pulls_are_answered_by_a_broker_that_goes(tmp_path: Path) -> None:
         peer = Peer(broker)
         await peer.send("T")
         held = [asyncio.create_task(peer.pull("T", 1, wait_ms=15_000)) for _ in range(200)]
-        await until_held(peer, 200)
+        await peer.until_held(200)
         await broker.stop()
         answers = [await task for task in held]
         assert {answer.code for answer in answers} == {ResponseCode.SERVICE_NOT_AVAILABLE}
@@ -213,7 +233,7 @@ def test_a_deleted_topic_answers_those_who_wait_for_it(tmp_path: Path) -> None:
     async def story(peer: Peer) -> None:
         await peer.send("T")
         waiting = asyncio.create_task(peer.pull("T", 1, wait_ms=15_000))
-        await until_held(peer, 1)
+        await peer.until_held(1)
         assert (await peer.ask(RequestCode.DELETE_TOPIC_IN_BROKER, DeleteTopicHeader("T").to_ext())).code == 0
         assert (await waiting).code == ResponseCode.TOPIC_NOT_EXIST
         await peer.send("T", b"new")

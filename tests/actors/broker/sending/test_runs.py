@@ -41,9 +41,14 @@ def test_runs_are_refused_as_sends_are_while_the_disk_hangs_and_come_in_after(
     with_broker(story, settings_of(tmp_path, {"flush": "sync"}, send_queue_capacity=3))
 
 
-def test_runs_that_waited_while_the_broker_stood_still_are_refused(tmp_path: Path) -> None:
+def test_runs_that_waited_while_the_broker_stood_still_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def story(peer: Peer) -> None:
         await peer.send("T")
+        # Those that come now have waited, however many turns pass before they do.
+        peer.broker.lag.stop()
+        monkeypatch.setattr(peer.broker._admission, "end_turn", lambda: None)
         peer.broker._admission.note_lag(1_500_000_000)
         refused = await send_runs(peer, some_runs("T", {0: 1, 1: 1}))
         assert refused.code == ResponseCode.SYSTEM_BUSY

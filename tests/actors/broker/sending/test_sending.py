@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from pathlib import Path
+from struct import pack
 from typing import Any
 
 import pytest
@@ -21,7 +22,7 @@ from store.message.message import Message
 from store.message.message_id import UniqKeyGenerator, decode_message_id
 from store.message.message_queue import MessageQueue
 from store.message.record import RecordDraft, decode_records, encode_record
-from store.message.runs import Run, decode_offsets, encode_runs
+from store.message.runs import Runs, decode_offsets, encode_heads
 from tests.actors.broker.brokers import Peer, settings_of, with_broker
 
 SYNC_AND_ASYNC = pytest.mark.parametrize("flush", ["sync", "async"])
@@ -189,8 +190,9 @@ def test_records_that_are_none_or_of_another_queue_are_refused_whole(tmp_path: P
 def some_runs(topic: str, counts: dict[int, int]) -> bytes:
     """A body of runs: so many records of each queue."""
     records = [some_records(topic, queue_id, count) for queue_id, count in counts.items()]
-    runs = [Run(*fields, len(own)) for fields, own in zip(counts.items(), records, strict=True)]
-    return encode_runs(runs) + b"".join(records)
+    together = b"".join(records)
+    runs = Runs([*counts], [*counts.values()], [*map(len, records)], memoryview(together))
+    return encode_heads(runs) + together
 
 
 async def send_runs(peer: Peer, body: bytes, topic: str = "T") -> RemotingCommand:
@@ -223,7 +225,7 @@ def test_runs_of_several_queues_are_stored_by_one_request(tmp_path: Path, flush:
     ("body", "topic", "code", "words"),
     [
         (b"", "T", ResponseCode.MESSAGE_ILLEGAL, "no count of runs"),
-        (encode_runs([]), "T", ResponseCode.MESSAGE_ILLEGAL, "a body of 0 runs"),
+        (pack(">i", 0), "T", ResponseCode.MESSAGE_ILLEGAL, "a body of 0 runs"),
         (some_runs("T", {1: 2, 0: 1}), "T", ResponseCode.MESSAGE_ILLEGAL, "queue ids must rise"),
         (some_runs("T", {0: 1, 1: 2})[:-1], "T", ResponseCode.MESSAGE_ILLEGAL, "bytes of records"),
         (some_runs("U", {0: 1, 1: 1}), "T", ResponseCode.MESSAGE_ILLEGAL, "not of the topic 'T'"),
@@ -249,7 +251,8 @@ def test_runs_wake_the_pulls_that_wait_for_any_of_their_queues(tmp_path: Path) -
     async def story(peer: Peer) -> None:
         await peer.send("T", queue_id=0)
         waiting = asyncio.ensure_future(peer.pull_records("T", 0, queue_id=2, wait_ms=20_000))
-        await peer.send("T", queue_id=0)  # its answer says that the pull before it is held
+        await peer.until_held(1)
+        await peer.send("T", queue_id=0)
         assert peer.broker.describe()["held_pulls"] == 1
         await send_runs(peer, some_runs("T", {0: 1, 2: 2}))
         assert (await waiting).ext["count"] == "2"

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from queue import SimpleQueue
 
 import pytest
 
 from cluster.client.config import parse_addresses
 from cluster.client.core.backoff import Backoff
-from cluster.client.core.consumer.workers import Workers
+from cluster.client.core.consumer.workers import Job, Workers
 from cluster.client.core.loop_thread import LoopThread, Waiter
 from cluster.client.errors import ClientError, ConfigInvalid
+from tests.patience import BEYOND_PATIENCE_S, PATIENCE_S
 
 
 def test_what_one_thread_posts_runs_in_its_order_and_all_of_it() -> None:
@@ -22,14 +24,14 @@ def test_what_one_thread_posts_runs_in_its_order_and_all_of_it() -> None:
     def post(number: int) -> None:
         for count in range(2_000):
             thread.post(seen.append, (number, count))
-        thread.post(done.wait) if number == 0 else done.wait(10)
+        thread.post(done.wait) if number == 0 else done.wait(PATIENCE_S)
 
     posters = [threading.Thread(target=post, args=(number,)) for number in range(1, 5)]
     for poster in posters:
         poster.start()
     post(0)
     for poster in posters:
-        poster.join(10)
+        poster.join(PATIENCE_S)
     thread.call(lambda: None)
     for number in range(5):
         assert [count for who, count in seen if who == number] == list(range(2_000))
@@ -85,12 +87,99 @@ def test_workers_run_at_once_what_they_can_and_never_more() -> None:
         left.release()
 
     for _ in range(3):
-        workers.put(lambda: running.wait(10) and None)
-    running.wait(10)  # three at once
+        workers.put(lambda: running.wait(PATIENCE_S) and None)
+    running.wait(PATIENCE_S)  # three at once
     for _ in range(50):
         workers.put(job)
-    assert all(left.acquire(timeout=10) for _ in range(50))
+    assert all(left.acquire(timeout=240) for _ in range(50))
     assert most <= 3
+    workers.stop()
+
+
+def test_a_job_that_puts_another_gets_no_second_thread_for_it() -> None:
+    for _ in range(50):
+        workers, done = Workers(1, "test"), threading.Event()
+        threads: list[int] = []
+
+        def last(threads: list[int] = threads, done: threading.Event = done) -> None:
+            threads.append(threading.get_ident())
+            done.set()
+
+        def first(workers: Workers = workers, threads: list[int] = threads, last: Job = last) -> None:
+            threads.append(threading.get_ident())
+            workers.put(last)
+
+        workers.put(first)
+        assert done.wait(PATIENCE_S)
+        workers.stop()
+        assert len(set(threads)) == 1
+
+
+class HaltingJobs(SimpleQueue[Job | None]):
+    """Whoever has waited for a job halts when he has got it, before anybody can know."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_waited_for, self.is_taken, self.goes_on = (threading.Event() for _ in range(3))
+
+    def get(self, block: bool = True, timeout: float | None = None) -> Job | None:
+        self.is_waited_for.set()
+        job = super().get(block, timeout)
+        self.is_taken.set()
+        self.goes_on.wait(BEYOND_PATIENCE_S)
+        return job
+
+
+def test_a_job_is_not_left_behind_another_while_threads_may_be_started(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("cluster.client.core.consumer.workers.SimpleQueue", HaltingJobs)
+    workers = Workers(2, "test")
+    jobs = workers._jobs
+    assert isinstance(jobs, HaltingJobs)
+    second = threading.Event()
+    workers.put(lambda: None)
+    assert jobs.is_waited_for.wait(PATIENCE_S)
+    workers.put(lambda: None)
+    assert jobs.is_taken.wait(PATIENCE_S)
+    workers.put(second.set)
+    assert second.wait(PATIENCE_S)
+    jobs.goes_on.set()
+    workers.stop()
+
+
+def test_where_the_system_gives_no_more_threads_those_that_run_do_it_all(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    workers = Workers(2, "test")
+    is_running, goes_on, done = threading.Event(), threading.Event(), threading.Event()
+    workers.put(lambda: is_running.set() or (goes_on.wait(PATIENCE_S) and None))
+    assert is_running.wait(PATIENCE_S)
+
+    def start(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", start)
+    workers.put(done.set)
+    goes_on.set()
+    assert done.wait(PATIENCE_S)
+    workers.stop()
+    with pytest.raises(RuntimeError, match="can't start"):
+        Workers(2, "none").put(done.set)
+
+
+def test_a_job_with_a_bug_is_told_and_costs_no_thread(caplog: pytest.LogCaptureFixture) -> None:
+    workers = Workers(1, "test")
+    done = threading.Event()
+
+    def bug() -> None:
+        raise RuntimeError("threads can only be started once")
+
+    workers.put(bug)
+    workers.put(done.set)
+    assert done.wait(PATIENCE_S)
+    assert "job_failed" in caplog.text
+    assert "threads can only be started once" in caplog.text
     workers.stop()
 
 

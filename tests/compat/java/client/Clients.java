@@ -15,6 +15,8 @@ final class Clients {
     private static final int HEARTBEAT_MS = 2_000;
     private static final int ROUTE_MS = 2_000;
     private static final int PERSIST_MS = 500;
+    /** Longer than the 3 s of the client: a shared machine may stand still for as long. */
+    private static final int SEND_TIMEOUT_MS = 20_000;
 
     private final String nameserver;
     private DefaultMQProducer producer;
@@ -40,6 +42,7 @@ final class Clients {
         if (producer == null) {
             producer = new DefaultMQProducer("CompatProducers");
             configure(producer);
+            producer.setSendMsgTimeout(SEND_TIMEOUT_MS);
             producer.start();
         }
         return producer;

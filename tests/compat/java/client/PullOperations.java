@@ -7,6 +7,7 @@ import java.util.Map;
 import org.apache.rocketmq.client.consumer.DefaultLitePullConsumer;
 import org.apache.rocketmq.client.consumer.DefaultMQPullConsumer;
 import org.apache.rocketmq.client.consumer.PullResult;
+import org.apache.rocketmq.client.consumer.store.OffsetStore;
 import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
 import org.apache.rocketmq.common.message.MessageExt;
 import org.apache.rocketmq.common.message.MessageQueue;
@@ -39,9 +40,11 @@ final class PullOperations {
         operations.put("consumer_offset", request -> clients.puller(request.text("group"))
             .getDefaultMQPullConsumerImpl().fetchConsumeOffset(request.queue(), true));
         operations.put("commit_offset", request -> {
-            DefaultMQPullConsumer puller = clients.puller(request.text("group"));
-            puller.getDefaultMQPullConsumerImpl().getOffsetStore()
-                .updateConsumeOffsetToBroker(request.queue(), request.number("offset"), false);
+            OffsetStore offsets = clients.puller(request.text("group"))
+                .getDefaultMQPullConsumerImpl().getOffsetStore();
+            // Into the client's table too: it saves that at its end, and an earlier question left its answer there.
+            offsets.updateOffset(request.queue(), request.number("offset"), false);
+            offsets.updateConsumeOffsetToBroker(request.queue(), request.number("offset"), false);
             return true;
         });
     }

@@ -25,6 +25,8 @@ import org.apache.rocketmq.remoting.protocol.RemotingSerializable;
 
 /** What a push consumer does; each has a name, and keeps what it received. */
 final class PushOperations {
+    private static final long LISTENERS_END_WITHIN_MS = 10_000;
+
     private final Clients clients;
     private final Map<String, Inbox> inboxes = new HashMap<>();
 
@@ -99,6 +101,9 @@ final class PushOperations {
         operations.put("push_stop", request -> {
             DefaultMQPushConsumer consumer = clients.pushers.remove(request.text("name"));
             awaitConsumed(consumer);
+            // Of a group's first commits that come side by side RocketMQ's broker keeps only some: `shutdown`
+            // commits again.
+            consumer.getDefaultMQPushConsumerImpl().persistConsumerOffset();
             consumer.shutdown();
             return true;
         });
@@ -138,6 +143,7 @@ final class PushOperations {
             consumer.setAllocateMessageQueueStrategy(new AllocateMessageQueueAveragelyByCircle());
         }
         consumer.setMaxReconsumeTimes((int) request.number("maxReconsumeTimes", -1));
+        consumer.setAwaitTerminationMillisWhenShutdown(LISTENERS_END_WITHIN_MS);
         consumer.setVipChannelEnabled(request.flag("vip"));
         if (request.flag("brokerBalances")) {
             // A setting of 5.x; the same sources are compiled with 4.9.8.

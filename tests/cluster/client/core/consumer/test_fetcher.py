@@ -37,6 +37,7 @@ class Broker:
         self.config = SimpleNamespace(request_timeout_ms=3_000)
         self.routes = SimpleNamespace(refresh=self._refresh)
         self.asked: list[RemotingCommand] = []
+        self.patience_ms: list[int] = []
         self.refreshed = 0
         self.time_ms = 0
         self.held_ms = 0
@@ -54,6 +55,7 @@ class Broker:
     async def ask(self, address: str, command: RemotingCommand, timeout_ms: int) -> RemotingCommand:
         assert len(self.asked) < MAX_ASKS, "asked without end"
         self.asked.append(command)
+        self.patience_ms.append(timeout_ms)
         await asyncio.sleep(0)
         self.time_ms += self.held_ms
         given = self._script(len(self.asked) - 1, command)
@@ -217,6 +219,8 @@ def test_a_refusal_is_a_failure_and_an_answer_of_a_plain_broker_is_counted(
         assert len(slept) == 1
         ours, theirs = int(RayMQRequestCode.PULL_RECORDS), int(RequestCode.PULL_MESSAGE)
         assert [request.code for request in broker.asked] == [ours, ours, theirs, theirs]
+        # RocketMQ's brokers look every 5 s whether a pull has waited long enough.
+        assert broker.patience_ms == [18_000, 18_000, 23_000, 23_000]
         assert [chunk.count for chunk in sink.chunks] == [1]
 
     run(broker, steps, monkeypatch)

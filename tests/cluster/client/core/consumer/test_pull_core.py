@@ -24,7 +24,7 @@ def test_a_suspended_consumer_hands_out_nothing_and_drops_what_is_lost(cluster: 
         fill(cluster, topic, 20)
         assert consumer.poll(timeout_ms=100) == []
         thread.call(lambda: core.suspended(is_suspended=False))
-        assert consumer.poll(timeout_ms=5_000)
+        assert consumer.poll(timeout_ms=60_000)
         queue = consumer.assignment()[0]
         thread.call(lambda: core.lost(queue))
         assert queue not in consumer.assignment()

@@ -13,7 +13,7 @@ from store.kernels.columns_to_records import RowBatch, TextColumn
 from store.message.message_id import UniqKeyBlock
 from store.message.message_queue import MessageQueue
 from store.message.record import RecordDraft, decode_records
-from store.message.runs import RUNS_MAX, decode_runs, encode_runs
+from store.message.runs import RUNS_MAX, decode_runs, encode_heads
 
 QUEUES = [MessageQueue("T", broker, number) for broker in ("a", "b") for number in range(7)]
 
@@ -49,16 +49,16 @@ def test_every_row_rides_once_in_order_with_queues_of_one_broker(
     found: dict[MessageQueue, list[bytes]] = {}
     for frame in made:
         assert len({queue.broker_name for queue in frame.queues}) == 1
-        runs, records = decode_runs(encode_runs(frame.runs) + bytes(frame.records))
-        assert [run.queue_id for run in runs] == [queue.queue_id for queue in frame.queues]
-        assert len(records) <= max_bytes or len(runs) == 1
+        runs = decode_runs(encode_heads(frame.runs) + bytes(frame.runs.records))
+        assert [*runs.queue_ids] == [queue.queue_id for queue in frame.queues]
+        assert len(runs.records) <= max_bytes or len(runs.queue_ids) == 1
         begin = 0
-        for queue, run in zip(frame.queues, runs, strict=True):
-            messages = decode_records(records[begin : begin + run.size_bytes], check_crc=False)
+        for queue, count, size_bytes in zip(frame.queues, runs.messages, runs.sizes, strict=True):
+            messages = decode_records(runs.records[begin : begin + size_bytes], check_crc=False)
             assert {message.queue_id for message in messages} == {queue.queue_id}
-            assert len(messages) == run.messages
+            assert len(messages) == count
             found.setdefault(queue, []).extend(message.body for message in messages)
-            begin += run.size_bytes
+            begin += size_bytes
     expected: dict[MessageQueue, list[bytes]] = {}
     for row, number in enumerate(dealt):
         expected.setdefault(QUEUES[number], []).append(rows.bodies.row(row))

@@ -1,0 +1,252 @@
+"""Records as the messages that consumers get: a kernel writes them as MessagePack, and msgspec makes objects
+of that in one step, without the interpreter.
+
+For each record a map, with the fields of MessageExt by name:
+
+    template   | map16 | "broker_name" str16 | "queue_id" i32 | "queue_offset" i64 | … the other numbers |
+    after it   | "topic" str16 | "body" bin32 | "properties" map32: str16 str16 … |
+               | "born_host" [ip str8, port i32] | "store_host" [ip str8, port i32] |
+
+Numbers are big-endian in both, so they are copied as they stand. The plain twin is
+`store.message.fetched.decode_messages`, which also has the last word on every record that is out of the
+ordinary: an IPv6 host, a compressed body, one that is large, a text that is no UTF-8, damage.
+"""
+
+import threading
+from functools import lru_cache
+
+import msgspec
+import numpy as np
+from numba import types
+
+from store.kernels.compiled import helper, kernel
+from store.kernels.memory import (
+    BYTES,
+    U8,
+    WRITABLE_BYTES,
+    copy_bytes,
+    find_byte,
+    load_i32,
+    store_i16,
+    store_i32,
+    store_u8,
+)
+from store.kernels.messagepack import (
+    ARRAY32,
+    BIN32,
+    FIXARRAY,
+    FIXSTR,
+    INT32,
+    INT64,
+    MAP16,
+    MAP32,
+    STR8,
+    STR16,
+)
+from store.kernels.walk import body_is_sound, record_parts, record_size
+from store.message import fetched, record
+from store.message.buffers import Buffer
+from store.message.message import MessageExt
+from store.message.properties import NAME_VALUE_SEPARATOR, PROPERTY_SEPARATOR
+from store.message.sys_flag import COMPRESSED, HOST_BITS
+
+SCRATCH_BYTES = 256 * 1024
+"""What a thread keeps for the MessagePack of a run: a run ends where it is full."""
+
+_HEAD_BYTES = 5  # of the array of all messages
+
+# The numbers of a record with IPv4 hosts: where they stand, and how wide they are.
+_NUMBERS = {
+    "queue_id": (record.QUEUE_ID, 4),
+    "queue_offset": (record.QUEUE_OFFSET, 8),
+    "commit_log_offset": (record.PHYSICAL_OFFSET, 8),
+    "flag": (record.FLAG, 4),
+    "store_size": (record.TOTAL_SIZE, 4),
+    "sys_flag": (record.SYS_FLAG, 4),
+    "body_crc": (record.BODY_CRC, 4),
+    "born_timestamp": (record.BORN_TIMESTAMP, 8),
+    "store_timestamp": (record.STORE_TIMESTAMP, 8),
+    "reconsume_times": (record.RECONSUME_TIMES, 4),
+    "prepared_transaction_offset": (record.PREPARED_TRANSACTION_OFFSET, 8),
+}
+
+
+def _key(name: str) -> bytes:
+    return bytes([FIXSTR | len(name)]) + name.encode()
+
+
+def _numbers() -> tuple[bytes, list[tuple[int, int, int]]]:
+    """The numbers' part of the template; for each its place there, its place in the record, and its width."""
+    part, places = b"", []
+    for name, (at, width) in _NUMBERS.items():
+        part += _key(name) + bytes([INT32 if width == 4 else INT64])
+        places.append((len(part), at, width))
+        part += bytes(width)
+    return part, places
+
+
+_NUMBERS_PART, _PLACES = _numbers()
+_NUMBER_PLACES = np.array(_PLACES, np.int64)
+_NUMBERS_BYTES = len(_NUMBERS_PART)
+_TOPIC, _BODY, _PROPERTIES, _BORN_HOST, _STORE_HOST = (
+    np.frombuffer(_key(name), np.uint8) for name in ("topic", "body", "properties", "born_host", "store_host")
+)
+# Names, the widths of lengths, and two hosts of at most 15 characters.
+_OTHERS_BYTES = (
+    sum(map(len, (_TOPIC, _BODY, _PROPERTIES, _BORN_HOST, _STORE_HOST))) + 3 + 5 + 5 + 2 * (3 + 15 + 5)
+)
+_UNUSUAL = HOST_BITS | COMPRESSED
+_NAME_END, _PAIR_END = ord(NAME_VALUE_SEPARATOR), ord(PROPERTY_SEPARATOR)
+# A pair of n bytes, four at least or three at the end, becomes n - 2 and two lengths of three bytes each.
+_PROPERTIES_GROWTH = 3
+
+_decoder = msgspec.msgpack.Decoder(list[MessageExt])
+_of_thread = threading.local()
+
+
+def decode_messages(
+    records: Buffer, position: int, count: int, broker_name: str
+) -> tuple[list[MessageExt], int]:
+    """Up to `count` messages of `records` from `position` on, and where the next one stands.
+
+    Raises as the plain twin. A run may be shorter than that one's.
+    """
+    scratch = _scratch()
+    written, end, used = _write_messages(
+        np.frombuffer(records, np.uint8), position, count, _template(broker_name), scratch
+    )
+    if not written:
+        return fetched.decode_messages(records, position, 1, broker_name)
+    try:
+        return _decoder.decode(scratch.data[:used]), end
+    except (UnicodeDecodeError, msgspec.DecodeError):  # a text that is no UTF-8
+        return fetched.decode_messages(records, position, written, broker_name)
+
+
+def _scratch() -> U8:
+    found: U8 | None = getattr(_of_thread, "scratch", None)
+    if found is None:
+        found = _of_thread.scratch = np.empty(SCRATCH_BYTES, np.uint8)
+    return found
+
+
+@lru_cache(maxsize=256)
+def _template(broker_name: str) -> U8:
+    name = broker_name.encode()
+    head = bytes([MAP16]) + len(MessageExt.__match_args__).to_bytes(2, "big")
+    broker = _key("broker_name") + bytes([STR16]) + len(name).to_bytes(2, "big") + name
+    return np.frombuffer(head + broker + _NUMBERS_PART, np.uint8)
+
+
+@helper()
+def _write_numbers(records: U8, position: int, template: U8, out: U8, used: int) -> int:
+    copy_bytes(out, used, template, 0, len(template))
+    used += len(template)
+    for number in range(len(_NUMBER_PLACES)):
+        place = used - _NUMBERS_BYTES + _NUMBER_PLACES[number, 0]
+        copy_bytes(out, place, records, position + _NUMBER_PLACES[number, 1], _NUMBER_PLACES[number, 2])
+    return used
+
+
+@helper()
+def _write_key(key: U8, out: U8, used: int) -> int:
+    copy_bytes(out, used, key, 0, len(key))
+    return used + len(key)
+
+
+@helper()
+def _write_text(records: U8, start: int, length: int, out: U8, used: int) -> int:
+    store_u8(out, used, STR16)
+    store_i16(out, used + 1, length)
+    copy_bytes(out, used + 3, records, start, length)
+    return used + 3 + length
+
+
+@helper()
+def _write_properties(records: U8, start: int, end: int, out: U8, used: int) -> int:
+    """The pairs that have a name and a value; of equal names the last one counts when the map is read."""
+    head = used
+    used += 5
+    pairs = 0
+    while start < end:
+        stop = find_byte(records, start, end, _PAIR_END)
+        separator = find_byte(records, start, stop, _NAME_END)
+        if start < separator < stop - 1:
+            used = _write_text(records, start, separator - start, out, used)
+            used = _write_text(records, separator + 1, stop - separator - 1, out, used)
+            pairs += 1
+        start = stop + 1
+    store_u8(out, head, MAP32)
+    store_i32(out, head + 1, pairs)
+    return used
+
+
+@helper()
+def _write_host(records: U8, start: int, out: U8, used: int) -> int:
+    """An IPv4 address in its four numbers, and the port."""
+    store_u8(out, used, FIXARRAY | 2)
+    store_u8(out, used + 1, STR8)
+    text = used + 3
+    end = text
+    for part in range(4):
+        number = np.int64(records[start + part])
+        if part:
+            store_u8(out, end, 0x2E)
+            end += 1
+        if number >= 100:
+            store_u8(out, end, 0x30 + number // 100)
+            end += 1
+        if number >= 10:
+            store_u8(out, end, 0x30 + number // 10 % 10)
+            end += 1
+        store_u8(out, end, 0x30 + number % 10)
+        end += 1
+    store_u8(out, used + 2, end - text)
+    store_u8(out, end, INT32)
+    copy_bytes(out, end + 1, records, start + 4, 4)
+    return end + 5
+
+
+@kernel(
+    types.UniTuple(types.int64, 3)(BYTES, types.int64, types.int64, BYTES, WRITABLE_BYTES), keeps_gil=True
+)
+def _write_messages(records: U8, position: int, count: int, template: U8, out: U8) -> tuple[int, int, int]:
+    """How many messages have been written, where the next record stands, and the bytes of `out` in use."""
+    used = _HEAD_BYTES
+    written = 0
+    while written < count and position < len(records):
+        size = record_size(records, position, len(records))
+        if size <= 0:
+            break
+        body, body_length, topic, topic_length, properties, properties_length = record_parts(
+            records, position, size
+        )
+        if body_length < 0 or (load_i32(records, position + record.SYS_FLAG) & _UNUSUAL) != 0:
+            break
+        most = (
+            len(template)
+            + _OTHERS_BYTES
+            + topic_length
+            + body_length
+            + _PROPERTIES_GROWTH * properties_length
+        )
+        if used + most > len(out) or not body_is_sound(records, position, body, body_length):
+            break
+        used = _write_numbers(records, position, template, out, used)
+        used = _write_key(_TOPIC, out, used)
+        used = _write_text(records, topic, topic_length, out, used)
+        used = _write_key(_BODY, out, used)
+        store_u8(out, used, BIN32)
+        store_i32(out, used + 1, body_length)
+        copy_bytes(out, used + 5, records, body, body_length)
+        used = _write_key(_PROPERTIES, out, used + 5 + body_length)
+        used = _write_properties(records, properties, position + size, out, used)
+        used = _write_key(_BORN_HOST, out, used)
+        used = _write_host(records, position + record.BORN_HOST, out, used)
+        used = _write_key(_STORE_HOST, out, used)
+        used = _write_host(records, position + record.STORE_HOST, out, used)
+        position += size
+        written += 1
+    store_u8(out, 0, ARRAY32)
+    store_i32(out, 1, written)
+    return written, position, used

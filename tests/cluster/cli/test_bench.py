@@ -1,0 +1,30 @@
+"""`raymq bench` where a bench fails."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from typer.testing import CliRunner
+
+from cluster.bench.options import BenchFailed
+from cluster.bench.result import BenchResult, Run
+from cluster.cli.main import build
+from cluster.client.errors import DeadlineExceeded
+
+
+@pytest.mark.parametrize("error", [BenchFailed("no room"), DeadlineExceeded("no answer in time")])
+def test_a_failure_is_a_line_and_what_was_measured_before_it_is_shown(
+    monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def runs(*_: object) -> Iterator[tuple[str, list[BenchResult]]]:
+        yield "push", [BenchResult("push", [Run(1.0, 123_456)])]
+        raise error
+
+    monkeypatch.setattr("cluster.bench.registry.run_named", runs)
+    monkeypatch.setattr("store.logs.tell_events", lambda *_: None)  # this process is not the command's own
+    ended = CliRunner().invoke(build(["bench"]), ["bench", "all"], env={"COLUMNS": "200"})
+    assert ended.exit_code == 1
+    assert "123,456" in ended.stdout
+    assert str(error) in ended.stderr
+    assert "Traceback" not in ended.output
