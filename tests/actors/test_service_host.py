@@ -9,7 +9,7 @@ import pytest
 
 from actors.service_host import EXIT_START_FAILED, NotServing, ServiceHost, State
 from store.errors import StoreError
-from tests.patience import PATIENCE_S, wait_until
+from tests.eventually import LIMIT_S, eventually
 
 
 class FakeService:
@@ -32,7 +32,7 @@ class FakeService:
 def test_calls_run_on_the_services_own_thread() -> None:
     service = FakeService([])
     host = ServiceHost(lambda: service)
-    wait_until(lambda: host.is_serving)
+    eventually(lambda: host.is_serving)
     assert host.call(threading.current_thread) is service.loop_thread
     assert service.loop_thread is not threading.current_thread()
     host.stop()
@@ -49,7 +49,7 @@ def test_a_port_or_lock_that_is_held_is_tried_again() -> None:
         ]
     )
     host = ServiceHost(lambda: service, retry_s=0.001)
-    wait_until(lambda: host.is_serving)
+    eventually(lambda: host.is_serving)
     assert host.reason == ""
     host.stop()
 
@@ -57,7 +57,7 @@ def test_a_port_or_lock_that_is_held_is_tried_again() -> None:
 def test_what_waiting_does_not_cure_is_shown_as_the_reason() -> None:
     service = FakeService([StoreError("belongs to another broker", "/store/raymq.json")])
     host = ServiceHost(lambda: service)
-    wait_until(lambda: host.state is State.NOT_SERVING)
+    eventually(lambda: host.state is State.NOT_SERVING)
     assert host.reason == "/store/raymq.json: belongs to another broker"
     with pytest.raises(NotServing, match=r"not serving: /store/raymq.json: belongs to another broker"):
         host.call(lambda: None)
@@ -66,7 +66,7 @@ def test_what_waiting_does_not_cure_is_shown_as_the_reason() -> None:
 
 def test_a_bug_in_the_start_is_shown_and_does_not_end_the_actor() -> None:
     host = ServiceHost(lambda: FakeService([ZeroDivisionError("division by zero")]))
-    wait_until(lambda: host.state is State.NOT_SERVING)
+    eventually(lambda: host.state is State.NOT_SERVING)
     assert host.reason == "ZeroDivisionError: division by zero"
     host.stop()
 
@@ -76,7 +76,7 @@ def test_at_the_deadline_the_process_ends_so_that_ray_tries_another() -> None:
     busy = [OSError(errno.EADDRINUSE, "Address already in use") for _ in range(50)]
     service = FakeService(busy)
     host = ServiceHost(lambda: service, start_deadline_s=0.0, retry_s=0.001, leave=codes.append)
-    wait_until(lambda: bool(codes))
+    eventually(lambda: bool(codes))
     assert codes[0] == EXIT_START_FAILED
     assert "Address already in use" in host.reason
     host.stop()
@@ -84,7 +84,7 @@ def test_at_the_deadline_the_process_ends_so_that_ray_tries_another() -> None:
 
 def test_a_call_that_takes_too_long_is_given_up() -> None:
     host = ServiceHost(lambda: FakeService([]))
-    wait_until(lambda: host.is_serving)
+    eventually(lambda: host.is_serving)
     release = threading.Event()
     with pytest.raises(TimeoutError, match=r"no answer from the service's loop in 0.01 s"):
         host.call(release.wait, timeout_s=0.01)
@@ -102,14 +102,14 @@ def test_a_disk_without_space_is_told_and_waited_for() -> None:
     has_host = threading.Event()
 
     def make() -> FakeService:
-        has_host.wait(PATIENCE_S)
+        has_host.wait(LIMIT_S)
         told.append(f"{hosts[0].state}: {hosts[0].reason}")
         return service
 
     hosts.append(ServiceHost(make, retry_s=0.001, full_disk_retry_s=0.001))
     has_host.set()
     (host,) = hosts
-    wait_until(lambda: host.is_serving)
+    eventually(lambda: host.is_serving)
     cause = "not serving: /s: cannot be made: No space left on device (make room on its disk)"
     assert told[1:3] == [cause, cause]
     assert host.reason == ""
@@ -119,6 +119,6 @@ def test_a_disk_without_space_is_told_and_waited_for() -> None:
 def test_a_host_that_is_stopped_while_it_waits_for_space_starts_nothing_more() -> None:
     service = FakeService([OSError(errno.ENOSPC, "No space left on device")])
     host = ServiceHost(lambda: service, full_disk_retry_s=60.0)
-    wait_until(lambda: host.state is State.NOT_SERVING)
+    eventually(lambda: host.state is State.NOT_SERVING)
     host.stop()
     assert host.state is State.STOPPED

@@ -15,7 +15,7 @@ from cluster.client import Admin, MessageExt, MessageQueue, Producer, PullConsum
 from tests.checkers import Recorder, assert_sound
 from tests.cluster.conftest import RayMQ
 from tests.cluster.ray_helpers import kill_process, wait_for_successor
-from tests.patience import wait_until
+from tests.eventually import eventually
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow]
 
@@ -89,14 +89,14 @@ def test_clients_go_on_over_a_kill_of_a_broker(running: RayMQ, producer: Produce
                 )
             return len(received) >= count
 
-        wait_until(lambda: has_received(100), "the first messages")
+        eventually(lambda: has_received(100), "the first messages")
         pid = kill_process("broker-a-0")
         wait_for_successor("broker-a-0", pid)
         sent = len(load.acknowledged)
-        wait_until(lambda: has_received(sent + 100), "messages after the kill")
+        eventually(lambda: has_received(sent + 100), "messages after the kill")
         load.__exit__()
         everything = set(load.acknowledged)
-        wait_until(lambda: has_received(0) and received.keys() >= everything, "every acknowledged message")
+        eventually(lambda: has_received(0) and received.keys() >= everything, "every acknowledged message")
     # After a kill a group may go back to what was saved of its offsets.
     assert_sound(load.history.events, but_for=["jumped"])
 
@@ -149,15 +149,15 @@ def test_a_rebalancer_killed_in_mid_rebalance_gives_no_queue_two_owners(
     make_topic(running, topic)
     with Members(running, "mid-rebalance", topic).open() as members, Load(producer, topic) as load:
         members.join()
-        wait_until(lambda: members.shares() == [2 * QUEUES], "one member with all queues")
+        eventually(lambda: members.shares() == [2 * QUEUES], "one member with all queues")
         members.join()
         pid = kill_process("rebalancer-0")
         received = len(members.received)
-        wait_until(
+        eventually(
             lambda: members.shares() and len(members.received) > received + 50, "consumption without it"
         )
         wait_for_successor("rebalancer-0", pid)
-        wait_until(lambda: members.shares() == [QUEUES, QUEUES], "two members with half of the queues each")
+        eventually(lambda: members.shares() == [QUEUES, QUEUES], "two members with half of the queues each")
         load.__exit__()
-        wait_until(lambda: members.received.keys() >= set(load.acknowledged), "every acknowledged message")
+        eventually(lambda: members.received.keys() >= set(load.acknowledged), "every acknowledged message")
         assert members.doubly_owned == []

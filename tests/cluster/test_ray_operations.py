@@ -20,9 +20,9 @@ from cluster.topology.topology_file import load_topology
 from tests.checkers import Recorder, assert_sound
 from tests.cluster.conftest import RayMQ
 from tests.cluster.ray_helpers import kill_process, status_of, wait_for_successor
-from tests.cluster.test_ray_faults import wait_until
 from tests.compat.agent import Agent
 from tests.compat.build import CLIENT, JavaMissing, java_kit
+from tests.eventually import eventually
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -119,9 +119,9 @@ class Load:
     def go_on(self, count: int = 100) -> None:
         """Wait until so many more have been sent and received."""
         sent = len(self.acknowledged()) + count
-        wait_until(lambda: len(self.acknowledged()) >= sent, "sends go on")
+        eventually(lambda: len(self.acknowledged()) >= sent, "sends go on")
         everything = self.acknowledged()
-        wait_until(lambda: self.received.keys() >= everything, "every acknowledged message")
+        eventually(lambda: self.received.keys() >= everything, "every acknowledged message")
         assert [line for sending in self.sendings for line in sending.lost] == []
 
 
@@ -173,7 +173,7 @@ def test_either_nameserver_may_be_killed_under_load(running: RayMQ) -> None:
             under.go_on()
             wait_for_successor(actor, pid)
         with Admin(running.nameservers[0]) as admin:
-            wait_until(
+            eventually(
                 lambda: set(admin.cluster_info().brokers) == {"broker-a", "broker-b"}, "all known again"
             )
         under.go_on()
@@ -217,10 +217,10 @@ def test_a_rolling_restart_under_load_loses_nothing(running: RayMQ, tmp_path: Pa
         if java is not None:
             java.stop()
             everything = under.acknowledged() | java.acknowledged
-            wait_until(lambda: java.received() >= everything, "every message at the Java consumer")
+            eventually(lambda: java.received() >= everything, "every message at the Java consumer")
             assert java.failures == []
             assert len(java.acknowledged) > 100
-            wait_until(lambda: under.received.keys() >= everything, "every Java message")
+            eventually(lambda: under.received.keys() >= everything, "every Java message")
 
 
 class JavaClients:

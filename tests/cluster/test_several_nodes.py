@@ -27,7 +27,7 @@ from cluster.topology.topology import Topology
 from cluster.topology.topology_file import TopologyError, load_topology
 from tests.cluster.conftest import COMMIT_LOG_FILE_BYTES, RayMQ
 from tests.cluster.ray_helpers import ensure_up
-from tests.patience import wait_until
+from tests.eventually import eventually
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -58,7 +58,7 @@ class SecondNode:
             if done.returncode == 0:
                 break
             assert not is_last, done.stdout + done.stderr
-        wait_until(lambda: len(ray_port.nodes()) == 2, "two nodes")
+        eventually(lambda: len(ray_port.nodes()) == 2, "two nodes")
 
     def raylets(self) -> list[psutil.Process]:
         mark = f"node_ip_address={SECOND_IP}"
@@ -77,7 +77,7 @@ class SecondNode:
     def leave(self) -> None:
         for raylet in self.raylets():
             raylet.terminate()
-        wait_until(lambda: len(ray_port.nodes()) == 1, "one node")
+        eventually(lambda: len(ray_port.nodes()) == 1, "one node")
 
 
 @dataclass(frozen=True)
@@ -187,13 +187,13 @@ def test_a_node_that_is_lost_and_comes_back_brings_its_broker_with_all_its_messa
         assert send(producer, 40) == {"x", "y"}
         before = pid_of("y-0")
         multi.node.lose()
-        wait_until(lambda: len(ray_port.nodes()) == 1, "the node's loss")
+        eventually(lambda: len(ray_port.nodes()) == 1, "the node's loss")
         assert send(producer, 40) <= {"x", "y"}
         assert failing(multi)["y-0"] == f"its node is away: no living node has the resource '{RESOURCE}'"
         assert send(producer, 40) == {"x"}
 
         multi.node.start()
-        wait_until(lambda: not any(failing(multi).values()), "all serving again")
+        eventually(lambda: not any(failing(multi).values()), "all serving again")
         assert pid_of("y-0") != before
         received: set[bytes] = set()
 
@@ -201,7 +201,7 @@ def test_a_node_that_is_lost_and_comes_back_brings_its_broker_with_all_its_messa
             received.update(message.body for message in consumer.poll(1000, 200))
             return received >= set(sent)
 
-        wait_until(has_all, "every acknowledged message")
+        eventually(has_all, "every acknowledged message")
     # Who starts now has the new route; the others look for it every 30 s.
     with Producer(multi.nameserver, group="multi") as producer:
         assert send(producer, 40) == {"x", "y"}

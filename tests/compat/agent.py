@@ -12,7 +12,7 @@ from typing import Any, Self
 
 from tests.compat.build import JavaKit
 from tests.compat.processes import Program, ProgramFailed
-from tests.patience import PATIENCE_S
+from tests.eventually import LIMIT_S
 
 # A short life: no second compiler, the small collector; room for the messages of minutes, which it keeps.
 JVM = ("-Xmx1g", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
@@ -42,7 +42,7 @@ class Agent:
         command = kit.command(*arguments, home=home, profile=profile, jvm=options)
         self._program = Program(command, home / "agent.log")
         self._numbers = itertools.count(1)
-        self._program.wait_for("@ready", PATIENCE_S)
+        self._program.wait_for("@ready", LIMIT_S)
 
     def call(self, operation: str, **fields: object) -> Any:
         """Let the program run `operation`, and give its answer.
@@ -52,7 +52,7 @@ class Agent:
         """
         number = next(self._numbers)
         self._program.say(json.dumps({"id": number, "op": operation, **fields}))
-        line = self._program.wait_for(f"@{number} ", 2 * PATIENCE_S)  # which may wait itself
+        line = self._program.wait_for(f"@{number} ", 2 * LIMIT_S)  # which may wait itself
         answer = json.loads(line.partition(" ")[2])
         if "error" in answer:
             raise OperationFailed(answer["error"], answer.get("code"))
@@ -63,7 +63,7 @@ class Agent:
 
     def publish_queues(self, topic: str) -> list[Facts]:
         """The queues of a topic, as soon as the nameserver has a route to it."""
-        deadline = time.monotonic() + PATIENCE_S
+        deadline = time.monotonic() + LIMIT_S
         while True:
             try:
                 queues: list[Facts] = self.call("publish_queues", topic=topic)
@@ -83,7 +83,7 @@ class Agent:
         offsets: list[Facts] = self.call("offsets", topic=topic, **fields)
         return offsets
 
-    def received(self, name: str, count: int, timeout_s: float = PATIENCE_S) -> list[Facts]:
+    def received(self, name: str, count: int, timeout_s: float = LIMIT_S) -> list[Facts]:
         """What push consumer `name` received, as soon as it is `count` messages, or after the time."""
         messages: list[Facts] = self.call(
             "push_received", name=name, count=count, timeoutMs=int(timeout_s * 1000)

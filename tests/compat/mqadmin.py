@@ -10,7 +10,7 @@ from typing import Self
 
 from tests.compat.build import ROCKETMQ, JavaKit
 from tests.compat.processes import Program
-from tests.patience import PATIENCE_S
+from tests.eventually import LIMIT_S
 
 JVM = ("-Xmx256m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 
@@ -28,7 +28,7 @@ class Mqadmin:
         command = kit.command("compat.Mqadmin", home=home, profile=ROCKETMQ, jvm=(*JVM, *options))
         self._program = Program(command, home / "mqadmin.log", cwd=home)
         self._numbers = itertools.count(1)
-        self._program.wait_for("@ready", PATIENCE_S)
+        self._program.wait_for("@ready", LIMIT_S)
 
     def run(self, *commands: str) -> list[str]:
         """Run commands, written as in a shell, at the same time; gives what each prints."""
@@ -36,7 +36,7 @@ class Mqadmin:
         for command in commands:
             numbers.append(next(self._numbers))
             self._program.say("\t".join([str(numbers[-1]), *command.split()]))
-        lines = [self._program.wait_for(f"@{number} ", PATIENCE_S) for number in numbers]
+        lines = [self._program.wait_for(f"@{number} ", LIMIT_S) for number in numbers]
         return [base64.b64decode(line.partition(" ")[2]).decode() for line in lines]
 
     def __enter__(self) -> Self:

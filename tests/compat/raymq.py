@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Self
 
 from tests.compat.processes import Program
-from tests.patience import PATIENCE_S
+from tests.eventually import LIMIT_S
 from tests.ports import free_port
 
 REPO = Path(__file__).parent.parent.parent
@@ -58,7 +58,7 @@ class RayMQ:
         ]
         ports = ["--nameserver-port", str(self._nameserver_port), "--broker-port", str(self._broker_port)]
         self._process = Program([*command, *ports, *self._options()], self.root / "raymq.log", cwd=REPO)
-        self._process.wait_for("READY ", PATIENCE_S)
+        self._process.wait_for("READY ", LIMIT_S)
         self._addresses = json.loads(self._process.wait_for('"brokers"', 1))["brokers"]
         return self
 

@@ -15,7 +15,7 @@ from typing import Self
 
 from tests.compat.build import JavaKit
 from tests.compat.processes import Program
-from tests.patience import PATIENCE_S
+from tests.eventually import LIMIT_S
 from tests.ports import free_port
 
 # What the store needs of the JVM to map and unmap files.
@@ -75,14 +75,14 @@ class RocketMQ:
         )
         main = "org.apache.rocketmq.namesrv.NamesrvStartup"
         self.nameserver = self._run(main, conf, "namesrv.log", "-Xms256m", "-Xmx256m")
-        self.nameserver.wait_for("boot success", PATIENCE_S)
+        self.nameserver.wait_for("boot success", LIMIT_S)
 
     def start_broker(self) -> None:
         conf = self._write_conf("broker.conf", self.broker_conf())
         main = "org.apache.rocketmq.broker.BrokerStartup"
         heap = (f"-Xms{self._heap}", f"-Xmx{self._heap}", "-XX:MaxDirectMemorySize=2g")
         self.broker = self._run(main, conf, "broker.log", *heap, *STORE_JVM)
-        self.broker.wait_for("boot success", PATIENCE_S)
+        self.broker.wait_for("boot success", LIMIT_S)
 
     def broker_conf(self) -> dict[str, str]:
         return {

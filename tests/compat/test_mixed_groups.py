@@ -18,7 +18,7 @@ from cluster.client import Admin, MessageExt, Producer, PushConfig, PushConsumer
 from tests.compat.agent import Agent
 from tests.compat.conftest import Agents, Names
 from tests.compat.peers import Peer
-from tests.patience import PATIENCE_S, wait_until
+from tests.eventually import LIMIT_S, eventually
 
 pytestmark = pytest.mark.java
 
@@ -101,7 +101,7 @@ class MixedGroup:
 
     def settle(self, *sizes: int) -> None:
         """Wait until the queues are shared out in shares of these sizes, each queue once."""
-        deadline = time.monotonic() + PATIENCE_S
+        deadline = time.monotonic() + LIMIT_S
         while time.monotonic() < deadline:
             shares = self.shares()
             taken = sorted(queue for share in shares.values() for queue in share)
@@ -159,7 +159,7 @@ def test_members_of_both_kinds_come_go_and_die_and_nothing_is_lost(
         mixed.settle(4, 4)
         mixed.leave("other")
         mixed.settle(8)
-    wait_until(lambda: mixed.got.keys() | untold >= set(sender.sent), "what was sent last")
+    eventually(lambda: mixed.got.keys() | untold >= set(sender.sent), "what was sent last")
 
     again = [number for number, times in mixed.got.items() if times > 1]
     # What a member has in hand when a queue goes from it comes again: here the messages of half a second.
@@ -176,8 +176,8 @@ def test_they_agree_on_a_strategy_and_go_on_where_the_other_kind_was(
     with Sender(peer.nameserver_address, names.topic()) as sender:
         mixed.join_python("ours", strategy="averagely_by_circle")
         mixed.settle(8)
-        wait_until(lambda: len(mixed.got) > 20, "messages for ours")
-    wait_until(lambda: mixed.got.keys() >= set(sender.sent), "what was sent")
+        eventually(lambda: len(mixed.got) > 20, "messages for ours")
+    eventually(lambda: mixed.got.keys() >= set(sender.sent), "what was sent")
     mixed.leave("ours")
 
     agent = agents.get("5.3.3-json")

@@ -11,7 +11,7 @@ from cluster.client import Admin, MessageExt, Producer, PullConsumer, PushConfig
 from tests.compat.agent import Agent
 from tests.compat.conftest import Names
 from tests.compat.peers import Peer
-from tests.patience import wait_until
+from tests.eventually import eventually
 
 pytestmark = pytest.mark.java
 
@@ -45,11 +45,11 @@ def test_a_group_of_ours_shares_a_topic_and_goes_on_where_it_was(
 
     first = member("first")
     sent = send(nameserver, topic)
-    wait_until(lambda: got.keys() == sent, "all at one member")
+    eventually(lambda: got.keys() == sent, "all at one member")
     second = member("second")
-    wait_until(lambda: [len(each.assignment()) for each in (first, second)] == [2, 2], "halves")
+    eventually(lambda: [len(each.assignment()) for each in (first, second)] == [2, 2], "halves")
     sent |= send(nameserver, topic, COUNT)
-    wait_until(lambda: got.keys() == sent, "all at two members")
+    eventually(lambda: got.keys() == sent, "all at two members")
     second.close()
     first.close()
 
@@ -66,14 +66,14 @@ def test_tags_seeks_and_times_hold_for_a_pull_consumer(peer: Peer, topic: str, n
         consumer.subscribe(topic, "a")
         wanted = {body for body in sent if int(body) % 2 == 0}
         got: set[bytes] = set()
-        wait_until(lambda: bool(got.update(m.body for m in consumer.poll(50, 500))) or got == wanted, "tag a")
+        eventually(lambda: bool(got.update(m.body for m in consumer.poll(50, 500))) or got == wanted, "tag a")
         # It is poll that passes over the messages of tag b, those behind the last of tag a as well.
-        wait_until(lambda: not consumer.poll(50, 0) and sum(consumer.lag().values()) == 0, "no lag")
+        eventually(lambda: not consumer.poll(50, 0) and sum(consumer.lag().values()) == 0, "no lag")
         assert len(consumer.assignment()) == 4
         consumer.commit()
         consumer.seek_to_time(0)
         again: list[bytes] = []
-        wait_until(
+        eventually(
             lambda: bool(again.extend(m.body for m in consumer.poll(50, 500))) or len(again) == 100, "x2"
         )
         assert set(again) == wanted
@@ -93,4 +93,4 @@ def test_a_listener_that_fails_gets_its_message_again(
     with PushConsumer(None, None, fails_once, config=config) as consumer:
         consumer.subscribe(topic)
         client.send([{"topic": topic, "body": "from Java"}])
-        wait_until(lambda: len(times) == 2, "the second delivery")
+        eventually(lambda: len(times) == 2, "the second delivery")

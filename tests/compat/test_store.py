@@ -26,7 +26,7 @@ from tests.compat.processes import Program
 from tests.compat.rocketmq import STORE_JVM
 from tests.compat.store_writer import STORE_CONF, open_store
 from tests.conftest import RocketStore
-from tests.patience import PATIENCE_S
+from tests.eventually import LIMIT_S
 
 pytestmark = pytest.mark.java
 
@@ -76,7 +76,7 @@ class JavaStore:
         command = self._kit.command(
             "compat.StoreProgram", *arguments, *more, home=self._folder, jvm=STORE_JVM
         )
-        done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=False)
         assert done.returncode == 0, done.stderr[-4000:]
 
     def _view(self, dump: str, keys: str) -> JavaView:
@@ -115,11 +115,11 @@ def our_store(request: pytest.FixtureRequest, tmp_path: Path) -> OurStore:
     command = [sys.executable, "-m", "tests.compat.store_writer", str(root), "--messages", str(MESSAGES)]
     killed = request.param == "killed"
     with Program([*command, *(["--forever"] if killed else [])], tmp_path / "writer.log", cwd=REPO) as writer:
-        writer.wait_for("WRITTEN", PATIENCE_S)
+        writer.wait_for("WRITTEN", LIMIT_S)
         if killed:
             writer.kill()
         else:
-            assert writer.wait(PATIENCE_S) == 0, writer.last_words()
+            assert writer.wait(LIMIT_S) == 0, writer.last_words()
     assert (root / "abort").exists() == killed
     return OurStore(root, list(_whole_lines(tmp_path / "writer.log")))
 
@@ -224,7 +224,7 @@ def delete_the_oldest_files(root: Path, count: int) -> None:
         os.utime(path, (0, 0))
     begin = store.positions.min
     store.retention.delete_expired()
-    deadline_s = time.monotonic() + PATIENCE_S
+    deadline_s = time.monotonic() + LIMIT_S
     while store.retention.files_deleted < count or store.retention.has_stale_queues:
         assert time.monotonic() < deadline_s
         store.tick()

@@ -13,7 +13,7 @@ from tests.compat.build import CLIENT, JavaKit
 from tests.compat.peers import Peer
 from tests.compat.raymq import RayMQ
 from tests.compat.rocketmq import RocketMQ
-from tests.patience import PATIENCE_S
+from tests.eventually import LIMIT_S
 
 pytestmark = pytest.mark.java
 
@@ -113,7 +113,7 @@ def test_a_store_goes_to_rocketmqs_broker_and_comes_back(kit: JavaKit, tmp_path:
 def wait_for_offset(root: Path, offset: int) -> None:
     """Until the group's offset is saved: ours, too, does it every 5 s."""
     saved = root / "config" / "consumerOffset.json"
-    deadline_s = time.monotonic() + PATIENCE_S
+    deadline_s = time.monotonic() + LIMIT_S
     while not (saved.exists() and f'"1":{offset}' in saved.read_text()):
         assert time.monotonic() < deadline_s, saved
         time.sleep(0.05)

@@ -22,11 +22,11 @@ from store.errors import StoreError
 from store.message_store import MessageStore
 from tests.actors.broker.brokers import Peer, run, settings_of, with_broker
 from tests.checkers import Recorder
+from tests.eventually import eventually
 from tests.faults.aftermath import check_store, read_everything
 from tests.faults.conftest import SmallDisk
 from tests.faults.crasher import Crasher
 from tests.faults.stories import ClockThatTicks, Writer, open_store
-from tests.patience import wait_until
 from tests.store.conftest import a_draft
 
 pytestmark = [pytest.mark.faults]
@@ -173,10 +173,10 @@ def test_a_broker_that_could_not_start_on_a_full_disk_serves_by_itself_when_ther
     disk.fill()
 
     host = ServiceHost(lambda: BrokerService(settings, SystemClock()), full_disk_retry_s=0.05)
-    wait_until(lambda: host.state is State.NOT_SERVING)
+    eventually(lambda: host.state is State.NOT_SERVING)
     assert "No space left on device" in host.reason
     disk.free()
-    wait_until(lambda: host.is_serving)
+    eventually(lambda: host.is_serving)
     assert host.reason == ""
     host.stop()
 

@@ -20,8 +20,8 @@ import pytest
 
 from cluster.client import Admin, ClientError, Producer, ProducerConfig, PullConsumer, PushConsumer
 from tests.checkers import Recorder, assert_sound, load
+from tests.eventually import eventually
 from tests.faults.member import LEASE_MS, config_of, listener_of
-from tests.patience import wait_until
 
 pytestmark = [pytest.mark.faults, pytest.mark.slow]
 
@@ -163,13 +163,13 @@ def test_a_broker_killed_under_load_loses_nothing_acknowledged_and_clients_go_on
         with Load(broker.nameserver, recorder) as sending:
             for _ in range(2):
                 seen = reader.poll()
-                wait_until(lambda seen=seen: reader.poll() >= seen + 50, "messages")  # type: ignore[misc]
+                eventually(lambda seen=seen: reader.poll() >= seen + 50, "messages")  # type: ignore[misc]
                 broker.kill()
                 broker.start()
             sent = sending.acknowledged
-            wait_until(lambda: sending.acknowledged >= sent + 50, "sends after the last kill")
+            eventually(lambda: sending.acknowledged >= sent + 50, "sends after the last kill")
         assert sending.errors == []
-        wait_until(lambda: bool(reader.poll()) and reader.seen >= acknowledged(recorder), "every message")
+        eventually(lambda: bool(reader.poll()) and reader.seen >= acknowledged(recorder), "every message")
     # After a kill a group may go back to what was saved of its offsets.
     assert_sound(recorder.events, but_for=["jumped"])
 
@@ -182,15 +182,15 @@ def test_a_broker_that_stands_still_is_told_by_deadlines_and_goes_on_where_it_wa
         consumer.subscribe(TOPIC)
         reader = Reader(consumer, recorder, "over-a-stop")
         with Load(broker.nameserver, recorder, timeout_ms=1500) as sending:
-            wait_until(lambda: reader.poll() >= 50, "messages")
+            eventually(lambda: reader.poll() >= 50, "messages")
             with stopped(broker.process.pid):
                 began_s = time.monotonic()
-                wait_until(lambda: bool(sending.errors), "an error within the send's deadline")
+                eventually(lambda: bool(sending.errors), "an error within the send's deadline")
                 assert time.monotonic() - began_s < 3
             sent = sending.acknowledged
-            wait_until(lambda: sending.acknowledged >= sent + 50, "sends after the stop")
+            eventually(lambda: sending.acknowledged >= sent + 50, "sends after the stop")
         assert all(error.retriable for error in sending.errors), sending.errors
-        wait_until(lambda: bool(reader.poll()) and reader.seen >= acknowledged(recorder), "every message")
+        eventually(lambda: bool(reader.poll()) and reader.seen >= acknowledged(recorder), "every message")
     assert_sound(recorder.events, but_for=["jumped"])
 
 
@@ -226,18 +226,18 @@ def test_a_consumer_that_stands_still_loses_its_queues_and_commits_nothing_when_
 
         other.subscribe(TOPIC)
         with Load(broker.nameserver, recorder) as sending:
-            wait_until(lambda: shares() == QUEUES // 2, "half of the queues for each")
+            eventually(lambda: shares() == QUEUES // 2, "half of the queues for each")
             with stopped(sleeper.pid):
-                wait_until(lambda: shares() == QUEUES, "all queues for the one that is awake")
-            wait_until(lambda: shares() == QUEUES // 2, "half of the queues again for the one that woke")
+                eventually(lambda: shares() == QUEUES, "all queues for the one that is awake")
+            eventually(lambda: shares() == QUEUES // 2, "half of the queues again for the one that woke")
             sent = sending.acknowledged
-            wait_until(lambda: shares() > 0 and sending.acknowledged > sent + 50, "more messages")
+            eventually(lambda: shares() > 0 and sending.acknowledged > sent + 50, "more messages")
 
         def all_read() -> bool:
             shares()
             events = load((tmp_path / "history").read_bytes().splitlines())
             return {event.value for event in events if event.op == "read"} >= acknowledged(recorder)
 
-        wait_until(all_read, "every message")
+        eventually(all_read, "every message")
     # A queue that changes hands goes on from its last commit; listeners of one queue may overtake each other.
     assert_sound(load((tmp_path / "history").read_bytes().splitlines()), but_for=["jumped", "out_of_order"])

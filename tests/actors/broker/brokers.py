@@ -35,7 +35,7 @@ from store.disk.disk_use import DiskProbe, disk_use
 from store.message.message import MessageExt
 from store.message.record import decode_records
 from store.settings import StoreSettings
-from tests.patience import PATIENCE_S
+from tests.eventually import LIMIT_S
 
 SUSPEND, SUBSCRIPTION = 2, 4
 A_DAY_MS = 86_400_000
@@ -129,11 +129,11 @@ def settings_of(root: Path, store: dict[str, Any] | None = None, **settings: Any
 
 
 def run(story: Callable[[], Awaitable[None]]) -> None:
-    """Run a story on a loop of its own, for PATIENCE_S at most."""
+    """Run a story on a loop of its own, for LIMIT_S at most."""
     warm_up_once()  # not within the story's time: it may compile
 
     async def within() -> None:
-        await asyncio.wait_for(story(), PATIENCE_S)
+        await asyncio.wait_for(story(), LIMIT_S)
 
     uvloop.run(within())
 
@@ -178,7 +178,7 @@ def hang_disk(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
     fdatasync = os.fdatasync
 
     def hang(descriptor: int) -> None:
-        assert goes_on.wait(PATIENCE_S)
+        assert goes_on.wait(LIMIT_S)
         fdatasync(descriptor)
 
     monkeypatch.setattr(os, "fdatasync", hang)

@@ -19,8 +19,8 @@ from actors.remoting.headers import RegisterBrokerHeader
 from store.clock import SystemClock
 from store.metadata.data_version import DataVersion
 from tests.actors.header_names import least_fields
+from tests.eventually import LIMIT_S
 from tests.fuzz.bodies import seeds_of_bodies
-from tests.patience import PATIENCE_S
 
 CORPUS = sorted((Path(__file__).parents[2] / "fixtures" / "frames").glob("*.bin"))
 CONFIG = {"topicName": "Known", "readQueueNums": 4, "writeQueueNums": 4, "perm": 6}
@@ -90,7 +90,7 @@ def test_any_fields_bodies_and_bytes_get_an_answer_or_a_close_and_routes_stay(tm
         await again.stop()
 
     async def within() -> None:
-        await asyncio.wait_for(story(), PATIENCE_S)
+        await asyncio.wait_for(story(), LIMIT_S)
 
     with structlog.testing.capture_logs():
         uvloop.run(within())

@@ -29,7 +29,7 @@ from actors.remoting.headers import RegisterBrokerHeader
 from actors.remoting.properties_text import parse_properties
 from store.clock import Clock, SystemClock
 from store.metadata.data_version import DataVersion
-from tests.patience import PATIENCE_S
+from tests.eventually import LIMIT_S
 
 Ask = Callable[..., Awaitable[RemotingCommand]]
 BODY = RegisterBrokerBody(
@@ -59,7 +59,7 @@ def with_nameserver(
             await service.stop()
 
     async def within() -> None:
-        await asyncio.wait_for(run(), PATIENCE_S)
+        await asyncio.wait_for(run(), LIMIT_S)
 
     uvloop.run(within())
 

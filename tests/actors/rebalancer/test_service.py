@@ -33,7 +33,7 @@ from actors.remoting.request import RequestContext
 from actors.remoting.table import RequestTable
 from store.clock import Clock, SystemClock
 from store.metadata.data_version import DataVersion
-from tests.patience import PATIENCE_S
+from tests.eventually import LIMIT_S
 
 
 class Broker:
@@ -98,7 +98,7 @@ async def rebalancing(data_dir: Path, clock: Clock, **settings: object) -> Async
 
 def run(story: Callable[[], Awaitable[None]]) -> None:
     async def within() -> None:
-        await asyncio.wait_for(story(), PATIENCE_S)
+        await asyncio.wait_for(story(), LIMIT_S)
 
     uvloop.run(within())
 

@@ -15,7 +15,7 @@ from actors.remoting.request import Cost, Handler, RequestContext
 from actors.remoting.server import RemotingServer
 from actors.remoting.table import RequestTable
 from store.clock import Clock, SystemClock
-from tests.patience import PATIENCE_S
+from tests.eventually import LIMIT_S
 
 Result = TypeVar("Result")
 
@@ -26,7 +26,7 @@ def run(work: Coroutine[Any, Any, Result]) -> Result:
     """Run to the end, or fail after ten seconds."""
 
     async def within() -> Result:
-        return await asyncio.wait_for(work, PATIENCE_S)
+        return await asyncio.wait_for(work, LIMIT_S)
 
     return uvloop.run(within())
 

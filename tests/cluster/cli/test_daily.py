@@ -13,7 +13,7 @@ import pytest
 
 from cluster.client import MessageQueue, PullConsumer
 from tests.cluster.cli.conftest import Raymq
-from tests.cluster.client.conftest import eventually
+from tests.eventually import eventually
 
 
 def offsets_of(raymq: Raymq, group: str, topic: str) -> dict[tuple[str, int], tuple[int, int]]:

@@ -14,8 +14,7 @@ from typer.testing import CliRunner
 
 from cluster.cli.main import build
 from tests.cluster.cli.conftest import Raymq
-from tests.cluster.client.conftest import eventually
-from tests.patience import PATIENCE_S
+from tests.eventually import LIMIT_S, eventually
 
 
 def bodies(raymq: Raymq, topic: str, *options: str) -> list[str]:
@@ -157,7 +156,7 @@ def test_a_reader_that_has_enough_is_no_error(raymq: Raymq) -> None:
         ["bash", "-c", f"{tail} | head -1; exit ${{PIPESTATUS[0]}}"],
         capture_output=True,
         text=True,
-        timeout=PATIENCE_S,
+        timeout=LIMIT_S,
         check=False,
     )
     assert (done.returncode, done.stderr) == (0, "")

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import threading
-import time
 from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
@@ -22,7 +20,7 @@ from cluster.client import Admin
 from cluster.client.core.loop_thread import LoopThread
 from store.clock import SystemClock
 from store.settings import StoreSettings
-from tests.patience import PATIENCE_S
+from tests.eventually import eventually
 
 T = TypeVar("T")
 
@@ -35,18 +33,6 @@ SMALL_STORE = StoreSettings.model_validate(
         "index_entries": 200_000,
     }
 )
-
-
-def eventually(answer: Callable[[], T | None], within_s: float = PATIENCE_S) -> T:
-    """What `answer` gives as soon as it gives something; fails when it does not in time."""
-    pause = threading.Event()
-    deadline_s = time.monotonic() + within_s
-    while True:
-        given = answer()
-        if given:
-            return given
-        assert time.monotonic() < deadline_s, f"still {given!r} after {within_s} s"
-        pause.wait(0.01)
 
 
 class Cluster:

@@ -9,8 +9,9 @@ import pytest
 from cluster.client import Admin, MessageQueue, Producer, ProducerConfig, PullConsumer, aio
 from cluster.client.errors import BrokerRefused, ClientClosed, ConfigInvalid, GroupNotFound, TopicNotFound
 from store.metadata import SubscriptionGroupConfig
+from tests.eventually import eventually
 
-from .conftest import Cluster, eventually
+from .conftest import Cluster
 from .test_pull_consumer import fill
 
 

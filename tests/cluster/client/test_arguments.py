@@ -24,8 +24,9 @@ from cluster.client import (
     aio,
 )
 from cluster.client.errors import BrokerUnreachable, ConfigInvalid, TopicNotFound
+from tests.eventually import eventually
 
-from .conftest import Cluster, eventually
+from .conftest import Cluster
 from .test_pull_consumer import fill, poll_numbers
 
 NOBODY = "127.0.0.1:9"

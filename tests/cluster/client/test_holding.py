@@ -21,9 +21,9 @@ from cluster.client import (
 from cluster.client.core.consumer.queue_work import Limits
 from cluster.client.core.group.offsets import OffsetClient
 from cluster.client.errors import SubscriptionDiffers, refused
-from tests.patience import PATIENCE_S
+from tests.eventually import LIMIT_S, eventually
 
-from .conftest import Cluster, eventually
+from .conftest import Cluster
 from .test_pull_consumer import fill, poll_numbers
 from .test_push_consumer import Seen
 
@@ -101,7 +101,7 @@ def test_a_consumer_that_is_closed_before_it_is_used_lets_whoever_joins_go(clust
     joining = threading.Thread(target=consumer.join, daemon=True)
     joining.start()
     consumer.close()
-    joining.join(PATIENCE_S)
+    joining.join(LIMIT_S)
     assert not joining.is_alive()
     consumer.join()
 

@@ -13,7 +13,7 @@ from actors.remoting.errors import RemotingError
 from cluster.client import Admin, Message, Producer, ProducerConfig, aio
 from cluster.client.errors import MessageRejected, SendFailed
 from cluster.client.hooks import SendContext
-from tests.patience import PATIENCE_S
+from tests.eventually import LIMIT_S
 
 from .conftest import Cluster
 
@@ -131,7 +131,7 @@ def test_a_selector_that_fails_is_told_to_its_sender(cluster: Cluster) -> None:
     ]
     with Producer(cluster.address, "hooked") as producer:
         for selector, words in selectors * 2:  # without a route, and with one
-            for attempt in (producer.send, lambda *a, **k: producer.send_async(*a, **k).result(PATIENCE_S)):
+            for attempt in (producer.send, lambda *a, **k: producer.send_async(*a, **k).result(LIMIT_S)):
                 with pytest.raises(Exception, match=words) as failed:
                     attempt(topic, b"x", selector=selector)
                 assert not isinstance(failed.value, SendFailed)

@@ -14,9 +14,9 @@ import structlog
 
 from cluster.client import MessageExt, Producer, PullConsumer, PushConfig, PushConsumer, aio
 from cluster.client.core.loop_thread import LoopThread, Waiter
-from tests.patience import BEYOND_PATIENCE_S, PATIENCE_S
+from tests.eventually import LIMIT_S, NEVER_S, eventually
 
-from .conftest import Cluster, eventually
+from .conftest import Cluster
 from .test_pull_consumer import committed, fill, poll_numbers
 
 QUICK = PushConfig(consume_threads=2, retry_backoff_ms=(20,), max_reconsume_times=1, close_timeout_ms=5_000)
@@ -150,12 +150,12 @@ def test_a_listener_may_close_its_consumer_and_its_message_is_done(cluster: Clus
             consumer.close()
             bodies.append(b"closed")
 
-    config = PushConfig(consume_threads=1, close_timeout_ms=int(BEYOND_PATIENCE_S * 1000))
+    config = PushConfig(consume_threads=1, close_timeout_ms=int(NEVER_S * 1000))
     consumer = PushConsumer(cluster.address, group, listen, config=config)
     consumer.subscribe(topic)
     joining = threading.Thread(target=consumer.join, daemon=True)
     joining.start()
-    joining.join(PATIENCE_S)
+    joining.join(LIMIT_S)
     assert not joining.is_alive()
     assert bodies.pop() == b"closed"
     assert committed(cluster, group, topic) == len(bodies) == 3

@@ -32,8 +32,9 @@ from cluster.client.errors import (
     TopicNotFound,
     refused,
 )
+from tests.eventually import eventually
 
-from .conftest import BrokerThatLosesAnswers, Cluster, eventually
+from .conftest import BrokerThatLosesAnswers, Cluster
 
 
 def read_all(cluster: Cluster, topic: str) -> list[tuple[MessageQueue, bytes, str | None]]:

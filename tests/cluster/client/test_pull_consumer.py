@@ -19,9 +19,9 @@ from cluster.client.errors import (
     QueueNotAssigned,
     SubscriptionDiffers,
 )
-from tests.patience import BEYOND_PATIENCE_S, PATIENCE_S
+from tests.eventually import LIMIT_S, NEVER_S, eventually
 
-from .conftest import Cluster, eventually
+from .conftest import Cluster
 
 
 def fill(cluster: Cluster, topic: str, count: int, **options: object) -> None:
@@ -373,7 +373,7 @@ def test_a_commit_waits_for_a_broker_that_is_started_again(
 def test_a_close_by_another_thread_ends_an_iteration(
     cluster: Cluster, group: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("cluster.client.aio.pull_consumer.ITERATION_WAIT_MS", int(BEYOND_PATIENCE_S * 1000))
+    monkeypatch.setattr("cluster.client.aio.pull_consumer.ITERATION_WAIT_MS", int(NEVER_S * 1000))
     topic = cluster.topic()
     fill(cluster, topic, 10)
     consumer = PullConsumer(cluster.address, group).start()
@@ -383,7 +383,7 @@ def test_a_close_by_another_thread_ends_an_iteration(
     reading.start()
     eventually(lambda: len(numbers) == 10)
     consumer.close()
-    reading.join(PATIENCE_S)
+    reading.join(LIMIT_S)
     assert not reading.is_alive()
     assert sorted(numbers) == list(range(10))
 

@@ -29,9 +29,9 @@ from cluster.client import (
 )
 from cluster.client.errors import ConfigInvalid, SubscriptionDiffers
 from store.clock import SystemClock
-from tests.patience import BEYOND_PATIENCE_S, PATIENCE_S
+from tests.eventually import LIMIT_S, NEVER_S, eventually
 
-from .conftest import Cluster, eventually
+from .conftest import Cluster
 from .test_pull_consumer import committed, fill
 
 
@@ -148,10 +148,10 @@ def test_close_finishes_what_runs_and_lets_the_rest_be(cluster: Cluster, group: 
 
     def listen(messages: list[MessageExt]) -> None:
         entered.release()
-        go_on.wait(PATIENCE_S)
+        go_on.wait(LIMIT_S)
         finished.append(int(messages[0].body))
 
-    config = PushConfig(consume_threads=2, close_timeout_ms=int(BEYOND_PATIENCE_S * 1000))
+    config = PushConfig(consume_threads=2, close_timeout_ms=int(NEVER_S * 1000))
     consumer = PushConsumer(cluster.address, group, listen, config=config).start()
     consumer.subscribe(topic)
     assert entered.acquire(timeout=240)
@@ -160,7 +160,7 @@ def test_close_finishes_what_runs_and_lets_the_rest_be(cluster: Cluster, group: 
     closing.start()
     eventually(lambda: not consumer.assignment())
     go_on.set()
-    closing.join(PATIENCE_S)
+    closing.join(LIMIT_S)
     assert not closing.is_alive()
     assert len(finished) == 2
     seen = Seen()
@@ -179,7 +179,7 @@ def test_a_revoked_queue_is_released_when_its_listener_is_done(cluster: Cluster,
 
     def slow(messages: list[MessageExt]) -> None:
         entered.release()
-        go_on.wait(PATIENCE_S)
+        go_on.wait(LIMIT_S)
         first_numbers.extend(int(message.body) for message in messages)
 
     seen = Seen()
@@ -295,7 +295,7 @@ def test_flow_control_bounds_what_is_cached(cluster: Cluster, group: str) -> Non
     go_on, seen = threading.Event(), Seen()
 
     def listen(messages: list[MessageExt]) -> None:
-        go_on.wait(PATIENCE_S)
+        go_on.wait(LIMIT_S)
         seen(messages)
 
     config = PushConfig(consume_threads=1, consume_batch=10, max_cached_messages=100, fetch_bytes=8 * 1024)

@@ -22,9 +22,9 @@ from cluster.client import (
 from cluster.client.core.consumer.queue_work import Limits
 from cluster.client.errors import BrokerUnreachable, ConfigInvalid, QueueNotAssigned
 from cluster.client.hooks import ConsumeContext
-from tests.patience import PATIENCE_S
+from tests.eventually import LIMIT_S, eventually
 
-from .conftest import SMALL_STORE, Cluster, eventually
+from .conftest import SMALL_STORE, Cluster
 from .test_pull_consumer import committed, fill
 from .test_push_consumer import Seen
 
@@ -116,7 +116,7 @@ def test_a_failed_message_of_a_paused_queue_waits_too(cluster: Cluster, group: s
 
     def listen(messages: list[MessageExt]) -> bool:
         calls.append(messages[0].reconsume_times)
-        return len(calls) > 1 and paused.wait(PATIENCE_S)
+        return len(calls) > 1 and paused.wait(LIMIT_S)
 
     with PushConsumer(cluster.address, group, listen, config=PushConfig(retry_backoff_ms=(50,))) as consumer:
         consumer.subscribe(topic)
@@ -147,7 +147,7 @@ def test_a_queue_is_fetched_no_further_than_its_limits(
     fill(cluster, topic, 3_000)
 
     def listen(messages: list[MessageExt]) -> None:
-        go_on.wait(PATIENCE_S)
+        go_on.wait(LIMIT_S)
         seen(messages)
 
     config = PushConfig(consume_threads=1, consume_batch=10, fetch_bytes=8 * 1024, **limit)  # type: ignore[arg-type]
@@ -183,7 +183,7 @@ def test_what_takes_too_long_is_sent_back_and_comes_again(
         message = messages[0]
         calls.append((message.topic, message.body.decode(), message.reconsume_times))
         if message.body == b"7" and not message.reconsume_times:
-            go_on.wait(PATIENCE_S)
+            go_on.wait(LIMIT_S)
 
     config = PushConfig(consume_timeout_ms=300, commit_interval_ms=50, sync_interval_ms=200)
     with PushConsumer(cluster.address, group, listen, config=config) as consumer:
@@ -244,7 +244,7 @@ def test_a_suspended_member_drops_at_once_what_is_not_granted_again(
 
     def stuck(messages: list[MessageExt]) -> None:
         entered.release()
-        go_on.wait(PATIENCE_S)
+        go_on.wait(LIMIT_S)
 
     settings: dict[str, Any] = {"lease_ms": 1_000, "sync_interval_ms": 100}
     first: PushConsumer | PullConsumer
@@ -294,7 +294,7 @@ def test_while_the_lease_is_over_nothing_is_fetched_and_nothing_fetched_is_liste
 
     def listen(messages: list[MessageExt]) -> None:
         calls.append(messages)
-        assert gate.wait(PATIENCE_S)
+        assert gate.wait(LIMIT_S)
 
     with PushConsumer(cluster.address, group, listen, config=PushConfig(consume_threads=1)) as consumer:
         consumer.subscribe(topic)

@@ -20,8 +20,9 @@ from cluster.client import (
     PushConsumer,
 )
 from cluster.client.errors import ConfigInvalid
+from tests.eventually import eventually
 
-from .conftest import Cluster, eventually
+from .conftest import Cluster
 from .test_pull_consumer import committed, fill, poll_numbers
 from .test_push_consumer import Seen
 

@@ -9,8 +9,9 @@ import pytest
 from cluster.client import Admin, Producer, ProducerConfig, PullConsumer
 from cluster.client.config import ConsumerConfig
 from cluster.client.errors import SendFailed
+from tests.eventually import eventually
 
-from .conftest import Cluster, eventually
+from .conftest import Cluster
 
 SOON_MS = 50
 """Routes are asked for so often that a nameserver's loss is met at once."""

@@ -13,7 +13,7 @@ import pytest
 from store.consumequeue.unit import UNIT_BYTES
 from store.errors import StoreError
 from store.kernels import unit_files
-from tests.patience import PATIENCE_S
+from tests.eventually import LIMIT_S
 
 QUEUES = 20
 WRITE_UNITS = unit_files.write_units
@@ -32,7 +32,7 @@ class Writer:
     def write_units(self, *arguments):
         self.threads.append(threading.current_thread().name)
         self.asked.set()
-        assert self.goes_on.wait(PATIENCE_S)
+        assert self.goes_on.wait(LIMIT_S)
         return self.write(*arguments)
 
 
@@ -69,13 +69,13 @@ def busy(stores, draft, drain, writer):
     fill(store, draft, 1)
     store.flush_now()
     assert store.tick(leaves=True) == []
-    assert writer.asked.wait(PATIENCE_S)
+    assert writer.asked.wait(LIMIT_S)
     return store
 
 
 def take(store, writer) -> list:
     writer.goes_on.set()
-    assert writer.ended.wait(PATIENCE_S)
+    assert writer.ended.wait(LIMIT_S)
     return list(store.tick(leaves=True))
 
 
@@ -113,7 +113,7 @@ def test_queues_that_are_new_are_made_by_the_other_thread_too(stores, draft, rea
     fill(store, draft, 0)
     store.flush_now()
     assert store.tick(leaves=True) == []
-    assert writer.asked.wait(PATIENCE_S)
+    assert writer.asked.wait(LIMIT_S)
     assert not (store.root / "consumequeue" / "Topic").exists()
     assert {each.max_offset for each in take(store, writer)} == {1}
     fill(store, draft, 1)
@@ -280,7 +280,7 @@ def test_killed_while_units_are_written_the_next_start_has_all(stores, read_all,
 
     writer.write = some
     writer.goes_on.set()
-    assert writer.ended.wait(PATIENCE_S)
+    assert writer.ended.wait(LIMIT_S)
     stores.kill(busy, "killed")  # before they are counted in
     again = stores.open("killed", max_open_files=4, commit_log_file_bytes=1 << 16)
     assert bodies(read_all, again) == [[b"0", b"1"]] * QUEUES

@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from store.disk.background import Background
-from tests.patience import PATIENCE_S
+from tests.eventually import LIMIT_S
 
 
 class Run:
@@ -40,5 +40,5 @@ def test_a_fault_of_one_job_stops_no_job_after_it() -> None:
     background._thread.join()
     following = Run()
     background.submit(following)
-    assert following.ended.wait(PATIENCE_S)
+    assert following.ended.wait(LIMIT_S)
     background.finish()

@@ -14,7 +14,7 @@ from store.kernels import walk
 from store.message.record import RecordDraft, record_size
 from store.recovery import scan_ahead
 from store.recovery.scan_ahead import ScanAhead
-from tests.patience import PATIENCE_S
+from tests.eventually import LIMIT_S
 
 FILE_BYTES = 8192
 BODY = b"x" * 1000
@@ -52,7 +52,7 @@ def test_each_file_is_walked_from_its_beginning_or_from_where_the_walk_is(log, d
 
 
 def test_the_next_file_is_walked_while_one_is(log, monkeypatch) -> None:
-    both = threading.Barrier(2, timeout=PATIENCE_S)
+    both = threading.Barrier(2, timeout=LIMIT_S)
     scan_records = walk.scan_records
 
     def wait_for_the_other(buffer, start, limit, base, *arguments):

@@ -15,7 +15,7 @@ from actors.remoting.command import RemotingCommand
 from actors.remoting.headers import CreateTopicHeader
 from store.clock import SystemClock
 from tests.actors.broker.brokers import Peer, Story, settings_of, with_broker
-from tests.patience import PATIENCE_S
+from tests.eventually import LIMIT_S
 from tests.ports import free_port
 
 
@@ -43,7 +43,7 @@ async def share(peer: Peer, client_id: str, topic: str = "T", **fields: str) -> 
 
 
 async def until_registered(peer: Peer, topic: str) -> None:
-    async with asyncio.timeout(PATIENCE_S):
+    async with asyncio.timeout(LIMIT_S):
         while True:
             if await share(peer, "anyone", topic, messageModel="BROADCASTING"):
                 return

@@ -11,7 +11,7 @@ from actors.broker.loop.flusher import Flusher
 from store.clock import SystemClock
 from store.commitlog.flush import FlushJob
 from tests.actors.broker.brokers import run
-from tests.patience import PATIENCE_S
+from tests.eventually import LIMIT_S
 
 
 class JobInHand:
@@ -22,7 +22,7 @@ class JobInHand:
         self._error = error
 
     def run(self) -> None:
-        assert self.may_end.wait(PATIENCE_S)
+        assert self.may_end.wait(LIMIT_S)
         if self._error is not None:
             raise self._error
 

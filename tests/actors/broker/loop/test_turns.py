@@ -19,7 +19,7 @@ from actors.remoting.hot_headers import SendMessageHeader
 from store.dispatch.dispatcher import Dispatcher
 from store.kernels import unit_files
 from tests.actors.broker.brokers import Peer, settings_of, with_broker
-from tests.patience import PATIENCE_S
+from tests.eventually import LIMIT_S
 
 QUEUES = 20
 
@@ -40,7 +40,7 @@ class SlowWrites:
         def wait_then_write(*arguments: object) -> int:
             assert threading.current_thread() is not threading.main_thread()
             self._asked.set()
-            assert self._gate.wait(PATIENCE_S)
+            assert self._gate.wait(LIMIT_S)
             return int(write_units(*arguments))
 
         monkeypatch.setattr(unit_files, "write_units", wait_then_write)
@@ -142,14 +142,14 @@ def test_answers_are_written_before_what_was_sent_is_dispatched(
     start = Dispatcher.start
 
     def wait_then_start(*arguments):
-        waits.append(is_answered.wait(PATIENCE_S))
+        waits.append(is_answered.wait(LIMIT_S))
         return start(*arguments)
 
     def send(address: str) -> bytes:
         """A client with a processor of its own: the loop is held while it waits for the answer."""
         host, _, port = address.rpartition(":")
         header = SendMessageHeader("PG", "T", 0, "").to_ext()
-        with socket.create_connection((host, int(port)), timeout=PATIENCE_S) as peer:
+        with socket.create_connection((host, int(port)), timeout=LIMIT_S) as peer:
             peer.sendall(encode_command(RemotingCommand(RequestCode.SEND_MESSAGE_V2, header, b"hello")))
             answer = peer.recv(65_536)
         is_answered.set()

@@ -24,7 +24,7 @@ from store.disk import residency
 from store.message.record import decode_record, decode_records
 from tests.actors.broker.brokers import Peer, settings_of, with_broker
 from tests.conftest import ClockAtRest
-from tests.patience import PATIENCE_S
+from tests.eventually import LIMIT_S
 from tests.store.cold_disk import ColdDisk, make_cold
 
 
@@ -38,7 +38,7 @@ class SlowDisk:
 
         def wait_then_run(job: residency.WarmJob) -> None:
             self.asked += 1
-            assert self._gate.wait(PATIENCE_S)
+            assert self._gate.wait(LIMIT_S)
             run(job)
 
         monkeypatch.setattr(residency.WarmJob, "run", wait_then_run)

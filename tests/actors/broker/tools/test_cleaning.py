@@ -17,7 +17,7 @@ from store.disk.disk_use import DiskUse
 from store.message.record import decode_records
 from tests.actors.broker.brokers import Peer, settings_of, with_broker
 from tests.conftest import ClockAtRest
-from tests.patience import PATIENCE_S
+from tests.eventually import LIMIT_S
 
 BODY = b"x" * 40_000
 SMALL_LOG = {"commit_log_file_bytes": 1 << 16, "max_message_bytes": 50_000, "delete_pause_ms": 0}
@@ -116,7 +116,7 @@ def test_a_topic_goes_without_the_loop_waiting_for_the_disk(
             if threading.get_ident() == loop_thread:
                 on_loop.append(name)
             else:
-                goes_on.wait(PATIENCE_S)
+                goes_on.wait(LIMIT_S)
             return call(*arguments, **named)
 
         return hanging

@@ -11,7 +11,7 @@ import pytest
 
 from cluster.client.core import compiled
 from cluster.client.core.compiled import CompiledLater
-from tests.patience import PATIENCE_S
+from tests.eventually import LIMIT_S
 
 Function = Callable[[int], str]
 
@@ -29,7 +29,7 @@ def test_after_so_many_messages_the_compiled_function_takes_over() -> None:
     may_load = threading.Event()
 
     def load() -> Function:
-        may_load.wait(PATIENCE_S)
+        may_load.wait(LIMIT_S)
         return lambda number: f"compiled {number}"
 
     function = CompiledLater(plain, load)
@@ -90,7 +90,7 @@ def test_threads_that_count_at_the_same_time_load_once() -> None:
         return plain
 
     def count(function: CompiledLater[[int], str], together: threading.Barrier) -> None:
-        together.wait(PATIENCE_S)
+        together.wait(LIMIT_S)
         try:
             function.did(20)
         except RuntimeError as error:

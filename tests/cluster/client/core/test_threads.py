@@ -13,7 +13,7 @@ from cluster.client.core.backoff import Backoff
 from cluster.client.core.consumer.workers import Job, Workers
 from cluster.client.core.loop_thread import LoopThread, Waiter
 from cluster.client.errors import ClientError, ConfigInvalid
-from tests.patience import BEYOND_PATIENCE_S, PATIENCE_S
+from tests.eventually import LIMIT_S, NEVER_S
 
 
 def test_what_one_thread_posts_runs_in_its_order_and_all_of_it() -> None:
@@ -24,14 +24,14 @@ def test_what_one_thread_posts_runs_in_its_order_and_all_of_it() -> None:
     def post(number: int) -> None:
         for count in range(2_000):
             thread.post(seen.append, (number, count))
-        thread.post(done.wait) if number == 0 else done.wait(PATIENCE_S)
+        thread.post(done.wait) if number == 0 else done.wait(LIMIT_S)
 
     posters = [threading.Thread(target=post, args=(number,)) for number in range(1, 5)]
     for poster in posters:
         poster.start()
     post(0)
     for poster in posters:
-        poster.join(PATIENCE_S)
+        poster.join(LIMIT_S)
     thread.call(lambda: None)
     for number in range(5):
         assert [count for who, count in seen if who == number] == list(range(2_000))
@@ -87,8 +87,8 @@ def test_workers_run_at_once_what_they_can_and_never_more() -> None:
         left.release()
 
     for _ in range(3):
-        workers.put(lambda: running.wait(PATIENCE_S) and None)
-    running.wait(PATIENCE_S)  # three at once
+        workers.put(lambda: running.wait(LIMIT_S) and None)
+    running.wait(LIMIT_S)  # three at once
     for _ in range(50):
         workers.put(job)
     assert all(left.acquire(timeout=240) for _ in range(50))
@@ -110,7 +110,7 @@ def test_a_job_that_puts_another_gets_no_second_thread_for_it() -> None:
             workers.put(last)
 
         workers.put(first)
-        assert done.wait(PATIENCE_S)
+        assert done.wait(LIMIT_S)
         workers.stop()
         assert len(set(threads)) == 1
 
@@ -126,7 +126,7 @@ class HaltingJobs(SimpleQueue[Job | None]):
         self.is_waited_for.set()
         job = super().get(block, timeout)
         self.is_taken.set()
-        self.goes_on.wait(BEYOND_PATIENCE_S)
+        self.goes_on.wait(NEVER_S)
         return job
 
 
@@ -139,11 +139,11 @@ def test_a_job_is_not_left_behind_another_while_threads_may_be_started(
     assert isinstance(jobs, HaltingJobs)
     second = threading.Event()
     workers.put(lambda: None)
-    assert jobs.is_waited_for.wait(PATIENCE_S)
+    assert jobs.is_waited_for.wait(LIMIT_S)
     workers.put(lambda: None)
-    assert jobs.is_taken.wait(PATIENCE_S)
+    assert jobs.is_taken.wait(LIMIT_S)
     workers.put(second.set)
-    assert second.wait(PATIENCE_S)
+    assert second.wait(LIMIT_S)
     jobs.goes_on.set()
     workers.stop()
 
@@ -153,8 +153,8 @@ def test_where_the_system_gives_no_more_threads_those_that_run_do_it_all(
 ) -> None:
     workers = Workers(2, "test")
     is_running, goes_on, done = threading.Event(), threading.Event(), threading.Event()
-    workers.put(lambda: is_running.set() or (goes_on.wait(PATIENCE_S) and None))
-    assert is_running.wait(PATIENCE_S)
+    workers.put(lambda: is_running.set() or (goes_on.wait(LIMIT_S) and None))
+    assert is_running.wait(LIMIT_S)
 
     def start(thread: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
@@ -162,7 +162,7 @@ def test_where_the_system_gives_no_more_threads_those_that_run_do_it_all(
     monkeypatch.setattr(threading.Thread, "start", start)
     workers.put(done.set)
     goes_on.set()
-    assert done.wait(PATIENCE_S)
+    assert done.wait(LIMIT_S)
     workers.stop()
     with pytest.raises(RuntimeError, match="can't start"):
         Workers(2, "none").put(done.set)
@@ -177,7 +177,7 @@ def test_a_job_with_a_bug_is_told_and_costs_no_thread(caplog: pytest.LogCaptureF
 
     workers.put(bug)
     workers.put(done.set)
-    assert done.wait(PATIENCE_S)
+    assert done.wait(LIMIT_S)
     assert "job_failed" in caplog.text
     assert "threads can only be started once" in caplog.text
     workers.stop()
