@@ -1,10 +1,12 @@
-"""What every test may ask for: fresh copies of the stores that RocketMQ 5.3.3 wrote, and a clock at rest."""
+"""Shared fixtures (RocketMQ's stores, a clock at rest) and the hooks that divide, repeat and report tests."""
 
 from __future__ import annotations
 
+import os
 import signal
 import tarfile
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,7 +15,9 @@ import structlog
 from hypothesis import settings
 from xdist.remote import Producer
 
-from tests.workers import GroupScheduling
+from tests.eventually import TIME_SCALE
+from tests.process_logs import log_tails
+from tests.tiers import LANES, LaneScheduling, in_lane_order, is_repeatable
 
 # Examples have no deadline: the machine is shared, and the first call of a kernel may compile it.
 settings.register_profile("raymq", deadline=None)
@@ -25,13 +29,61 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 FIXTURES = Path(__file__).parent / "fixtures"
 
 
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> GroupScheduling:
-    """Where several workers run the tests (``-n 2``)."""
-    return GroupScheduling(config, log)
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure(config: pytest.Config) -> None:
+    """Scale pytest's own limit for a test."""
+    if config.option.timeout is None:
+        config.option.timeout = float(config.getini("timeout")) * TIME_SCALE
+
+
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """A worker for each lane and each core; none if files are named, as there is nothing to share out."""
+    if config.args_source is pytest.Config.ArgsSource.ARGS:
+        return 0
+    return len(LANES) + (os.cpu_count() or 1)
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LaneScheduling:
+    """Schedule by lanes and files."""
+    return LaneScheduling(config, log)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put the lanes first, and let system and extended tests be repeated once."""
+    items[:] = in_lane_order(items)
+    for item in items:
+        if is_repeatable(item):
+            item.add_marker(pytest.mark.flaky(reruns=1))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Add the logs of the processes that a failed test started or used."""
+    report = yield
+    if call.excinfo is not None and not call.excinfo.errisinstance(pytest.skip.Exception):
+        for path, tail in log_tails(_temporary_roots, time.time() - call.duration - 1):
+            report.sections.append((f"last lines of {path}", tail))
+    return report
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Name each repeated test: a pass at the second attempt is a defect to mend."""
+    for report in terminalreporter.stats.get("rerun", []):
+        terminalreporter.write_line(f"flaky: {report.nodeid}")
+
+
+_temporary_roots: list[Path] = []
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _temporary_root(tmp_path_factory: pytest.TempPathFactory) -> None:
+    _temporary_roots.append(tmp_path_factory.getbasetemp())
 
 
 @pytest.fixture(autouse=True)
-def _events_are_told_as_before() -> Iterator[None]:
+def _structlog_defaults() -> Iterator[None]:
     """`structlog.testing.capture_logs` leaves structlog configured, which is a program's own choice to us."""
     yield
     structlog.reset_defaults()

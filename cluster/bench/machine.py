@@ -42,10 +42,10 @@ def run(options: BenchOptions) -> list[BenchResult]:
 
 
 def _repeat(seconds: float, step: Callable[[], int]) -> Run:
-    """Call `step`, which gives the bytes that it moved, until the time is over."""
+    """Call `step`, which gives the bytes that it moved, until the time is over; at least once."""
     moved = 0
     started = time.perf_counter()
-    while (elapsed_s := time.perf_counter() - started) < seconds:
+    while (elapsed_s := time.perf_counter() - started) < seconds or not moved:
         moved += step()
     return Run(elapsed_s, bytes=moved)
 
@@ -123,7 +123,7 @@ def _loopback_tcp(seconds: float, _: BenchOptions) -> Run:
 def _interpreter(seconds: float, _: BenchOptions) -> Run:
     rounds = 0
     started = time.perf_counter()
-    while (elapsed_s := time.perf_counter() - started) < seconds:
+    while (elapsed_s := time.perf_counter() - started) < seconds or not rounds:
         total = 0
         for number in range(LOOP_TURNS):
             total += number

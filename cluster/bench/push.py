@@ -24,6 +24,9 @@ class Reader:
     def __init__(self) -> None:
         self.count = 0
         self.characters = 0
+        self.first = 0
+        """How many messages the first call had; it ended at `began_s`."""
+        self.began_s = 0.0
         self._lock = threading.Lock()
 
     def __call__(self, messages: list[MessageExt]) -> None:
@@ -34,6 +37,8 @@ class Reader:
             characters += len(message.msg_id) + len(message.properties) + message.queue_id
             characters += (message.queue_offset ^ message.born_timestamp ^ message.store_timestamp) & 1
         with self._lock:
+            if not self.count:
+                self.first, self.began_s = len(messages), time.perf_counter()
             self.count += len(messages)
             self.characters += characters
 
@@ -62,16 +67,18 @@ def run(options: BenchOptions) -> list[BenchResult]:
 
 
 def _drain(nameservers: str, group: str, messages: int, seconds: float) -> tuple[int, float]:
-    """Consume the backlog to its end or for `seconds`; gives how many messages, and how long it took."""
+    """Consume the backlog to its end or for `seconds`; gives how many messages, and how long it took.
+
+    Both count from the end of the listener's first call; at least one call follows it.
+    """
     reader = Reader()
     config = PushConfig(consume_batch=BATCH, consume_threads=LISTENERS)
     with PushConsumer(nameservers, group, reader, config=config) as consumer:
         consumer.subscribe("bench")
-        _wait_for(reader, 1)
-        first, started = reader.count, time.perf_counter()
-        while reader.count < messages and time.perf_counter() - started < seconds:
+        _wait_for(reader, min(BATCH + 1, messages))
+        while reader.count < messages and time.perf_counter() - reader.began_s < seconds:
             _wait_for(reader, reader.count + 1)
-        return reader.count - first, time.perf_counter() - started
+        return reader.count - reader.first, time.perf_counter() - reader.began_s
 
 
 def _wait_for(reader: Reader, count: int) -> None:

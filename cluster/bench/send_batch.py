@@ -66,7 +66,7 @@ def _many(producer: Producer, topic: str, bodies: list[bytes]) -> Callable[[int]
 def _send(send: Callable[[int], None], count: int, body_bytes: int, seconds: float) -> Run:
     calls = 0
     started = time.perf_counter()
-    while time.perf_counter() - started < seconds:
+    while not calls or time.perf_counter() - started < seconds:
         send(calls)
         calls += 1
     elapsed_s = time.perf_counter() - started

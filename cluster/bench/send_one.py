@@ -45,11 +45,11 @@ class Sent(NamedTuple):
 
 
 def send_for(producer: Producer, topic: str, bodies: Sequence[bytes], seconds: float) -> Sent:
-    """Send one after the other for so long."""
+    """Send one after the other for `seconds`, at least one."""
     started = before = time.perf_counter()
     waits = Waits(started)
     taken_ms = waits.taken_ms
-    while before - started < seconds:
+    while not taken_ms or before - started < seconds:
         count = len(taken_ms)
         producer.send(topic, bodies[count % len(bodies)], keys=f"key-{count}", tags="one")
         after = time.perf_counter()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 from typing import Any
@@ -12,11 +13,13 @@ from actors import ray_port
 from actors.ray_port import ActorName
 from cluster.paths import home_of
 from cluster.session.ray_head import read_record
-from cluster.session.ray_session import choose_way, connect, is_connected
+from cluster.session.ray_session import choose_way, connect, disconnect, is_connected
 from cluster.topology.topology_file import load_topology
 from tests.cluster.conftest import RayMQ
+from tests.eventually import LIMIT_S, TIME_SCALE, eventually
 
 TOPIC = "kept"
+NAMESPACE = "raymq"
 
 
 def last_line(text: str) -> str:
@@ -26,6 +29,8 @@ def last_line(text: str) -> str:
 def ensure_up(raymq: RayMQ) -> None:
     """Bring the topology up by the command, unless it is."""
     if read_record(raymq.home) is None:
+        # A lost node refuses each look at it: five are enough. One that is slow still has 10 s for each.
+        raymq.environment["RAY_health_check_period_ms"] = "500"
         done = raymq.run("up")
         assert done.returncode == 0, done.stderr + done.stdout
         assert last_line(done.stdout) == f"READY {';'.join(raymq.nameservers)}"
@@ -34,10 +39,19 @@ def ensure_up(raymq: RayMQ) -> None:
         connect(topology, home_of(topology.cluster), choose_way(topology, raymq.home, os.environ))
 
 
-def call(broker: str, method: str, **fields: object) -> dict[str, Any]:
+def end_if_unhealthy(raymq: RayMQ) -> None:
+    """Take the topology down, by the command, if one of its actors does not serve."""
+    status = raymq.run("status")
+    actors = json.loads(status.stdout)["actors"] if status.returncode == 0 else []
+    if not actors or any(actor["state"] != "serving" for actor in actors):
+        disconnect()
+        raymq.run("down")
+
+
+def call(namespace: str, broker: str, method: str, **fields: object) -> dict[str, Any]:
     request = msgpack.packb({"v": 1, **fields})
     reply: dict[str, Any] = msgpack.unpackb(
-        ray_port.ask(ActorName("raymq", f"{broker}-0"), method, request, timeout_s=30)
+        ray_port.ask(ActorName(namespace, f"{broker}-0"), method, request, timeout_s=LIMIT_S)
     )
     return reply
 
@@ -49,14 +63,14 @@ def batch(*bodies: bytes) -> bytes:
     return encode_batch([Message(TOPIC, body) for body in bodies])
 
 
-def append(broker: str, *bodies: bytes) -> dict[str, Any]:
-    return call(broker, "append", topic=TOPIC, queue=0, batch=batch(*bodies))
+def append(broker: str, *bodies: bytes, namespace: str = NAMESPACE) -> dict[str, Any]:
+    return call(namespace, broker, "append", topic=TOPIC, queue=0, batch=batch(*bodies))
 
 
-def read_all(broker: str) -> list[bytes]:
+def read_all(broker: str, namespace: str = NAMESPACE) -> list[bytes]:
     from store.message.record import decode_records
 
-    found = call(broker, "read", topic=TOPIC, queue=0, offset=0, max_messages=1000)
+    found = call(namespace, broker, "read", topic=TOPIC, queue=0, offset=0, max_messages=1000)
     assert found["code"] == 0, found["remark"]
     return [message.body for message in decode_records(found["records"])]
 
@@ -67,8 +81,8 @@ def some_messages(broker: str) -> list[bytes]:
     return read_all(broker)
 
 
-def status_of(actor: str) -> dict[str, Any]:
-    status: dict[str, Any] = ray_port.ask(ActorName("raymq", actor), "raymq_status", timeout_s=10)
+def status_of(actor: str, namespace: str = NAMESPACE, timeout_s: float = LIMIT_S) -> dict[str, Any]:
+    status: dict[str, Any] = ray_port.ask(ActorName(namespace, actor), "raymq_status", timeout_s=timeout_s)
     return status
 
 
@@ -81,10 +95,14 @@ def kill_process(actor: str) -> int:
 
 def wait_for_successor(actor: str, pid: int) -> dict[str, Any]:
     """Wait until the actor serves in another process than `pid`; gives its status."""
-    while True:
+
+    def successor() -> dict[str, Any] | None:
         try:
-            status = status_of(actor)
+            status = status_of(actor, timeout_s=10 * TIME_SCALE)
         except ray_port.ActorSilent:
-            continue
-        if status["state"] == "serving" and status["pid"] != pid:
-            return status
+            return None
+        return status if status["state"] == "serving" and status["pid"] != pid else None
+
+    status = eventually(successor, f"{actor} in another process than {pid}", within_s=120)
+    assert status is not None
+    return status

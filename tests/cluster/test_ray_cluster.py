@@ -12,7 +12,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from zipfile import ZipFile
@@ -21,6 +20,7 @@ import msgpack
 import pytest
 
 from actors import ray_port
+from actors.broker.handle_api import MAX_WAIT_MS
 from actors.remoting.client import RemotingClient
 from actors.remoting.codes import RequestCode
 from actors.remoting.command import RemotingCommand
@@ -47,23 +47,19 @@ from tests.cluster.ray_helpers import (
     status_of,
     wait_for_successor,
 )
+from tests.eventually import LIMIT_S, eventually
 from tests.ports import free_port
 
-# A start of Ray takes 10 s on a quiet machine, and minutes on one that has other work.
-pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.ray, pytest.mark.slow]
 
 BROKERS = ("broker-a", "broker-b")
 PACKAGE_BYTES_MAX = 3 * 1024 * 1024
-BACK_WITHIN_S = 6.0
-BACK_WITHIN_IMPORTS = 5
-AGENT_WITHIN_S = 120.0
 
 
-def import_s() -> float:
-    """How long a new process takes here, now, to import what a broker's needs: the machine may be slow."""
-    begin_s = time.monotonic()
-    subprocess.run([sys.executable, "-c", "import ray, actors.broker.actor"], cwd=REPO, check=True)
-    return time.monotonic() - begin_s
+def failing(raymq: RayMQ) -> dict[str, str]:
+    """Give why each actor fails; one that answers late does so for a moment."""
+    topology = load_topology(overrides=raymq.overrides)
+    return {entry.actor.name: entry.failing for entry in launch.status(topology)}
 
 
 def test_up_down_and_up_again_keeps_every_message(raymq: RayMQ) -> None:
@@ -87,6 +83,7 @@ def test_up_down_and_up_again_keeps_every_message(raymq: RayMQ) -> None:
 
 
 def test_status_tells_what_runs(running: RayMQ) -> None:
+    eventually(lambda: not any(failing(running).values()), "all actors serving")
     done = running.run("status")
     assert done.returncode == 0, done.stderr
     actors = {actor["actor"]: actor for actor in json.loads(done.stdout)["actors"]}
@@ -149,13 +146,13 @@ def test_a_waiting_read_does_not_block_describe(running: RayMQ) -> None:
 
     broker = ray.get_actor("broker-a-0", namespace="raymq")
     end = len(some_messages("broker-a"))
-    request = msgpack.packb({"v": 1, "topic": TOPIC, "queue": 0, "offset": end, "wait_ms": 20_000})
+    request = msgpack.packb({"v": 1, "topic": TOPIC, "queue": 0, "offset": end, "wait_ms": MAX_WAIT_MS})
     waiting = [broker.read.remote(request) for _ in range(8)]
-    begin_s = time.monotonic()
-    assert msgpack.unpackb(ray.get(broker.describe.remote(), timeout=10))["code"] == 0
+    assert msgpack.unpackb(ray.get(broker.describe.remote(), timeout=LIMIT_S))["code"] == 0
+    finished, _ = ray.wait(waiting, num_returns=1, timeout=0)
+    assert finished == []
     assert append("broker-a", b"wakes them")["code"] == 0
-    replies = [msgpack.unpackb(reply) for reply in ray.get(waiting, timeout=10)]
-    assert time.monotonic() - begin_s < 10
+    replies = [msgpack.unpackb(reply) for reply in ray.get(waiting, timeout=LIMIT_S)]
     assert {reply["count"] for reply in replies} == {1}
 
 
@@ -163,14 +160,10 @@ def test_a_killed_broker_is_back_on_its_own_store_and_nothing_acknowledged_is_lo
     before = status_of("broker-b-0")
     acknowledged = some_messages("broker-b")
     assert append("broker-b", b"just before the kill")["code"] == 0
-    begin_s = time.monotonic()
     after = wait_for_successor("broker-b-0", kill_process("broker-b-0"))
-    back_after_s = time.monotonic() - begin_s
     assert read_all("broker-b") == [*acknowledged, b"just before the kill"]
     assert after["details"]["epoch"] == before["details"]["epoch"] + 1
-    within_s = max(BACK_WITHIN_S, BACK_WITHIN_IMPORTS * import_s())
-    assert back_after_s < within_s, f"back after {back_after_s:.1f} s"
-    assert {entry.failing for entry in launch.status(load_topology(overrides=running.overrides))} == {""}
+    eventually(lambda: not any(failing(running).values()), "all actors serving")
 
 
 def test_a_writer_whose_epoch_is_over_acknowledges_nothing(running: RayMQ) -> None:
@@ -181,12 +174,9 @@ def test_a_writer_whose_epoch_is_over_acknowledges_nothing(running: RayMQ) -> No
     reply = append("broker-a", b"of an old epoch")
     assert reply["code"] != 0
     assert "another writer has opened this store" in reply["remark"]
-    (found,) = [
-        entry.failing
-        for entry in launch.status(load_topology(overrides=running.overrides))
-        if entry.actor.name == "broker-a-0"
-    ]
-    assert found.startswith("refuses writes: ")
+    eventually(
+        lambda: failing(running)["broker-a-0"].startswith("refuses writes: "), "the broker's own report"
+    )
 
     wait_for_successor("broker-a-0", kill_process("broker-a-0"))
     assert append("broker-a", b"of a new epoch")["code"] == 0
@@ -222,7 +212,7 @@ def ask_broker(broker: str, code: int, body: bytes = b"") -> RemotingCommand:
     async def ask() -> RemotingCommand:
         client = RemotingClient(SystemClock())
         try:
-            return await client.invoke(f"{host}:{port}", RemotingCommand(code, {}, body), 10_000)
+            return await client.invoke(f"{host}:{port}", RemotingCommand(code, {}, body), int(LIMIT_S * 1000))
         finally:
             await client.close()
 
@@ -272,7 +262,7 @@ def test_a_broker_that_cannot_serve_says_why_and_prune_removes_it(running: RayMQ
 
 def test_a_check_runs_on_the_node_that_has_the_resource(running: RayMQ) -> None:
     resource = status_of("broker-a-0")["spec"]["resource"]
-    assert len(ray_port.run_on(resource, free_ports, ["127.0.0.1"], timeout_s=30)) == 1
+    assert len(ray_port.run_on(resource, free_ports, ["127.0.0.1"], timeout_s=LIMIT_S)) == 1
 
 
 def test_an_actor_is_ended_when_its_name_is_free_however_late_ray_ends_it(
@@ -291,12 +281,11 @@ def test_an_actor_is_ended_when_its_name_is_free_however_late_ray_ends_it(
     with pytest.raises(ray_port.ActorSilent, match="has not ended idle"):
         ray_port.end(where, timeout_s=0.1)
     with ThreadPoolExecutor() as pool:
-        ended = pool.submit(ray_port.end, where)
-        while len(asked) < 2 and not ended.done():
-            pass
+        ended = pool.submit(ray_port.end, where, LIMIT_S)
+        eventually(lambda: len(asked) == 2 or ended.done(), "the second request to end it")
         assert not ended.done()
         asked[0]()
-        ended.result(timeout=30)
+        ended.result(timeout=LIMIT_S)
     ray_port.create(Idle, where, (), resource=resource)
     monkeypatch.undo()
     ray_port.end(where)
@@ -314,21 +303,29 @@ def test_what_a_job_uploads_is_the_source_and_nothing_else(tmp_path: Path) -> No
     assert rooms == {"actors", "cluster", "configs", "jobs", "store"}
 
 
-def submit(raymq: RayMQ, tree: Path) -> str:
+def submit(raymq: RayMQ, tree: Path, overrides: list[str]) -> str:
     record = read_record(raymq.home)
     assert record is not None
-    sets = [part for override in raymq.overrides for part in ("--set", override)]
+    sets = [part for override in overrides for part in ("--set", override)]
     command = [sys.executable, "-m", "ray.scripts.scripts", "job", "submit", "--address", record.dashboard]
     command += ["--working-dir", ".", "--", "python", "-m", "cluster.launch", "configs/local.yaml", *sets]
     environment = {key: value for key, value in raymq.environment.items() if key != "PYTHONPATH"}
-    deadline_s = time.monotonic() + AGENT_WITHIN_S
-    while True:
+
+    def submitted() -> subprocess.CompletedProcess[str] | None:
         done = subprocess.run(
-            command, env=environment, cwd=tree, capture_output=True, text=True, timeout=240, check=False
+            command,
+            env=environment,
+            cwd=tree,
+            capture_output=True,
+            text=True,
+            timeout=4 * LIMIT_S,
+            check=False,
         )
         # Ray's own agent may come up after its head says that it has started.
-        if "No available agent" not in done.stderr or time.monotonic() > deadline_s:
-            break
+        return None if "No available agent" in done.stderr else done
+
+    done = eventually(submitted, "Ray's agent for jobs", within_s=120)
+    assert done is not None
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
@@ -336,23 +333,34 @@ def submit(raymq: RayMQ, tree: Path) -> str:
 def test_submitted_as_a_job_edited_and_submitted_again_keeps_every_message(
     running: RayMQ, tmp_path: Path
 ) -> None:
+    """A cluster beside the others' own, of as few actors as can be: each submission restarts them all."""
+    nameserver, namespace, broker = free_port(), "submitted", "broker-s"
+    overrides = [
+        *running.overrides,
+        "cluster=Submitted",
+        f"namespace={namespace}",
+        f"nameservers=[{{listen_port: {nameserver}}}]",
+        f"brokers=[{{name: {broker}, listen_port: {free_port(-2)}}}]",
+    ]
+    launch.up(overrides=overrides)
     tree = tmp_path / "tree"
     shutil.copytree(
         REPO, tree, ignore=shutil.ignore_patterns(".git", ".venv", ".*_cache", "__pycache__", "tests")
     )
-    before = {broker: some_messages(broker) for broker in BROKERS}
+    assert append(broker, b"first", b"second", namespace=namespace)["code"] == 0
     (tree / "actors" / "shell.py").open("a").write("# edited\n")
 
-    shown = submit(running, tree)
-    assert f"READY {';'.join(running.nameservers)}" in shown
-    first = status_of("broker-a-0")["code_version"]
+    shown = submit(running, tree, overrides)
+    assert f"READY 127.0.0.1:{nameserver}" in shown
+    first = status_of(f"{broker}-0", namespace)["code_version"]
     assert f"→ {first}" in shown
 
     (tree / "actors" / "shell.py").open("a").write("# edited again\n")
-    shown = submit(running, tree)
-    second = status_of("broker-a-0")["code_version"]
+    shown = submit(running, tree, overrides)
+    second = status_of(f"{broker}-0", namespace)["code_version"]
     assert f"code {first} → {second}" in shown
-    assert {broker: read_all(broker) for broker in BROKERS} == before
+    assert read_all(broker, namespace) == [b"first", b"second"]
+    launch.down(load_topology(overrides=overrides))
 
 
 def test_an_interrupted_start_leaves_nothing_running(raymq: RayMQ, tmp_path: Path) -> None:
@@ -364,10 +372,17 @@ def test_an_interrupted_start_leaves_nothing_running(raymq: RayMQ, tmp_path: Pat
         env=raymq.environment | {"RAYMQ_HOME": str(tmp_path)},
         cwd=REPO, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
-    while not (record := read_record(tmp_path)) or not list(marked_processes(record.mark)):
+
+    def is_starting() -> bool:
         assert started.poll() is None
+        record = read_record(tmp_path)
+        return record is not None and any(True for _ in marked_processes(record.mark))
+
+    eventually(is_starting, "the first process of Ray")
+    record = read_record(tmp_path)
+    assert record is not None
     started.send_signal(signal.SIGINT)
-    _, told = started.communicate(timeout=240)
+    _, told = started.communicate(timeout=4 * LIMIT_S)
     assert told == "interrupted; Ray was ended again, nothing is left running\n"
     assert started.returncode == launch.EXIT_INTERRUPTED
     assert list(marked_processes(record.mark)) == []

@@ -11,15 +11,26 @@ from contextlib import ExitStack, contextmanager
 
 import pytest
 
-from cluster.client import Admin, MessageExt, MessageQueue, Producer, PullConsumer, PushConfig, PushConsumer
+from cluster.client import (
+    Admin,
+    MessageExt,
+    MessageQueue,
+    Producer,
+    ProducerConfig,
+    PullConsumer,
+    PushConfig,
+    PushConsumer,
+)
 from tests.checkers import Recorder, assert_sound
 from tests.cluster.conftest import RayMQ
 from tests.cluster.ray_helpers import kill_process, wait_for_successor
-from tests.eventually import eventually
+from tests.eventually import LIMIT_S, TIME_SCALE, eventually
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow]
 
 QUEUES = 4
+LEASE_MS = int(5000 * TIME_SCALE)
+"""No member stands still for so long: one whose lease is over still names its queues for a moment."""
 
 
 def number_of(broker: str, queue_id: int) -> int:
@@ -62,7 +73,8 @@ class Load:
 
 @pytest.fixture
 def producer(running: RayMQ) -> Iterator[Producer]:
-    with Producer(running.nameserver, group="faults") as producer:
+    config = ProducerConfig(group="faults", delivery_timeout_ms=int(2 * LIMIT_S * 1000))
+    with Producer(running.nameserver, config=config) as producer:
         yield producer
 
 
@@ -71,21 +83,21 @@ def make_topic(raymq: RayMQ, topic: str) -> None:
         admin.create_topic(topic, queues=QUEUES)
 
 
-def test_clients_go_on_over_a_kill_of_a_broker(running: RayMQ, producer: Producer) -> None:
-    make_topic(running, "over-a-kill")
+def test_clients_go_on_over_a_kill_of_a_broker(running: RayMQ, producer: Producer, topic: str) -> None:
+    make_topic(running, topic)
     received: Counter[bytes] = Counter()
     with (
-        PullConsumer(running.nameserver, group="over-a-kill") as consumer,
-        Load(producer, "over-a-kill") as load,
+        PullConsumer(running.nameserver, group=topic) as consumer,
+        Load(producer, topic) as load,
     ):
-        consumer.subscribe("over-a-kill")
+        consumer.subscribe(topic)
 
         def has_received(count: int) -> bool:
             for message in consumer.poll(1000, 0.2):
                 received[message.body] += 1
                 queue = number_of(message.broker_name, message.queue_id)
                 load.history.read(
-                    "reader", "over-a-kill", message.topic, queue, message.queue_offset, message.body.decode()
+                    "reader", topic, message.topic, queue, message.queue_offset, message.body.decode()
                 )
             return len(received) >= count
 
@@ -115,7 +127,11 @@ class Members:
 
     def join(self) -> None:
         config = PushConfig(
-            group=self._group, lease_ms=2000, sync_interval_ms=200, commit_interval_ms=200, consume_threads=2
+            group=self._group,
+            lease_ms=LEASE_MS,
+            sync_interval_ms=200,
+            commit_interval_ms=200,
+            consume_threads=2,
         )
         consumer = PushConsumer(self._raymq.nameserver, listener=self._listen, config=config)
         self._stack.enter_context(consumer)
@@ -143,11 +159,10 @@ class Members:
 
 
 def test_a_rebalancer_killed_in_mid_rebalance_gives_no_queue_two_owners(
-    running: RayMQ, producer: Producer
+    running: RayMQ, producer: Producer, topic: str
 ) -> None:
-    topic = "mid-rebalance"
     make_topic(running, topic)
-    with Members(running, "mid-rebalance", topic).open() as members, Load(producer, topic) as load:
+    with Members(running, f"{topic}-members", topic).open() as members, Load(producer, topic) as load:
         members.join()
         eventually(lambda: members.shares() == [2 * QUEUES], "one member with all queues")
         members.join()

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import itertools
 import json
-import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 from tests.compat.build import JavaKit
 from tests.compat.processes import Program, ProgramFailed
-from tests.eventually import LIMIT_S
+from tests.eventually import LIMIT_S, eventually
 
 # A short life: no second compiler, the small collector; room for the messages of minutes, which it keeps.
 JVM = ("-Xmx1g", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
-# A broker registers its topics after it says that it runs, and again 10 s later where that failed.
-ROUTE_PAUSE_S = 0.2
 
 Facts = dict[str, Any]
 
@@ -34,10 +32,17 @@ class Agent:
     """A JVM with RocketMQ clients of one version and one header encoding."""
 
     def __init__(
-        self, kit: JavaKit, profile: str, nameserver: str, home: Path, *, encoding: str = "JSON"
+        self,
+        kit: JavaKit,
+        profile: str,
+        nameserver: str,
+        home: Path,
+        *,
+        encoding: str = "JSON",
+        jvm: Sequence[str] = (),
     ) -> None:
         """`encoding` is JSON or ROCKETMQ: that of the headers which these clients write."""
-        options = (*JVM, f"-Drocketmq.serialize.type={encoding}")
+        options = (*JVM, f"-Drocketmq.serialize.type={encoding}", *jvm)
         arguments = ("compat.Agent", f"namesrv={nameserver}")
         command = kit.command(*arguments, home=home, profile=profile, jvm=options)
         self._program = Program(command, home / "agent.log")
@@ -63,20 +68,42 @@ class Agent:
 
     def publish_queues(self, topic: str) -> list[Facts]:
         """The queues of a topic, as soon as the nameserver has a route to it."""
-        deadline = time.monotonic() + LIMIT_S
-        while True:
-            try:
-                queues: list[Facts] = self.call("publish_queues", topic=topic)
-            except OperationFailed:
-                if time.monotonic() > deadline:
-                    raise
-                time.sleep(ROUTE_PAUSE_S)
-            else:
-                return queues
+
+        def queues() -> list[Facts] | None:
+            with suppress(OperationFailed):
+                return self.call("publish_queues", topic=topic)
+            return None
+
+        found = eventually(queues, f"the route to {topic}")
+        assert found is not None
+        return found
 
     def send(self, messages: Sequence[Mapping[str, object]], mode: str = "sync") -> list[Facts]:
         """Send each message in turn; gives a result or an error for each."""
         results: list[Facts] = self.call("send", mode=mode, messages=list(messages))
+        return results
+
+    def send_dispatched(self, messages: Sequence[Mapping[str, object]]) -> list[Facts]:
+        """Send each message in turn, and wait until the consume queues hold them.
+
+        A broker acknowledges a message before it dispatches it.
+        """
+        results = self.send(messages)
+        assert all(result.get("status") == "SEND_OK" for result in results), results
+        ends: dict[tuple[str, int], int] = {}
+        for result in results:
+            queue = (result["topic"], result["queueId"])
+            ends[queue] = max(ends.get(queue, 0), result["queueOffset"] + 1)
+
+        def are_dispatched() -> bool:
+            found = {
+                (topic, queue["queueId"]): queue["max"]
+                for topic in {topic for topic, _ in ends}
+                for queue in self.offsets(topic)
+            }
+            return all(found[queue] >= end for queue, end in ends.items())
+
+        eventually(are_dispatched, "the dispatch of what was sent")
         return results
 
     def offsets(self, topic: str, **fields: object) -> list[Facts]:
@@ -88,6 +115,11 @@ class Agent:
         messages: list[Facts] = self.call(
             "push_received", name=name, count=count, timeoutMs=int(timeout_s * 1000)
         )
+        return messages
+
+    def polled(self, name: str, count: int) -> list[Facts]:
+        """What lite pull consumer `name` polls until it has `count` messages."""
+        messages: list[Facts] = self.call("lite_poll", name=name, count=count, timeoutMs=int(LIMIT_S * 1000))
         return messages
 
     def kill(self) -> None:

@@ -8,12 +8,13 @@ Prints one JSON object: what came of the sends, and what each kind of consumer g
 from __future__ import annotations
 
 import json
+import os
 import sys
 import threading
 
 from rocketmq.client import Message, Producer, PullConsumer, PushConsumer  # type: ignore[import-not-found]
 
-TIMEOUT_S = 30
+TIMEOUT_S = 60 * float(os.environ.get("RAYMQ_TEST_TIME_SCALE", "1"))  # as tests.eventually.LIMIT_S
 ONE_BY_ONE = 10
 
 

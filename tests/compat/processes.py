@@ -10,6 +10,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from tests.eventually import LIMIT_S
+
 
 class ProgramFailed(Exception):
     """A program ended, or did not say in time what was waited for; carries the end of its output."""
@@ -82,16 +84,16 @@ class Program:
     def wait(self, timeout_s: float) -> int:
         """Wait for it to end by itself; gives the exit code."""
         code = self._process.wait(timeout_s)
-        self._reader.join(5)
+        self._reader.join(LIMIT_S)
         return code
 
-    def terminate(self, timeout_s: float = 30) -> int:
+    def terminate(self, timeout_s: float = LIMIT_S) -> int:
         """Ask it to end in order (SIGTERM), and wait; gives the exit code."""
         return self._end(signal.SIGTERM, timeout_s)
 
     def kill(self) -> int:
         """Take it down without a word (SIGKILL)."""
-        return self._end(signal.SIGKILL, 10)
+        return self._end(signal.SIGKILL, LIMIT_S)
 
     def _end(self, number: signal.Signals, timeout_s: float) -> int:
         if self.is_running:
@@ -103,7 +105,7 @@ class Program:
             self._process.wait()
             raise ProgramFailed(f"{self.name} did not end within {timeout_s} s of {number.name}") from error
         finally:
-            self._reader.join(5)
+            self._reader.join(LIMIT_S)
         return code
 
     def _read_output(self) -> None:

@@ -59,7 +59,7 @@ class RayMQ:
         ports = ["--nameserver-port", str(self._nameserver_port), "--broker-port", str(self._broker_port)]
         self._process = Program([*command, *ports, *self._options()], self.root / "raymq.log", cwd=REPO)
         self._process.wait_for("READY ", LIMIT_S)
-        self._addresses = json.loads(self._process.wait_for('"brokers"', 1))["brokers"]
+        self._addresses = json.loads(self._process.wait_for('"brokers"', LIMIT_S))["brokers"]
         return self
 
     def stop(self) -> None:

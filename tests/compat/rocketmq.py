@@ -28,7 +28,6 @@ STORE_JVM = (
 )
 BROKER_NAME = "broker-a"
 CLUSTER_NAME = "DefaultCluster"
-ORDERLY_END_S = 60
 
 
 class RocketMQ:
@@ -105,7 +104,7 @@ class RocketMQ:
         if killed:
             self.broker.kill()
         else:
-            self.broker.terminate(ORDERLY_END_S)
+            self.broker.terminate()
         self.start_broker()
 
     def kill_broker(self) -> None:
@@ -116,7 +115,7 @@ class RocketMQ:
     def stop_in_order(self) -> None:
         """End the broker so that its store is whole and its tables are saved, then the nameserver."""
         assert self.broker is not None, "the broker was not started"
-        self.broker.terminate(ORDERLY_END_S)
+        self.broker.terminate()
         self.stop()
 
     def stop(self) -> None:

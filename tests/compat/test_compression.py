@@ -12,6 +12,7 @@ from store.message.sys_flag import COMPRESSED
 from tests.compat.agent import Agent
 from tests.compat.conftest import Names
 from tests.compat.peers import Peer
+from tests.eventually import LIMIT_S
 
 pytestmark = pytest.mark.java
 
@@ -27,7 +28,7 @@ def test_java_unpacks_what_our_producer_packs(
         result = producer.send(topic, BODY, tags="packed", keys="k1")
 
     client.call("lite_start", name=topic, group=names.group("_reads"), topic=topic, assign=True)
-    [message] = client.call("lite_poll", name=topic, count=1, timeoutMs=60_000)
+    [message] = client.polled(topic, 1)
     client.call("lite_stop", name=topic)
     assert message["bodySha1"] == hashlib.sha1(BODY).hexdigest()
     assert message["storeSize"] < len(BODY) // 4
@@ -47,4 +48,4 @@ def test_we_unpack_what_javas_producers_pack(
     if type(peer).__name__ == "RayMQ":  # our consumers ask for records in a way of their own
         with PullConsumer(peer.nameserver_address, names.group()) as consumer:
             consumer.assign(consumer.queues(topic))
-            assert [message.body for message in consumer.poll(timeout_ms=60_000)] == [BODY]
+            assert [message.body for message in consumer.poll(timeout_ms=int(LIMIT_S * 1000))] == [BODY]

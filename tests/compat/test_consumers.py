@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from cluster.client import Admin, ClientError
 from tests.compat.agent import Agent, Facts
-from tests.compat.conftest import Agents, Names
+from tests.compat.build import JavaKit
+from tests.compat.conftest import CLIENTS, Agents, Names
 from tests.compat.peers import Peer
 from tests.compat.raymq import RayMQ
 from tests.compat.rocketmq import RocketMQ
+from tests.eventually import NEVER_S, eventually
 
 pytestmark = pytest.mark.java
 
@@ -32,14 +34,6 @@ def texts(count: int, first: int = 0) -> list[str]:
     return [f"{n:04}" for n in range(first, first + count)]
 
 
-def until(condition: Callable[[], bool], what: str, tries: int = 600) -> None:
-    """Ask again until it holds; each try is a round trip to the client, which waits 200 ms."""
-    for _ in range(tries):
-        if condition():
-            return
-    raise AssertionError(f"never came: {what}")
-
-
 def committed_at_broker(peer: Peer, group: str, topic: str) -> int:
     """The sum of a group's offsets, asked by one who does not join it."""
     with Admin(peer.nameserver_address) as admin:
@@ -47,8 +41,6 @@ def committed_at_broker(peer: Peer, group: str, topic: str) -> int:
 
 
 def queues_of(agent: Agent, name: str, topic: str) -> set[int]:
-    # Asking for messages that will not come is how the client's own clock paces the question.
-    agent.received(name, 1 << 30, timeout_s=0.2)
     queues = agent.call("push_queues", name=name)
     return {queue["queueId"] for queue in queues if queue["topic"] == topic}
 
@@ -61,20 +53,26 @@ def test_a_push_consumer_gets_what_was_there_and_what_comes(
     assert bodies(each_client.received(topic, 50)) == texts(50)
 
     each_client.send(numbered(topic, 5, first=50))
-    assert bodies(each_client.received(topic, 55, timeout_s=5)) == texts(55)
+    assert bodies(each_client.received(topic, 55)) == texts(55)
     each_client.call("push_stop", name=topic)
 
 
+@pytest.mark.parametrize("version", sorted(CLIENTS))
 def test_a_heartbeat_under_way_keeps_no_consumer_waiting(
-    each_client: Agent, peer: Peer, topic: str, names: Names
+    kit: JavaKit, peer: Peer, topic: str, names: Names, tmp_path: Path, version: str
 ) -> None:
     if not isinstance(peer, RayMQ):
-        pytest.skip("RocketMQ refuses a consumer's pulls for 20 s then")
-    each_client.send(numbered(topic, 20))
-    # The second one, a second after the start, is under way when the queues are shared out.
-    each_client.call("push_start", name=topic, group=names.group(), topic=topic, heartbeatTakesMs=200)
-    received = each_client.received(topic, 20, timeout_s=15)
-    each_client.call("push_stop", name=topic)
+        pytest.skip("RocketMQ refuses a consumer's pulls until its next rebalance then")
+    profile, encoding = CLIENTS[version]
+    no_second_rebalance = f"-Drocketmq.client.rebalance.waitInterval={int(NEVER_S * 1000)}"
+    with Agent(
+        kit, profile, peer.nameserver_address, tmp_path, encoding=encoding, jvm=[no_second_rebalance]
+    ) as agent:
+        agent.send(numbered(topic, 20))
+        # The second one, a second after the start, is under way when the queues are shared out.
+        agent.call("push_start", name=topic, group=names.group(), topic=topic, heartbeatTakesMs=200)
+        received = agent.received(topic, 20)
+        agent.call("push_stop", name=topic)
     assert bodies(received) == texts(20)
 
 
@@ -94,7 +92,7 @@ def test_a_group_goes_on_where_it_was(each_client: Agent, topic: str, names: Nam
     assert len(each_client.received(topic, 30)) == 30
     each_client.call("push_stop", name=topic)
     # A client that leaves commits one-way: its broker may hear of it later.
-    until(lambda: committed_at_broker(peer, names.group(), topic) == 30, "30 committed")
+    eventually(lambda: committed_at_broker(peer, names.group(), topic) == 30, "30 committed")
 
     each_client.send(numbered(topic, 10, first=30))
     each_client.call("push_start", name=topic, group=names.group(), topic=topic)
@@ -111,9 +109,9 @@ def test_members_share_the_queues_and_heirs_take_over(each_client: Agent, topic:
         one, two = (queues_of(each_client, topic + member, topic) for member in ("one", "two"))
         return len(one) == len(two) == 2 and one | two == {0, 1, 2, 3}
 
-    until(shared, "two queues for each of two members")
+    eventually(shared, "two queues for each of two members")
     each_client.call("push_stop", name=topic + "one")
-    until(
+    eventually(
         lambda: queues_of(each_client, topic + "two", topic) == {0, 1, 2, 3},
         "all four for the one that stayed",
     )
@@ -126,12 +124,12 @@ def test_a_member_that_dies_leaves_its_queues_to_the_others(agents: Agents, topi
     survivor, victim = agents.get("5.3.3-json"), agents.start("4.9.8-json")
     for agent, name in ((survivor, "survivor"), (victim, "victim")):
         agent.call("push_start", name=topic + name, group=names.group(), topic=topic)
-    until(
+    eventually(
         lambda: len(queues_of(survivor, topic + "survivor", topic)) == 2, "two queues for each of two members"
     )
 
     victim.kill()
-    until(lambda: len(queues_of(survivor, topic + "survivor", topic)) == 4, "all four for the survivor")
+    eventually(lambda: len(queues_of(survivor, topic + "survivor", topic)) == 4, "all four for the survivor")
     survivor.send(numbered(topic, 20))
     assert set(bodies(survivor.received(topic + "survivor", 20))) >= set(texts(20))
     survivor.call("push_stop", name=topic + "survivor")
@@ -165,20 +163,23 @@ def test_a_lite_pull_consumer_polls_commits_and_goes_on(
 ) -> None:
     each_client.send(numbered(topic, 40))
     each_client.call("lite_start", name=topic, group=names.group(), topic=topic)
-    assert bodies(each_client.call("lite_poll", name=topic, count=40, timeoutMs=60_000)) == texts(40)
+    assert bodies(each_client.polled(topic, 40)) == texts(40)
     # Of a group's first commits that come side by side RocketMQ's broker keeps only some.
     for _ in range(2 if isinstance(peer, RocketMQ) else 1):
         each_client.call("lite_commit", name=topic)
     queues = each_client.publish_queues(topic)
-    committed = [each_client.call("lite_committed", name=topic, **queue) for queue in queues]
-    assert sum(committed) == 40
+
+    def committed() -> int:  # the client commits one-way
+        return sum(each_client.call("lite_committed", name=topic, **queue) for queue in queues)
+
+    eventually(lambda: committed() == 40, "40 committed, as the client sees it")
     each_client.call("lite_stop", name=topic)
     # A client that leaves commits one-way: its broker may hear of it later.
-    until(lambda: committed_at_broker(peer, names.group(), topic) == 40, "40 committed")
+    eventually(lambda: committed_at_broker(peer, names.group(), topic) == 40, "40 committed")
 
     each_client.send(numbered(topic, 4, first=40))
     each_client.call("lite_start", name=topic, group=names.group(), topic=topic)
-    received = each_client.call("lite_poll", name=topic, count=4, timeoutMs=60_000)
+    received = each_client.polled(topic, 4)
     each_client.call("lite_stop", name=topic)
     assert bodies(received) == texts(4, first=40)
 
@@ -187,10 +188,10 @@ def test_an_assigned_consumer_seeks_back(client: Agent, topic: str, names: Names
     queue = {"topic": topic, "broker": "broker-a", "queueId": 2}
     client.send([message | queue for message in numbered(topic, 20)])
     client.call("lite_start", name=topic, group=names.group(), topic=topic, assign=True)
-    assert len(client.call("lite_poll", name=topic, count=20, timeoutMs=60_000)) == 20
+    assert len(client.polled(topic, 20)) == 20
 
     client.call("lite_seek", name=topic, offset=5, **queue)
-    again = client.call("lite_poll", name=topic, count=15, timeoutMs=60_000)
+    again = client.polled(topic, 15)
     client.call("lite_stop", name=topic)
     assert [message["queueOffset"] for message in again] == list(range(5, 20))
 
@@ -213,7 +214,7 @@ def test_order_within_a_queue_is_kept_while_members_come(agents: Agents, topic: 
     client = agents.get("5.3.3-json")
     results = client.send([message | {"hashKey": "one"} for message in numbered(topic, 200)])
     client.call("lite_start", name=topic, group=names.group(), topic=topic)
-    received = client.call("lite_poll", name=topic, count=200, timeoutMs=60_000)
+    received = client.polled(topic, 200)
     client.call("lite_stop", name=topic)
 
     assert len({result["queueId"] for result in results}) == 1
@@ -226,7 +227,7 @@ def test_in_order_although_each_fails_once(client: Agent, topic: str, names: Nam
     client.send(wanted)
     client.call("push_start", name=topic, group=names.group(), topic=topic, orderly=True, failures=1)
 
-    received = client.received(topic, 18, timeout_s=40)
+    received = client.received(topic, 18)
     client.call("push_stop", name=topic)
     for key in range(3):
         bodies_of_key = [m["body"] for m in received if int(m["body"]) % 3 == key and m["reconsumeTimes"] > 0]
@@ -242,7 +243,7 @@ def test_a_consumer_in_order_gives_up_to_the_dead_letters_at_once(
     client.call("push_start", name=topic, group=names.group(), topic=topic, **orderly)
 
     dead = {"topic": f"%DLQ%{names.group()}", "broker": "broker-a", "queueId": 0}
-    until(lambda: client.received(topic, 1 << 30, 0.2) and end_of(peer, dead["topic"]) == 3, "three dead")
+    eventually(lambda: end_of(peer, dead["topic"]) == 3, "three dead")
     client.call("push_stop", name=topic)
     client.create_topic(peer.broker_address, dead["topic"], queues=1)  # it is write-only until then
     letters = client.call("pull", group=names.group("_reader"), offset=0, **dead)["messages"]
@@ -269,9 +270,13 @@ def test_a_client_that_leaves_balancing_to_the_broker_gets_its_share(
         one, two = (queues_of(client, topic + member, topic) for member in ("one", "two"))
         return (one, two) in (({0, 1}, {2, 3}), ({2, 3}, {0, 1}))
 
-    until(shared, "two queues for each of two members")
+    eventually(shared, "two queues for each of two members")
     client.send(numbered(topic, 20))
-    got = [message for name in ("one", "two") for message in client.received(topic + name, 1 << 30, 2)]
+
+    def received() -> list[Facts]:
+        return [message for name in ("one", "two") for message in client.received(topic + name, 0)]
+
+    eventually(lambda: set(bodies(received())) == set(texts(20)), "all messages")
     for member in ("one", "two"):
         client.call("push_stop", name=topic + member)
-    assert bodies(got) == texts(20)
+    assert bodies(received()) == texts(20)

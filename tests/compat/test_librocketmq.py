@@ -16,12 +16,12 @@ import pytest
 
 from tests.compat.conftest import Names
 from tests.compat.peers import Peer
+from tests.eventually import LIMIT_S
 
 pytestmark = pytest.mark.java
 
 PACKAGE = "rocketmq==0.4.4"
 PROGRAM = Path(__file__).with_name("librocketmq_program.py")
-TIMEOUT_S = 180
 
 
 def run_program(nameserver: str, topic: str, group: str, home: Path) -> Any:
@@ -34,7 +34,7 @@ def run_program(nameserver: str, topic: str, group: str, home: Path) -> Any:
         [*command, nameserver, topic, group],
         capture_output=True,
         text=True,
-        timeout=TIMEOUT_S,
+        timeout=3 * LIMIT_S,
         check=False,
         cwd=home,
         env={**os.environ, "UV_CACHE_DIR": uv_cache(uv), "HOME": str(home)},

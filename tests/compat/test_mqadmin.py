@@ -10,6 +10,7 @@ from tests.compat.agent import Agent
 from tests.compat.conftest import Names
 from tests.compat.mqadmin import Mqadmin, pairs, rows
 from tests.compat.peers import Peer
+from tests.eventually import eventually
 
 pytestmark = pytest.mark.java
 
@@ -38,7 +39,9 @@ RUNTIME_NAMES = frozenset(
 
 def filled(client: Agent, topic: str, group: str, count: int, committed: int) -> list[dict[str, object]]:
     """Messages in queue 1, all pulled by `group`, `committed` of them committed."""
-    sent = client.send([{"topic": topic, "body": f"{n}", "keys": f"k{n}", **QUEUE} for n in range(count)])
+    sent = client.send_dispatched(
+        [{"topic": topic, "body": f"{n}", "keys": f"k{n}", **QUEUE} for n in range(count)]
+    )
     client.call("pull", group=group, topic=topic, offset=0, **QUEUE)
     client.call("commit_offset", group=group, topic=topic, offset=committed, **QUEUE)
     client.publish_queues(f"%RETRY%{group}")  # by this topic the tool finds a group's brokers
@@ -67,6 +70,13 @@ def test_what_it_reads(client: Agent, mqadmin: Mqadmin, names: Names, topic: str
         "missing": f"producerConnection -g nobody -t {topic}",
     }
     told = dict(zip(commands, mqadmin.run(*commands.values()), strict=True))
+    eventually(
+        lambda: (
+            "(CompatProducers)" in told["producers"]
+            or told.update(producers=mqadmin.run(commands["producers"])[0])
+        ),
+        "the producer's heartbeat",
+    )
     member = rows(told["online"])[0]["ClientId"]
     [directly] = mqadmin.run(f"queryMsgById -i {sent[3]['offsetMsgId']} -t {topic} -g {online} -d {member}")
     client.call("push_stop", name=topic)
@@ -163,6 +173,6 @@ def test_a_running_member_goes_on_where_it_is_reset_to(
 
     # RocketMQ's broker tells a held pull when something comes; ours at once.
     client.send([{"topic": topic, "body": "4", **QUEUE}])
-    again = client.received(topic, 9, timeout_s=30)
+    again = client.received(topic, 9)
     client.call("push_stop", name=topic)
     assert sorted(message["body"] for message in again) == sorted([*"0123", *"01234"])

@@ -59,7 +59,7 @@ def test_wrong_input_is_refused_alike(
     client: Agent, mqadmin: Mqadmin, names: Names, topic: str, peer: Peer
 ) -> None:
     group = names.group()
-    client.send([{"topic": topic, "body": f"{n}", **QUEUE} for n in range(3)])
+    client.send_dispatched([{"topic": topic, "body": f"{n}", **QUEUE} for n in range(3)])
     client.call("pull", group=group, topic=topic, offset=0, **QUEUE)
     client.call("commit_offset", group=group, topic=topic, offset=1, **QUEUE)
     client.publish_queues(f"%RETRY%{group}")

@@ -15,6 +15,7 @@ from tests.compat.mqadmin import Mqadmin, pairs, rows
 from tests.compat.peers import Peer
 from tests.compat.processes import Program
 from tests.compat.raymq import RayMQ
+from tests.eventually import LIMIT_S
 
 pytestmark = pytest.mark.java
 
@@ -59,7 +60,7 @@ def shape(printed: str, peer: Peer) -> list[str]:
 
 
 def test_what_it_asks_of_topics_and_messages(client: Agent, mqadmin: Mqadmin, topic: str, peer: Peer) -> None:
-    client.send([{"topic": topic, "body": f"{n}", "keys": f"k{n}", **QUEUE} for n in range(6)])
+    client.send_dispatched([{"topic": topic, "body": f"{n}", "keys": f"k{n}", **QUEUE} for n in range(6)])
     broker = peer.broker_address
     commands = {
         "cluster": f"topicClusterList -t {topic}",
@@ -191,8 +192,8 @@ def test_the_round_trip_to_all_clusters(kit: JavaKit, peer: Peer, tmp_path: Path
     main = "org.apache.rocketmq.tools.command.MQAdminStartup"
     command = kit.command(main, *arguments, home=tmp_path, profile=ROCKETMQ, jvm=options)
     with Program(command, tmp_path / "clusterRT.log", cwd=tmp_path) as running:
-        line = running.wait_for("DefaultCluster ", 30)
-        assert " ".join(running.wait_for("#", 1).split()) == (
+        line = running.wait_for("DefaultCluster ", LIMIT_S)
+        assert " ".join(running.wait_for("#", LIMIT_S).split()) == (
             "#Cluster Name #Broker Name #RT #successCount #failCount"
         )
         running.kill()

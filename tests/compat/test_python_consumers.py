@@ -93,4 +93,4 @@ def test_a_listener_that_fails_gets_its_message_again(
     with PushConsumer(None, None, fails_once, config=config) as consumer:
         consumer.subscribe(topic)
         client.send([{"topic": topic, "body": "from Java"}])
-        eventually(lambda: len(times) == 2, "the second delivery")
+        eventually(lambda: len(times) >= 2, "the second delivery")

@@ -9,7 +9,6 @@ import os
 import shutil
 import subprocess
 import sys
-import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -26,7 +25,7 @@ from tests.compat.processes import Program
 from tests.compat.rocketmq import STORE_JVM
 from tests.compat.store_writer import STORE_CONF, open_store
 from tests.conftest import RocketStore
-from tests.eventually import LIMIT_S
+from tests.eventually import LIMIT_S, eventually
 
 pytestmark = pytest.mark.java
 
@@ -224,11 +223,13 @@ def delete_the_oldest_files(root: Path, count: int) -> None:
         os.utime(path, (0, 0))
     begin = store.positions.min
     store.retention.delete_expired()
-    deadline_s = time.monotonic() + LIMIT_S
-    while store.retention.files_deleted < count or store.retention.has_stale_queues:
-        assert time.monotonic() < deadline_s
+
+    def are_deleted() -> bool:
         store.tick()
         store.retention.finish()
+        return store.retention.files_deleted >= count and not store.retention.has_stale_queues
+
+    eventually(are_deleted, "the deletion of files")
     assert store.positions.min > begin
     store.close()
 

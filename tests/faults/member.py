@@ -11,8 +11,10 @@ from pathlib import Path
 
 from cluster.client import MessageExt, PushConfig, PushConsumer
 from tests.checkers import Recorder
+from tests.eventually import TIME_SCALE
 
-LEASE_MS = 1500
+LEASE_MS = int(1500 * TIME_SCALE)
+REQUEST_TIMEOUT_MS = int(1000 * TIME_SCALE)
 
 
 def config_of(group: str) -> PushConfig:
@@ -23,7 +25,7 @@ def config_of(group: str) -> PushConfig:
         commit_interval_ms=100,
         consume_threads=4,
         max_cached_messages=8,
-        request_timeout_ms=1000,
+        request_timeout_ms=REQUEST_TIMEOUT_MS,
     )
 
 

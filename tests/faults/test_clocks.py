@@ -17,12 +17,14 @@ from store.message_store import MessageStore
 from tests.actors.broker.brokers import Peer, settings_of, with_broker
 from tests.checkers import Recorder
 from tests.conftest import ClockAtRest
+from tests.eventually import NEVER_S
 from tests.faults.aftermath import check_store
 from tests.faults.stories import TOPIC, ClockThatTicks, Writer, open_store
 
 pytestmark = [pytest.mark.faults]
 
 HOUR_MS = 3_600_000
+NEVER_MS = int(NEVER_S * 1000)
 JUMPS = {"an hour on": HOUR_MS, "an hour back": -HOUR_MS}
 
 
@@ -93,7 +95,7 @@ def test_connections_waits_and_memberships_do_not_see_the_wall_clock(tmp_path: P
     async def story(peer: Peer) -> None:
         await peer.send("T", b"before")
         await peer.heartbeat("client", "G", T="*")
-        waiting = asyncio.create_task(peer.pull("T", 1, wait_ms=15_000))
+        waiting = asyncio.create_task(peer.pull("T", 1, wait_ms=NEVER_MS))
         await peer.committed("G", "T")  # answered behind the pull: that is held now
         clock.behind_ms = -JUMPS.get(jump, 0)
         clock.stands_at_ms = clock.wall_ms() if jump == "still" else 0
@@ -106,7 +108,7 @@ def test_connections_waits_and_memberships_do_not_see_the_wall_clock(tmp_path: P
         stored = [message.store_timestamp for message in await peer.messages("T")]
         assert stored == sorted(stored)
 
-    with_broker(story, settings_of(tmp_path), clock)
+    with_broker(story, settings_of(tmp_path, max_hold_ms=NEVER_MS), clock)
 
 
 @pytest.mark.parametrize("jump", [*JUMPS, "still"])

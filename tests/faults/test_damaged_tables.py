@@ -21,6 +21,7 @@ from actors.remoting.headers import CreateTopicHeader
 from store.clock import SystemClock
 from store.errors import StoreError
 from tests.actors.broker.brokers import Peer, run, settings_of, with_broker
+from tests.eventually import LIMIT_S
 
 pytestmark = [pytest.mark.faults, pytest.mark.slow]
 
@@ -109,7 +110,7 @@ def test_a_table_damaged_with_its_backup_is_refused_by_name_and_left_as_it_is(
 ) -> None:
     async def refused(copy: BrokerSettings, damage: str) -> None:
         with pytest.raises(StoreError, match=f"{name}: damaged, and no sound copy") as told:
-            await asyncio.wait_for(BrokerService(copy, SystemClock()).start(), 10)
+            await asyncio.wait_for(BrokerService(copy, SystemClock()).start(), LIMIT_S)
         assert "remove the file" in str(told.value), damage
 
     for number, (damage, change) in enumerate(damages(name).items()):

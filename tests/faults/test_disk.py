@@ -22,7 +22,7 @@ from store.errors import StoreError
 from store.message_store import MessageStore
 from tests.actors.broker.brokers import Peer, run, settings_of, with_broker
 from tests.checkers import Recorder
-from tests.eventually import eventually
+from tests.eventually import eventually, eventually_async
 from tests.faults.aftermath import check_store, read_everything
 from tests.faults.conftest import SmallDisk
 from tests.faults.crasher import Crasher
@@ -345,8 +345,12 @@ def test_a_broker_whose_store_another_has_opened_saves_no_table_and_leaves_the_r
         successor.write_text("2\n")
         successor.rename(epoch)
         saved = {path: path.read_bytes() for path in (settings.store_root / "config").iterdir()}
-        while not peer.broker._store.is_superseded:
+
+        async def is_superseded() -> bool:
             await peer.send("T")
+            return peer.broker._store.is_superseded
+
+        await eventually_async(is_superseded, "the broker's look at the epoch")
         refused = await peer.send("T", b"late")
         assert refused.code == ResponseCode.SERVICE_NOT_AVAILABLE
         assert "another writer has opened this store" in (refused.remark or "")

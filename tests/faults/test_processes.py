@@ -1,6 +1,6 @@
 """Real processes killed and stopped under load: clients go on, and the histories are sound.
 
-A minute of standing still is scaled: leases of 1.5 s, stops of twice that.
+A stop lasts until its effect is seen: sends that miss their deadline, or a lease that has expired.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,15 +19,15 @@ import pytest
 
 from cluster.client import Admin, ClientError, Producer, ProducerConfig, PullConsumer, PushConsumer
 from tests.checkers import Recorder, assert_sound, load
-from tests.eventually import eventually
-from tests.faults.member import LEASE_MS, config_of, listener_of
+from tests.eventually import LIMIT_S, TIME_SCALE, eventually
+from tests.faults.member import REQUEST_TIMEOUT_MS, config_of, listener_of
 
 pytestmark = [pytest.mark.faults, pytest.mark.slow]
 
 REPO = Path(__file__).parent.parent.parent
 TOPIC = "load"
 QUEUES = 4
-STOPPED_S = 2 * LEASE_MS / 1000
+SHORT_DELIVERY_MS = int(1500 * TIME_SCALE)
 
 
 class StandaloneProcess:
@@ -66,18 +65,17 @@ class StandaloneProcess:
         self._gone()
 
     def _gone(self) -> None:
-        self.process.wait(20)
+        self.process.wait(LIMIT_S)
         assert self.process.stdout is not None
         self.process.stdout.close()
 
 
 @contextmanager
 def stopped(pid: int) -> Iterator[None]:
-    """SIGSTOP, for longer than any lease lasts, then SIGCONT."""
+    """SIGSTOP, then SIGCONT."""
     os.kill(pid, signal.SIGSTOP)
     try:
         yield
-        threading.Event().wait(STOPPED_S)
     finally:
         os.kill(pid, signal.SIGCONT)
 
@@ -96,14 +94,19 @@ def broker(tmp_path: Path) -> Iterator[StandaloneProcess]:
 class Load:
     """Sends numbered, keyed messages from a thread, and writes down what became of each."""
 
-    def __init__(self, nameserver: str, recorder: Recorder, timeout_ms: int = 60_000) -> None:
+    def __init__(
+        self, nameserver: str, recorder: Recorder, timeout_ms: int = int(2 * LIMIT_S * 1000)
+    ) -> None:
         self._recorder = recorder
         self.acknowledged = 0
         self.errors: list[ClientError] = []
         self._is_over = threading.Event()
         self._thread = threading.Thread(target=self._send)
         self._config = ProducerConfig(
-            nameservers=nameserver, group="load", request_timeout_ms=1000, delivery_timeout_ms=timeout_ms
+            nameservers=nameserver,
+            group="load",
+            request_timeout_ms=REQUEST_TIMEOUT_MS,
+            delivery_timeout_ms=timeout_ms,
         )
 
     def __enter__(self) -> Load:
@@ -181,12 +184,11 @@ def test_a_broker_that_stands_still_is_told_by_deadlines_and_goes_on_where_it_wa
     with PullConsumer(broker.nameserver, group="over-a-stop") as consumer:
         consumer.subscribe(TOPIC)
         reader = Reader(consumer, recorder, "over-a-stop")
-        with Load(broker.nameserver, recorder, timeout_ms=1500) as sending:
+        with Load(broker.nameserver, recorder, SHORT_DELIVERY_MS) as sending:
             eventually(lambda: reader.poll() >= 50, "messages")
             with stopped(broker.process.pid):
-                began_s = time.monotonic()
-                eventually(lambda: bool(sending.errors), "an error within the send's deadline")
-                assert time.monotonic() - began_s < 3
+                failed = len(sending.errors)
+                eventually(lambda: len(sending.errors) >= failed + 2, "errors of sends by their deadlines")
             sent = sending.acknowledged
             eventually(lambda: sending.acknowledged >= sent + 50, "sends after the stop")
         assert all(error.retriable for error in sending.errors), sending.errors
@@ -203,7 +205,7 @@ def member(nameserver: str, group: str, history: Path) -> Iterator[subprocess.Po
         assert process.stdout.readline() == b"READY\n"
         yield process
         process.stdin.close()
-        process.wait(20)
+        process.wait(LIMIT_S)
 
 
 def test_a_consumer_that_stands_still_loses_its_queues_and_commits_nothing_when_it_wakes(

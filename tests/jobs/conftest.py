@@ -16,6 +16,7 @@ from actors.standalone import StandaloneCluster, StandaloneSettings
 from cluster.client import Admin, Message, Producer, ProducerConfig
 from store.clock import SystemClock
 from store.settings import StoreSettings
+from tests.eventually import LIMIT_S
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -55,12 +56,12 @@ class ClusterThread:
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
         self.cluster = StandaloneCluster(StandaloneSettings(root, brokers=2, store=STORE), SystemClock())
-        asyncio.run_coroutine_threadsafe(self.cluster.start(), self._loop).result(60)
+        asyncio.run_coroutine_threadsafe(self.cluster.start(), self._loop).result(LIMIT_S)
 
     def stop(self) -> None:
-        asyncio.run_coroutine_threadsafe(self.cluster.stop(), self._loop).result(60)
+        asyncio.run_coroutine_threadsafe(self.cluster.stop(), self._loop).result(LIMIT_S)
         self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(10)
+        self._thread.join(LIMIT_S)
         self._loop.close()
 
 

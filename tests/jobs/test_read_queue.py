@@ -12,6 +12,7 @@ from jobs import raydp_session, read_queue
 from jobs.errors import DataLoss, JobError, OffsetsInvalid, OptionInvalid
 from jobs.schema import ALL_COLUMNS
 from store.clock import SystemClock
+from tests.eventually import eventually
 from tests.jobs.conftest import BODY_BYTES, MESSAGES, TOPIC, Orders
 
 if TYPE_CHECKING:
@@ -60,8 +61,7 @@ def test_times_choose_what_was_stored_between_them(spark: SparkSession, orders: 
             read = read_queue(spark, "by-time", nameservers=nameservers, columns=["storeTimestamp"])
             newest = read.selectExpr("max(unix_millis(storeTimestamp))").first()[0]
             times.append(newest + 1)
-            while SystemClock().wall_ms() <= times[-1]:
-                continue
+            eventually(lambda end_ms=times[-1]: SystemClock().wall_ms() > end_ms, "a later time")
             assert sent
 
     def bodies(**options: Any) -> list[bytes]:

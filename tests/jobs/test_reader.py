@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterable
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 
 import pyarrow as pa
@@ -86,7 +87,7 @@ def test_all_columns_of_a_message_are_there(states: list[QueueState]) -> None:
         "no",
         special["uniqKey"],
     )
-    assert 0 <= (special["storeTimestamp"] - special["bornTimestamp"]).total_seconds() < 60
+    assert timedelta() <= special["storeTimestamp"] - special["bornTimestamp"] < timedelta(days=1)
 
 
 def test_a_store_with_another_id_is_not_taken_for_the_brokers(copied: Split) -> None:

@@ -5,14 +5,15 @@ from __future__ import annotations
 import errno
 import os
 import threading
-import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from store.commitlog import allocate, mapped_file
 from store.consumequeue import consume_queue
 from store.errors import StoreError
+from tests.eventually import LIMIT_S, NEVER_S
 
 
 class DiskThatFillsUp:
@@ -126,14 +127,14 @@ def test_a_disk_that_hangs_is_waited_for_once_and_then_told_at_once(stores, draf
     goes_on, allocate_now = threading.Event(), os.posix_fallocate
 
     def fallocate_that_hangs(*arguments) -> None:
-        goes_on.wait()
+        goes_on.wait(LIMIT_S)
         allocate_now(*arguments)
 
     monkeypatch.setattr(mapped_file.os, "posix_fallocate", fallocate_that_hangs)
     monkeypatch.setattr(allocate, "_WAIT_S", 0.01)
     with pytest.raises(StoreError, match=r"has not made the next file within 0\.01 s: try again"):
         store.append(draft(b"x" * 3000))
-    monkeypatch.setattr(allocate, "_WAIT_S", 100)
+    monkeypatch.setattr(allocate, "_WAIT_S", NEVER_S)
     with pytest.raises(StoreError, match="try again"):
         store.append(draft(b"x" * 3000))
     assert store.append(draft(b"small")).queue_offset == 1  # there is room for it in the file
@@ -144,15 +145,22 @@ def test_a_disk_that_hangs_is_waited_for_once_and_then_told_at_once(stores, draf
 
 def test_the_first_file_of_all_is_waited_for_longer(stores, draft, monkeypatch):
     """Sends alone wait for it, and to refuse the first of a broker that has just started helps nobody."""
-    store = stores.open(preallocate=True)
-    allocate_now = os.posix_fallocate
+    is_awaited, allocate_now = threading.Event(), os.posix_fallocate
 
-    def fallocate_that_takes_its_time(*arguments) -> None:
-        time.sleep(0.1)
+    class Ended(threading.Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            is_awaited.set()
+            return super().wait(timeout)
+
+    def fallocate_once_awaited(*arguments) -> None:
+        assert is_awaited.wait(LIMIT_S)
         allocate_now(*arguments)
 
-    monkeypatch.setattr(mapped_file.os, "posix_fallocate", fallocate_that_takes_its_time)
-    monkeypatch.setattr(allocate, "_WAIT_S", 0.01)
+    monkeypatch.setattr(allocate, "threading", SimpleNamespace(Event=Ended, Thread=threading.Thread))
+    monkeypatch.setattr(mapped_file.os, "posix_fallocate", fallocate_once_awaited)
+    monkeypatch.setattr(allocate, "_WAIT_S", 0)
+    monkeypatch.setattr(allocate, "_FIRST_WAIT_S", NEVER_S)
+    store = stores.open(preallocate=True)
     assert store.append(draft(b"x")).physical_offset == 0
 
 

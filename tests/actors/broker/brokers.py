@@ -29,16 +29,20 @@ from actors.remoting.headers import (
     UpdateConsumerOffsetHeader,
 )
 from actors.remoting.hot_headers import PullMessageHeader, SendMessageHeader
+from actors.remoting.limits import RemotingLimits
 from actors.remoting.table import RequestTable
 from store.clock import Clock, SystemClock
 from store.disk.disk_use import DiskProbe, disk_use
 from store.message.message import MessageExt
 from store.message.record import decode_records
 from store.settings import StoreSettings
-from tests.eventually import LIMIT_S
+from tests.eventually import LIMIT_S, eventually_async
 
 SUSPEND, SUBSCRIPTION = 2, 4
+TIMEOUT_MS = int(LIMIT_S * 1000)
 A_DAY_MS = 86_400_000
+HOLD_MS = A_DAY_MS
+"""For a pull that a message or another event ends: no test takes so long."""
 SMALL_STORE = {
     "commit_log_file_bytes": 1 << 20,
     "consume_queue_file_bytes": 40_000,
@@ -52,11 +56,13 @@ class Peer:
 
     def __init__(self, broker: BrokerService, pushed: RequestTable | None = None) -> None:
         self.broker = broker
-        self.client = RemotingClient(SystemClock(), pushed)
+        limits = RemotingLimits(connect_timeout_ms=TIMEOUT_MS)
+        self.client = RemotingClient(SystemClock(), pushed, limits)
 
     async def ask(self, code: int, ext: dict[str, str] | None = None, body: bytes = b"") -> RemotingCommand:
         """The answer, whatever its code."""
-        return await self.client.invoke(self.broker.address, RemotingCommand(code, ext or {}, body), 10_000)
+        command = RemotingCommand(code, ext or {}, body)
+        return await self.client.invoke(self.broker.address, command, TIMEOUT_MS)
 
     async def send(
         self, topic: str, body: bytes = b"hello", queue_id: int = 0, properties: str = "", **header: Any
@@ -105,8 +111,7 @@ class Peer:
 
     async def until_held(self, count: int) -> None:
         """Until the broker holds so many pulls: it may read them after what came behind them."""
-        while self.broker.describe()["held_pulls"] != count:  # noqa: ASYNC110 - the broker tells nobody
-            await asyncio.sleep(0)
+        await eventually_async(lambda: self.broker.describe()["held_pulls"] == count)
 
     async def heartbeat(self, client_id: str, group: str, **tags: str) -> RemotingCommand:
         subscriptions = [SubscriptionData(topic, expression) for topic, expression in tags.items()]
@@ -118,8 +123,10 @@ Story = Callable[[Peer], Awaitable[None]]
 
 
 def settings_of(root: Path, store: dict[str, Any] | None = None, **settings: Any) -> BrokerSettings:
-    # A clock moved by hand looks to a broker as if it had stood still, for which it refuses sends.
-    settings.setdefault("os_page_cache_busy_ms", A_DAY_MS)
+    # A clock moved by hand looks to a broker as if it had stood still, for which it refuses sends; so does a
+    # busy machine, whose disk is slow, too.
+    for name in ("os_page_cache_busy_ms", "sync_flush_timeout_ms", "wait_in_pull_queue_ms", "max_hold_ms"):
+        settings.setdefault(name, A_DAY_MS)
     return BrokerSettings(
         listen_port=0,
         store_root=root / "store",

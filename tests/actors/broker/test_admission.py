@@ -15,7 +15,7 @@ from actors.remoting.errors import Refused
 from actors.remoting.request import Cost
 from store.clock import Clock, SystemClock
 from store.message_store import MessageStore
-from tests.actors.broker.brokers import Peer, hang_disk, settings_of, with_broker
+from tests.actors.broker.brokers import HOLD_MS, Peer, hang_disk, settings_of, with_broker
 
 
 def a_request(cost: Cost, pending: int = 0, unread_bytes: int = 0) -> Any:
@@ -109,11 +109,11 @@ def test_a_disk_that_hangs_makes_the_broker_say_so_and_no_send_is_lost(
 def test_pending_requests_of_a_connection_are_counted_until_they_are_answered(tmp_path: Path) -> None:
     async def story(peer: Peer) -> None:
         await peer.send("T")
-        held = [asyncio.create_task(peer.pull("T", 1, wait_ms=15_000)) for _ in range(3)]
+        held = [asyncio.create_task(peer.pull("T", 1, wait_ms=HOLD_MS)) for _ in range(3)]
         await peer.until_held(3)
         (connection,) = peer.broker._server.connections
         assert connection.pending == 3
-        refused = await peer.pull("T", 1, wait_ms=15_000)
+        refused = await peer.pull("T", 1, wait_ms=HOLD_MS)
         assert "(max_pending_requests 3)" in (refused.remark or "")
         # Even a send is refused, and no held pull is woken: another connection would have to bring it.
         for task in held:

@@ -8,7 +8,7 @@ from typing import Any
 
 from actors.remoting.codes import RequestCode
 from store.message.json_text import parse_rocketmq_json
-from tests.actors.broker.brokers import Peer, settings_of, with_broker
+from tests.actors.broker.brokers import HOLD_MS, Peer, settings_of, with_broker
 from tests.store.metadata.test_metadata import FILTERS
 
 DELAYS = (
@@ -34,7 +34,7 @@ def test_delivery_offsets_are_taken_over_and_written_with_all_that_was_there(tmp
     async def story(peer: Peer) -> None:
         await peer.send("T", b"late", properties="DELAY\x011\x02")
         clock.advance(1_000)
-        assert (await peer.pull("T", wait_ms=10_000)).body
+        assert (await peer.pull("T", wait_ms=HOLD_MS)).body
 
     with_broker(story, settings_of(tmp_path), clock)
     before = parse_rocketmq_json(DELAYS)

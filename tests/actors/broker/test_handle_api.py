@@ -13,7 +13,7 @@ from actors.remoting.codes import ResponseCode
 from store.message.batch import encode_batch
 from store.message.message import Message
 from store.message.record import decode_records
-from tests.actors.broker.brokers import Peer, settings_of, with_broker
+from tests.actors.broker.brokers import HOLD_MS, Peer, settings_of, with_broker
 
 # {"v": 1, "topic": "T", "queue": 0, "batch": one message "hi" in RocketMQ's batch encoding}
 APPEND_REQUEST = bytes.fromhex(
@@ -92,7 +92,7 @@ def test_reads_filter_and_wait(tmp_path: Path) -> None:
         assert (found["status"], found["next_offset"], found["count"]) == ("FOUND", 1, 1)
         assert decode_records(found["records"])[0].body == b"0"
         waiting = asyncio.create_task(
-            ask(handle.read, topic="T", queue=0, offset=1, wait_ms=15_000, tags="b")
+            ask(handle.read, topic="T", queue=0, offset=1, wait_ms=HOLD_MS, tags="b")
         )
         await peer.until_held(1)
         await peer.send("T", b"1", properties="TAGS\x01b\x02")

@@ -17,7 +17,7 @@ from actors.remoting.headers import PullRecordsHeader
 from actors.remoting.hot_headers import PullMessageHeader
 from store.message.batch import encode_batch
 from store.message.message import Message
-from tests.actors.broker.brokers import SUBSCRIPTION, Peer, settings_of, with_broker
+from tests.actors.broker.brokers import HOLD_MS, SUBSCRIPTION, Peer, settings_of, with_broker
 from tests.actors.header_names import least_fields
 
 CORPUS = sorted((Path(__file__).parents[2] / "fixtures" / "frames").glob("*.bin"))
@@ -95,7 +95,7 @@ def test_the_corpus_at_the_door_changes_nothing(tmp_path: Path) -> None:
 def test_hundreds_of_connections_come_and_go_and_leave_nothing(tmp_path: Path) -> None:
     pull = encode_command(
         RemotingCommand(
-            RayMQRequestCode.PULL_RECORDS, PullRecordsHeader("T", 0, 1, "CG", wait_ms=15_000).to_ext()
+            RayMQRequestCode.PULL_RECORDS, PullRecordsHeader("T", 0, 1, "CG", wait_ms=HOLD_MS).to_ext()
         )
     )
 

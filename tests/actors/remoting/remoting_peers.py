@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
+import socket
+import struct
+import termios
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
@@ -15,15 +19,19 @@ from actors.remoting.request import Cost, Handler, RequestContext
 from actors.remoting.server import RemotingServer
 from actors.remoting.table import RequestTable
 from store.clock import Clock, SystemClock
-from tests.eventually import LIMIT_S
+from tests.conftest import ClockAtRest
+from tests.eventually import LIMIT_S, eventually, eventually_async
 
 Result = TypeVar("Result")
 
 ECHO, LATER, FAIL, SILENT, CALL_BACK = 1, 2, 3, 4, 5
+TIMEOUT_MS = int(LIMIT_S * 1000)
+SOCKET_BUFFER_BYTES = 128 * 1024
+"""SO_SNDBUF of a server, SO_RCVBUF of a peer: a kernel that sizes them itself may hold tens of MiB unread."""
 
 
 def run(work: Coroutine[Any, Any, Result]) -> Result:
-    """Run to the end, or fail after ten seconds."""
+    """Run to the end, or fail after LIMIT_S."""
 
     async def within() -> Result:
         return await asyncio.wait_for(work, LIMIT_S)
@@ -52,6 +60,8 @@ async def serving(
         table.add(code, handler, cost=(costs or {}).get(code, Cost.ADMIN))
     server = RemotingServer(table, clock or SystemClock(), limits, tick)
     await server.start("127.0.0.1", 0)
+    for listener in server._server.sockets:  # type: ignore[union-attr]
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SOCKET_BUFFER_BYTES)  # inherited
     try:
         yield server
     finally:
@@ -61,7 +71,10 @@ async def serving(
 class RawPeer:
     """Writes bytes as they are, reads commands."""
 
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def __init__(
+        self, server: RemotingServer, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        self._server = server
         self.reader = reader
         self.writer = writer
 
@@ -70,6 +83,18 @@ class RawPeer:
 
     def send(self, *commands: RemotingCommand) -> None:
         self.writer.write(b"".join(encode_command(command) for command in commands))
+
+    async def deliver(self, *commands: RemotingCommand) -> None:
+        """Send past the event loop; on return the server's next read finds all of it."""
+        name = "{}:{}".format(*self.writer.get_extra_info("sockname"))
+        connection = await eventually_async(
+            lambda: next((each for each in self._server.connections if each.peer == name), None)
+        )
+        data = b"".join(encode_command(command) for command in commands)
+        with self.writer.get_extra_info("socket").dup() as wire:
+            wire.sendall(data)
+        received = connection._transport.get_extra_info("socket")
+        eventually(lambda: _readable_bytes(received) >= len(data))
 
     async def read(self) -> RemotingCommand:
         total, mark = PREFIX.unpack(await self.reader.readexactly(PREFIX.size))
@@ -90,17 +115,29 @@ class RawPeer:
 @asynccontextmanager
 async def raw_peer(server: RemotingServer) -> AsyncIterator[RawPeer]:
     """A connection to the server."""
-    reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+    wire = socket.socket()
+    wire.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, SOCKET_BUFFER_BYTES)
+    wire.connect(("127.0.0.1", server.port))  # the kernel accepts it: the server need not run meanwhile
+    wire.setblocking(False)
+    reader, writer = await asyncio.open_connection(sock=wire)
     try:
-        yield RawPeer(reader, writer)
+        yield RawPeer(server, reader, writer)
     finally:
         writer.close()
 
 
-async def until(condition: Callable[[], object]) -> None:
-    """Let the loop turn until this holds."""
-    while not condition():  # noqa: ASYNC110 - what is waited for has no event
-        await asyncio.sleep(0)
+def _readable_bytes(wire: socket.socket) -> int:
+    (count,) = struct.unpack("i", fcntl.ioctl(wire.fileno(), termios.FIONREAD, bytes(4)))
+    return int(count)
+
+
+def is_unread_dropped(server: RemotingServer, clock: ClockAtRest) -> bool:
+    """Let a minute pass: who took nothing in it is closed. A kernel may take a little more for a while."""
+    before = server.hub.unread_bytes
+    clock.advance(60_000)
+    server.hub.sweep()
+    assert server.hub.unread_bytes < before
+    return not server.hub.unread_bytes
 
 
 def request(code: int, opaque: int, body: bytes = b"", **ext: str) -> RemotingCommand:

@@ -6,7 +6,7 @@ import asyncio
 import socket
 
 import pytest
-from remoting_peers import ECHO, echo, run, serving, until
+from remoting_peers import ECHO, TIMEOUT_MS, echo, run, serving
 
 from actors.remoting.client import RemotingClient, parse_address
 from actors.remoting.command import RemotingCommand
@@ -14,6 +14,7 @@ from actors.remoting.errors import Closed, ConnectFailed, Refused, RemotingError
 from actors.remoting.request import RequestContext
 from actors.remoting.table import RequestTable
 from store.clock import SystemClock
+from tests.eventually import eventually_async
 
 
 def never(context: RequestContext) -> None:
@@ -27,7 +28,7 @@ def test_many_requests_share_one_connection_and_each_gets_its_own_answer() -> No
             address = f"127.0.0.1:{server.port}"
             answers = await asyncio.gather(
                 *(
-                    client.invoke(address, RemotingCommand(ECHO, {"n": str(n)}, b"x" * n * 3000), 5000)
+                    client.invoke(address, RemotingCommand(ECHO, {"n": str(n)}, b"x" * n * 3000), TIMEOUT_MS)
                     for n in range(50)
                 )
             )
@@ -44,9 +45,9 @@ def test_a_refusal_is_an_answer_for_invoke_and_an_error_for_ask() -> None:
         async with serving() as server:
             client = RemotingClient(SystemClock())
             address = f"127.0.0.1:{server.port}"
-            assert (await client.invoke(address, RemotingCommand(99), 5000)).code == 3
+            assert (await client.invoke(address, RemotingCommand(99), TIMEOUT_MS)).code == 3
             with pytest.raises(Refused, match="request code 99 is not supported"):
-                await client.ask(address, RemotingCommand(99), 5000)
+                await client.ask(address, RemotingCommand(99), TIMEOUT_MS)
             await client.close()
 
     run(story())
@@ -55,15 +56,15 @@ def test_a_refusal_is_an_answer_for_invoke_and_an_error_for_ask() -> None:
 def test_nobody_there_is_connect_failed() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
-        port = taken.getsockname()[1]
+        port = taken.getsockname()[1]  # kept from others, and nobody listens
 
-    async def story() -> None:
-        client = RemotingClient(SystemClock())
-        with pytest.raises(ConnectFailed, match="no connection"):
-            await client.invoke(f"127.0.0.1:{port}", RemotingCommand(ECHO), 5000)
-        await client.close()
+        async def story() -> None:
+            client = RemotingClient(SystemClock())
+            with pytest.raises(ConnectFailed, match="no connection"):
+                await client.invoke(f"127.0.0.1:{port}", RemotingCommand(ECHO), TIMEOUT_MS)
+            await client.close()
 
-    run(story())
+        run(story())
 
 
 def test_a_silent_peer_is_timed_out_by_the_clock_and_a_late_answer_harms_nobody(clock) -> None:
@@ -77,7 +78,7 @@ def test_a_silent_peer_is_timed_out_by_the_clock_and_a_late_answer_harms_nobody(
             await client.connect(address)
             client.invoke_callback(address, RemotingCommand(2), 3000, results.append)
             client.invoke_callback(address, RemotingCommand(2), 60_000, results.append)
-            await until(lambda: len(held) == 2)
+            await eventually_async(lambda: len(held) == 2)
             clock.advance(2_999)
             client.hub.expire_calls()
             assert results == []
@@ -86,7 +87,7 @@ def test_a_silent_peer_is_timed_out_by_the_clock_and_a_late_answer_harms_nobody(
             assert [type(result) for result in results] == [TimedOut]
             held[0].reply(RemotingCommand.response())
             held[1].reply(RemotingCommand.response())
-            await until(lambda: len(results) == 2)
+            await eventually_async(lambda: len(results) == 2)
             assert isinstance(results[1], RemotingCommand)
             await client.close()
 
@@ -102,11 +103,11 @@ def test_a_connection_that_ends_fails_what_waits_and_is_made_again() -> None:
             client = RemotingClient(SystemClock())
             address = f"127.0.0.1:{server.port}"
             with pytest.raises(Closed):
-                await client.invoke(address, RemotingCommand(2), 5000)
-            assert (await client.invoke(address, RemotingCommand(ECHO), 5000)).code == 0
+                await client.invoke(address, RemotingCommand(2), TIMEOUT_MS)
+            assert (await client.invoke(address, RemotingCommand(ECHO), TIMEOUT_MS)).code == 0
             await client.close()
             with pytest.raises(Closed):
-                await client.invoke(address, RemotingCommand(ECHO), 5000)
+                await client.invoke(address, RemotingCommand(ECHO), TIMEOUT_MS)
 
     run(story())
 
@@ -116,9 +117,9 @@ def test_closing_the_client_fails_what_waits() -> None:
         async with serving({1: never}) as server:
             client = RemotingClient(SystemClock())
             waiting = asyncio.ensure_future(
-                client.invoke(f"127.0.0.1:{server.port}", RemotingCommand(1), 5000)
+                client.invoke(f"127.0.0.1:{server.port}", RemotingCommand(1), TIMEOUT_MS)
             )
-            await until(lambda: server.connections)
+            await eventually_async(lambda: server.connections)
             await client.close()
             with pytest.raises(Closed):
                 await waiting
@@ -130,7 +131,7 @@ def test_a_peer_may_ask_back_over_the_same_connection() -> None:
     def ask_back(context: RequestContext) -> None:
         context.connection.call(
             RemotingCommand(7, {"q": "who"}),
-            5000,
+            TIMEOUT_MS,
             lambda answer: context.reply(RemotingCommand.response(remark=answer.remark)),  # type: ignore[union-attr]
         )
 
@@ -139,7 +140,7 @@ def test_a_peer_may_ask_back_over_the_same_connection() -> None:
         table.add(7, lambda context: RemotingCommand.response(remark="me: " + context.command.ext["q"]))
         async with serving({1: ask_back}) as server:
             client = RemotingClient(SystemClock(), table)
-            answer = await client.invoke(f"127.0.0.1:{server.port}", RemotingCommand(1), 5000)
+            answer = await client.invoke(f"127.0.0.1:{server.port}", RemotingCommand(1), TIMEOUT_MS)
             await client.close()
             return answer.remark
 
@@ -155,8 +156,8 @@ def test_a_callback_that_fails_does_not_harm_the_next() -> None:
             def bug(result: RemotingCommand | RemotingError) -> None:
                 raise ZeroDivisionError
 
-            client.invoke_callback(address, RemotingCommand(ECHO), 5000, bug)
-            answer = await client.invoke(address, RemotingCommand(ECHO), 5000)
+            client.invoke_callback(address, RemotingCommand(ECHO), TIMEOUT_MS, bug)
+            answer = await client.invoke(address, RemotingCommand(ECHO), TIMEOUT_MS)
             await client.close()
             return answer.code
 
@@ -174,9 +175,9 @@ def test_oneway_is_sent_even_where_the_connection_is_still_to_be_made() -> None:
             client = RemotingClient(SystemClock())
             address = f"127.0.0.1:{server.port}"
             client.oneway(address, RemotingCommand(1, {"n": "first"}))
-            await until(lambda: len(seen) == 1)
+            await eventually_async(lambda: len(seen) == 1)
             client.oneway(address, RemotingCommand(1, {"n": "second"}))
-            await until(lambda: len(seen) == 2)
+            await eventually_async(lambda: len(seen) == 2)
             await client.close()
 
     run(story())

@@ -196,7 +196,7 @@ def test_all_answers_of_a_turn_are_one_write_after_one_tick(clock) -> None:
             assert transport is not None
             writes: list[bytes] = []
             connection._transport = _Recording(transport, writes)  # type: ignore[assignment]
-            peer.send(*(request(1, number) for number in range(1, 51)))
+            await peer.deliver(*(request(1, number) for number in range(1, 51)))
             for _ in range(50):
                 await peer.read()
             assert len(writes) == 1

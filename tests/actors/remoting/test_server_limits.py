@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 from contextlib import AsyncExitStack
 
 import structlog
-from remoting_peers import ECHO, echo, raw_peer, request, run, serving, until
+from remoting_peers import ECHO, echo, is_unread_dropped, raw_peer, request, run, serving
 
 from actors.remoting.command import RemotingCommand, encode_command
 from actors.remoting.limits import RemotingLimits
 from actors.remoting.request import RequestContext
+from tests.eventually import eventually_async
 
 
 def test_idle_connections_and_half_frames_are_closed_after_the_limit(clock) -> None:
@@ -26,7 +26,7 @@ def test_idle_connections_and_half_frames_are_closed_after_the_limit(clock) -> N
                 peer.send(request(ECHO, 1))
                 await peer.read()
             slow_loris.write(whole[:5])
-            await until(lambda: any(each._reader.has_partial for each in server.connections))
+            await eventually_async(lambda: any(each._reader.has_partial for each in server.connections))
             server.hub.sweep()
             for byte in whole[5:10]:
                 clock.advance(30_000)
@@ -56,17 +56,19 @@ def test_a_peer_that_does_not_read_gets_no_further_answers_produced() -> None:
 
     async def story() -> None:
         limits = RemotingLimits(high_water_bytes=1024 * 1024)
-        async with serving({1: big}, limits=limits) as server, raw_peer(server) as peer:
+        async with (
+            serving({1: big, ECHO + 1: echo}, limits=limits) as server,
+            raw_peer(server) as peer,
+            raw_peer(server) as other,
+        ):
             peer.reader._limit = 1024  # type: ignore[attr-defined]
             peer.writer.transport.pause_reading()  # type: ignore[attr-defined]
             peer.send(*(request(1, number) for number in range(200)))
-            await until(lambda: server.connections)
-            (connection,) = server.connections
-            await until(lambda: connection.over_high_water)
-            for _ in range(20):
-                await asyncio.sleep(0.001)
-            held_back = len(produced)
-            assert held_back < 100
+            await eventually_async(lambda: server.hub.unread_bytes > limits.high_water_bytes)
+            for number in range(20):  # turns in which more could be produced
+                other.send(request(ECHO + 1, number))
+                assert (await other.read()).opaque == number
+            assert len(produced) < 100
             peer.writer.transport.resume_reading()  # type: ignore[attr-defined]
             peer.reader._limit = 2**16  # type: ignore[attr-defined]
             opaques = [(await peer.read()).opaque for _ in range(200)]
@@ -93,7 +95,8 @@ def test_peers_that_do_not_read_have_a_bound_together_and_others_are_served(cloc
                     peer.send(request(1, number))
                 good.send(request(ECHO + 1, number))
                 assert (await good.read()).opaque == number
-            assert limits.max_unread_bytes < server.hub.unread_bytes < limits.max_unread_bytes + 12 * size
+            await eventually_async(lambda: server.hub.unread_bytes > limits.max_unread_bytes)
+            assert server.hub.unread_bytes < limits.max_unread_bytes + 12 * size
             for peer in deaf:
                 peer.writer.transport.resume_reading()  # type: ignore[attr-defined]
             for peer in deaf:
@@ -110,7 +113,7 @@ def test_a_peer_that_takes_nothing_for_a_minute_is_closed_and_one_that_reads_lat
         return RemotingCommand.response(parts=[memoryview(bytes(size))])
 
     async def story() -> None:
-        limits = RemotingLimits(unread_ms=60_000)
+        limits = RemotingLimits(unread_ms=60_000, idle_ms=10**9)
         async with (
             serving({1: big}, clock=clock, limits=limits) as server,
             raw_peer(server) as deaf,
@@ -119,7 +122,7 @@ def test_a_peer_that_takes_nothing_for_a_minute_is_closed_and_one_that_reads_lat
             for peer in (deaf, late):
                 peer.writer.transport.pause_reading()  # type: ignore[attr-defined]
                 peer.send(*(request(1, number) for number in range(100)))
-            await until(lambda: server.hub.unread_bytes > 2 * limits.high_water_bytes)
+            await eventually_async(lambda: server.hub.unread_bytes > 2 * limits.high_water_bytes)
             assert server.hub.unread_bytes < 3 * limits.high_water_bytes
             clock.advance(59_000)
             server.hub.sweep()
@@ -127,10 +130,8 @@ def test_a_peer_that_takes_nothing_for_a_minute_is_closed_and_one_that_reads_lat
             late.writer.transport.resume_reading()  # type: ignore[attr-defined]
             for _ in range(100):
                 await late.read()
-            clock.advance(1_000)
-            server.hub.sweep()
+            await eventually_async(lambda: is_unread_dropped(server, clock))
             assert len(server.connections) == 1
-            assert server.hub.unread_bytes == 0
 
     with structlog.testing.capture_logs() as logs:
         run(story())
@@ -147,22 +148,26 @@ def test_what_waits_for_a_drained_connection_comes_when_its_peer_has_read() -> N
 
     async def story() -> None:
         limits = RemotingLimits(high_water_bytes=1024 * 1024)
-        async with serving({1: big}, limits=limits) as server, raw_peer(server) as peer:
+        async with serving({1: big, ECHO + 1: echo}, limits=limits) as server, AsyncExitStack() as stack:
+            peer = await stack.enter_async_context(raw_peer(server))
+            await eventually_async(lambda: server.connections)
+            (connection,) = server.connections
+            other = await stack.enter_async_context(raw_peer(server))
             peer.writer.transport.pause_reading()  # type: ignore[attr-defined]
             peer.send(*(request(1, number) for number in range(100)))
-            await until(lambda: server.hub.unread_bytes > limits.high_water_bytes)
-            (connection,) = server.connections
+            await eventually_async(lambda: server.hub.unread_bytes > limits.high_water_bytes)
             connection.when_drained(lambda each: drained.append(each.peer))
-            for _ in range(20):
-                await asyncio.sleep(0)
+            for number in range(20):  # turns in which it could be called
+                other.send(request(ECHO + 1, number))
+                assert (await other.read()).opaque == number
             assert drained == []
             peer.writer.transport.resume_reading()  # type: ignore[attr-defined]
             for _ in range(100):
                 await peer.read()
-            await until(lambda: drained)
+            await eventually_async(lambda: drained)
             assert server.hub.unread_bytes == 0
             connection.when_drained(lambda each: drained.append("at once"))
-            await until(lambda: len(drained) == 2)
+            await eventually_async(lambda: len(drained) == 2)
 
     run(story())
 
@@ -202,8 +207,8 @@ def test_many_small_requests_do_not_keep_others_waiting() -> None:
             for peer in (greedy, modest):
                 peer.send(request(1, 0))
                 await peer.read()
-            greedy.send(*(request(1, number) for number in range(1, 101)))
-            modest.send(request(1, 1000))
+            await greedy.deliver(*(request(1, number) for number in range(1, 101)))
+            await modest.deliver(request(1, 1000))
             for _ in range(100):
                 await greedy.read()
             await modest.read()

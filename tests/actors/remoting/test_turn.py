@@ -8,13 +8,14 @@ from itertools import pairwise
 
 import pytest
 import structlog
-from remoting_peers import RawPeer, raw_peer, request, run, serving, until
+from remoting_peers import RawPeer, raw_peer, request, run, serving
 
 from actors.remoting.command import LENGTH_BYTES, PREFIX, RemotingCommand, encode_command
 from actors.remoting.limits import RemotingLimits
 from actors.remoting.request import Cost, RequestContext
 from actors.remoting.server import RemotingServer
 from actors.remoting.turn import LATE_REQUESTS, Turn
+from tests.eventually import eventually_async
 
 SEND, PULL = 1, 2
 COSTS = {SEND: Cost.SEND, PULL: Cost.PULL}
@@ -50,7 +51,7 @@ class Served:
 
 async def peers_of(server: RemotingServer, stack: AsyncExitStack, count: int) -> list[RawPeer]:
     peers = [await stack.enter_async_context(raw_peer(server)) for _ in range(count)]
-    await until(lambda: len(server.connections) >= count)
+    await eventually_async(lambda: len(server.connections) >= count)
     return peers
 
 
@@ -63,10 +64,10 @@ def test_a_send_waits_for_a_turn_however_many_pulls_stand_in_line(clock) -> None
             *pulling, sending = await peers_of(server, stack, 31)
             for peer in pulling:
                 peer.send(*(request(PULL, number, peer="pulling") for number in range(20)))
-            await until(lambda: len(served.order) > 50)
+            await eventually_async(lambda: len(served.order) > 50)
             for number in range(20):
                 before = len(served.order)
-                sending.send(request(SEND, number, peer="sending"))
+                await sending.deliver(request(SEND, number, peer="sending"))
                 assert (await sending.read()).opaque == number
                 waited.append(served.order.index(("sending", number)) - before)
             for peer in pulling:
@@ -87,8 +88,8 @@ def test_pulls_have_a_share_of_each_turn_however_much_is_sent(clock) -> None:
             *sending, pulling = await peers_of(server, stack, 9)
             for peer in sending:
                 peer.send(*(request(SEND, number, peer="sending") for number in range(60)))
-            await until(lambda: len(served.order) > 10)
-            pulling.send(*(request(PULL, number, peer="pulling") for number in range(10)))
+            await eventually_async(lambda: len(served.order) > 10)
+            await pulling.deliver(*(request(PULL, number, peer="pulling") for number in range(10)))
             assert [(await pulling.read()).opaque for _ in range(10)] == list(range(10))
             for peer in sending:
                 assert [(await peer.read()).opaque for _ in range(60)] == list(range(60))
@@ -107,9 +108,9 @@ def test_one_pull_does_not_wait_for_the_hundred_of_another_peer(clock) -> None:
         async with served.serving() as server, AsyncExitStack() as stack:
             greedy, modest = await peers_of(server, stack, 2)
             greedy.send(*(request(PULL, number, peer="greedy") for number in range(100)))
-            await until(lambda: len(served.order) > 10)
+            await eventually_async(lambda: len(served.order) > 10)
             before = len(served.order)
-            modest.send(request(PULL, 1, peer="modest"))
+            await modest.deliver(request(PULL, 1, peer="modest"))
             await modest.read()
             assert served.order.index(("modest", 1)) - before <= 2 * A_TURN
             assert [(await greedy.read()).opaque for _ in range(100)] == list(range(100))
@@ -127,10 +128,10 @@ def test_who_comes_late_goes_before_those_who_had_their_share(clock) -> None:
             *bulk, single = await peers_of(server, stack, 21)
             for peer in bulk:
                 peer.send(*(request(SEND, number, peer="bulk") for number in range(100)))
-            await until(lambda: len(served.order) > 200)  # each has been late once
+            await eventually_async(lambda: len(served.order) > 200)  # each has been late once
             for number in range(20):
                 before = len(served.order)
-                single.send(request(SEND, number, peer="single"))
+                await single.deliver(request(SEND, number, peer="single"))
                 assert (await single.read()).opaque == number
                 waited.append(served.order.index(("single", number)) - before)
             for peer in bulk:
@@ -269,9 +270,9 @@ def test_who_sends_is_answered_before_the_pulls_of_his_turn_are_done(clock) -> N
         handlers = {SEND: send, PULL: pull}
         tick = serving(handlers, clock=clock, costs=COSTS, tick=lambda: events.append("tick"))
         async with tick as server, raw_peer(server) as peer:
-            await until(lambda: server.connections)
+            await eventually_async(lambda: server.connections)
             events.clear()
-            peer.send(request(PULL, 0), request(SEND, 1))
+            await peer.deliver(request(PULL, 0), request(SEND, 1))
             assert [(await peer.read()).opaque for _ in range(2)] == [1, 0]
 
     run(story())
@@ -308,11 +309,11 @@ def test_a_bug_in_what_waited_ends_nothing_else(clock) -> None:
 
     async def story() -> None:
         async with Served(clock).serving() as server, raw_peer(server) as peer:
-            await until(lambda: server.connections)
+            await eventually_async(lambda: server.connections)
             (connection,) = server.connections
             connection.when_drained(fail)
             connection.when_drained(lambda _: done.append(1))
-            await until(lambda: done)
+            await eventually_async(lambda: done)
             peer.send(request(PULL, 7, peer="pull"))
             assert (await peer.read()).opaque == 7
 
@@ -334,7 +335,7 @@ def test_a_bug_at_a_turns_end_keeps_no_answer_back(clock) -> None:
         failing = serving(handlers, clock=clock, limits=served.limits, costs=COSTS, tick=tick)
         async with failing as server, raw_peer(server) as peer:
             for number in range(0, 6, 2):
-                peer.send(request(PULL, number, peer="p"), request(SEND, number + 1, peer="p"))
+                await peer.deliver(request(PULL, number, peer="p"), request(SEND, number + 1, peer="p"))
                 assert [(await peer.read()).opaque for _ in range(2)] == [number + 1, number]
             # More than a turn does: the next one comes although nothing else does.
             peer.send(*(request(PULL, number, peer="p") for number in range(20)))
@@ -351,7 +352,7 @@ def test_sends_overtake_the_pulls_of_their_own_connection_and_each_kind_keeps_it
         async with served.serving() as server, raw_peer(server) as peer:
             kinds = [PULL, PULL, SEND, PULL, SEND, SEND]
             names = {SEND: "send", PULL: "pull"}
-            peer.send(*(request(kind, at, peer=names[kind]) for at, kind in enumerate(kinds)))
+            await peer.deliver(*(request(kind, at, peer=names[kind]) for at, kind in enumerate(kinds)))
             for _ in kinds:
                 await peer.read()
 
@@ -366,7 +367,7 @@ def test_no_more_than_so_many_costly_requests_of_one_peer_are_kept(clock) -> Non
     async def story() -> None:
         async with served.serving() as server, raw_peer(server) as peer:
             requests = [request(PULL, number, peer="pull") for number in range(40)]
-            peer.send(*requests, request(SEND, 40, peer="send"))
+            await peer.deliver(*requests, request(SEND, 40, peer="send"))
             for _ in range(41):
                 await peer.read()
 
@@ -381,7 +382,7 @@ def test_a_costly_request_with_a_body_is_not_kept(clock) -> None:
 
     async def story() -> None:
         async with served.serving() as server, raw_peer(server) as peer:
-            peer.send(request(PULL, 1, peer="pull"), request(PULL, 2, b"x", peer="with a body"))
+            await peer.deliver(request(PULL, 1, peer="pull"), request(PULL, 2, b"x", peer="with a body"))
             for _ in range(2):
                 await peer.read()
 

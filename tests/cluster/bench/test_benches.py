@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,11 +14,16 @@ import pytest
 from cluster.bench import many_queues
 from cluster.bench.options import BenchFailed, BenchOptions
 from cluster.bench.registry import BENCHES, run_bench
+from tests.eventually import LIMIT_S, NEVER_S, eventually
 
 pytestmark = pytest.mark.slow
 
 REPO = Path(__file__).parent.parent.parent.parent
-WITHOUT_SPARK = sorted(set(BENCHES) - {"spark-read", "machine"})
+REPRESENTATIVE = "send-table"
+WITHOUT_SPARK = [
+    name if name == REPRESENTATIVE else pytest.param(name, marks=pytest.mark.extended)
+    for name in sorted(set(BENCHES) - {"spark-read", "machine"})
+]
 
 
 def options(directory: Path) -> BenchOptions:
@@ -58,10 +62,11 @@ def test_many_queues_is_refused_where_the_disk_has_no_room(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.extended
 def test_many_queues_takes_shorter_runs_where_the_disk_has_little_room(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    wanted = replace(options(tmp_path), seconds=20.0)
+    wanted = replace(options(tmp_path), seconds=NEVER_S)
     monkeypatch.setattr(many_queues, "SHORTEST_S", 0.0)
     monkeypatch.setattr(many_queues, "free_bytes", lambda _: many_queues.AHEAD_BYTES + (1 << 20))
     for result in run_bench("many-queues", wanted):
@@ -72,13 +77,14 @@ def command_line(name: str, directory: Path, *more: str) -> dict[str, Any]:
     """Run the command, which must print one line of JSON and nothing else."""
     command = [sys.executable, "-m", "cluster.cli.main", "bench", name, "--json", "--runs", "1"]
     command += ["--seconds", "0.2", "--warm-up", "0.1", "--directory", str(directory), *more]
-    done = subprocess.run(command, cwd=REPO, capture_output=True, text=True, timeout=200, check=False)
+    done = subprocess.run(command, cwd=REPO, capture_output=True, text=True, timeout=4 * LIMIT_S, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("\n") == 1
     line: dict[str, Any] = json.loads(done.stdout)
     return line
 
 
+@pytest.mark.extended
 @pytest.mark.spark
 def test_spark_read_measures_two_things_and_is_one_line(tmp_path: Path) -> None:
     line = command_line("spark-read", tmp_path, "--messages", "20000")
@@ -88,6 +94,7 @@ def test_spark_read_measures_two_things_and_is_one_line(tmp_path: Path) -> None:
     assert all(part["messages_per_s"] > 0 for part in parts.values())
 
 
+@pytest.mark.extended
 def test_the_command_names_the_flush_mode_and_the_latencies(tmp_path: Path) -> None:
     line = command_line("send-one", tmp_path, "--flush", "sync")
     assert (line["name"], line["parameters"]["flush"]) == ("send-one", "sync")
@@ -106,10 +113,11 @@ def test_a_broker_that_does_not_start_is_told_with_its_log(tmp_path: Path) -> No
 def test_a_bench_that_is_ended_leaves_nothing(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "cluster.cli.main", "bench", "send-one", "--directory", str(tmp_path)]
     with subprocess.Popen(command, cwd=REPO, stderr=subprocess.PIPE, text=True) as bench:
-        while not list(tmp_path.glob("raymq-bench-*/broker.log")):
-            assert bench.poll() is None
-            time.sleep(0.05)
+        logs = eventually(
+            lambda: bench.poll() is not None or list(tmp_path.glob("raymq-bench-*/broker.log")), "a broker"
+        )
+        assert logs is not True, "the bench ended by itself"
         bench.terminate()
-        assert "nothing is left running" in bench.communicate(timeout=240)[1]
+        assert "nothing is left running" in bench.communicate(timeout=4 * LIMIT_S)[1]
     assert bench.returncode == 130
     assert list(tmp_path.iterdir()) == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import pty
@@ -227,6 +228,21 @@ def test_what_destroys_asks_where_somebody_is_there(raymq: Raymq, monkeypatch: p
     assert topic not in {row["topic"] for row in raymq.ok("topic", "list")}
 
 
+class Terminal:
+    """What programs wrote to a pseudo-terminal so far."""
+
+    def __init__(self, ours: int) -> None:
+        os.set_blocking(ours, False)
+        self._ours = ours
+        self._seen = b""
+
+    def read(self) -> bytes:
+        with contextlib.suppress(OSError):  # there is nothing now, or nobody has it open any more
+            while piece := os.read(self._ours, 65_536):
+                self._seen += piece
+        return self._seen
+
+
 def test_top_lives_on_a_terminal_until_it_is_interrupted(raymq: Raymq) -> None:
     topic = raymq.filled(3)
     ours, theirs = pty.openpty()
@@ -245,11 +261,11 @@ def test_top_lives_on_a_terminal_until_it_is_interrupted(raymq: Raymq) -> None:
     environment = {**os.environ, "COLUMNS": "160", "LINES": "900", "TERM": "xterm"}
     with subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, env=environment) as top:
         os.close(theirs)
-        seen = b""
-        while topic.encode() not in seen:
-            seen += os.read(ours, 65_536)
+        shown = Terminal(ours)
+        eventually(lambda: topic.encode() in shown.read())
         top.send_signal(signal.SIGINT)
-        eventually(lambda: top.poll() is not None)
+        eventually(lambda: shown.read() and top.poll() is not None)  # a full terminal would hold it up
+    seen = shown.read()
     os.close(ours)
     assert top.returncode == 0
     assert b"Traceback" not in seen

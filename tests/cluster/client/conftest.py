@@ -18,11 +18,14 @@ from actors.rebalancer.service import RebalancerService
 from actors.rebalancer.settings import RebalancerSettings
 from cluster.client import Admin
 from cluster.client.core.loop_thread import LoopThread
-from store.clock import SystemClock
+from store.clock import Clock, SystemClock
 from store.settings import StoreSettings
 from tests.eventually import eventually
 
 T = TypeVar("T")
+
+LONG_LEASE_MS = 120_000
+"""The longest lease that a rebalancer grants: it does not expire by accident."""
 
 SMALL_STORE = StoreSettings.model_validate(
     {
@@ -38,8 +41,17 @@ SMALL_STORE = StoreSettings.model_validate(
 class Cluster:
     """Nameservers, a rebalancer and brokers named a, b, …"""
 
-    def __init__(self, root: Path, brokers: int = 2, nameservers: int = 1, **broker_settings: Any) -> None:
+    def __init__(
+        self,
+        root: Path,
+        brokers: int = 2,
+        nameservers: int = 1,
+        rebalancer_clock: Clock | None = None,
+        **broker_settings: Any,
+    ) -> None:
+        """Start all parts; the leases of groups run by `rebalancer_clock`."""
         self._root = root
+        self._rebalancer_clock = rebalancer_clock or SystemClock()
         self._thread = LoopThread("test-cluster")
         self._broker_settings = broker_settings
         self._topics = itertools.count()
@@ -85,7 +97,7 @@ class Cluster:
             data_dir=self._root / "rebalancer",
             **more,
         )
-        self._rebalancer = RebalancerService(settings, SystemClock())
+        self._rebalancer = RebalancerService(settings, self._rebalancer_clock)
         self._thread.run(self._rebalancer.start())
         self._rebalancer_port = int(self._rebalancer.address.rpartition(":")[2])
 

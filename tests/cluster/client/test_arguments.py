@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -27,7 +28,7 @@ from cluster.client.errors import BrokerUnreachable, ConfigInvalid, TopicNotFoun
 from tests.eventually import eventually
 
 from .conftest import Cluster
-from .test_pull_consumer import fill, poll_numbers
+from .test_pull_consumer import fill, poll_messages, poll_numbers
 
 NOBODY = "127.0.0.1:9"
 
@@ -121,12 +122,12 @@ def test_a_send_of_what_is_none_is_refused_before_anything_is_asked(
 def test_a_lone_surrogate_becomes_a_question_mark_as_in_java(cluster: Cluster, group: str) -> None:
     topic = cluster.topic(queues=1)
     with Producer(cluster.address, group) as producer:
-        producer.send(topic, b"x", tags="a\ud800", timeout_ms=5_000.5)  # type: ignore[arg-type]
+        producer.send(topic, b"x", tags="a\ud800", timeout_ms=60_000.5)  # type: ignore[arg-type]
         producer.send(topic, b"x", tags="ä\ud800")
     with PullConsumer(cluster.address, group) as consumer:
         consumer.assign(consumer.queues(topic))
         eventually(lambda: sum(consumer.lag().values()) == 2)
-        tags = {message.tags for _ in range(2) for message in consumer.poll(1)}
+        tags = {message.tags for message in poll_messages(consumer, 2)}
     assert tags == {"a?", "ä?"}
 
 
@@ -204,19 +205,25 @@ def test_an_assignment_ends_its_wait_for_a_broker_that_is_silent(
     cluster: Cluster, group: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from cluster.client.core.consumer import pull_core
+    from cluster.client.core.consumer.deliveries import NOWHERE
     from cluster.client.core.group.offsets import OffsetClient
     from cluster.client.errors import DeadlineExceeded
 
     topic = cluster.topic(queues=1)
     committed = OffsetClient.committed
+    patience = asyncio.Timeout(None)  # ends when the other broker has said where to begin
 
     async def silent(client: OffsetClient, queue: MessageQueue, generation: int = 0) -> int | None:
         if queue.broker_name == "b":
+            states = consumer._consumer._core.deliveries.states.values()
+            if any(state.position != NOWHERE for state in states):
+                patience.reschedule(0)
             raise BrokerUnreachable("away")
         return await committed(client, queue, generation)
 
     monkeypatch.setattr(OffsetClient, "committed", silent)
-    monkeypatch.setattr(pull_core, "BEGIN_WITHIN_S", 0.2)
+    with_patience = SimpleNamespace(**{**vars(asyncio), "timeout": lambda _limit_s: patience})
+    monkeypatch.setattr(pull_core, "asyncio", with_patience)
     with PullConsumer(cluster.address, group) as consumer:
         with pytest.raises(DeadlineExceeded, match=r"where to begin with .*brokerName=b"):
             consumer.assign(consumer.queues(topic))
@@ -230,18 +237,18 @@ def test_a_queue_that_is_paused_in_the_middle_of_what_was_fetched_is_silent(
     fill(cluster, topic, 40)
     with PullConsumer(cluster.address, group) as consumer:
         consumer.assign(consumer.queues(topic))
-        quiet_id = consumer.poll(1)[0].broker_name
+        [first] = poll_messages(consumer, 1, max_messages=1)
+        quiet_id = first.broker_name
         quiet = MessageQueue(topic, quiet_id, 0)
         loud = next(queue for queue in consumer.assignment() if queue != quiet)
         consumer.pause(quiet)
         count = consumer.end_offset(loud)
-        others = [message for _ in range(count) for message in consumer.poll(1)]
+        others = poll_messages(consumer, count, max_messages=1)
         assert {message.broker_name for message in others} == {loud.broker_name}
-        assert consumer.poll(timeout_ms=50) == []
+        assert consumer.poll(timeout_ms=0) == [], "though what was fetched of the other queue is there"
         consumer.resume(quiet)
-        offsets: list[int] = []
-        while len(offsets) < consumer.end_offset(quiet) - 1:
-            offsets += [message.queue_offset for message in consumer.poll()]
+        rest = poll_messages(consumer, consumer.end_offset(quiet) - 1)
+        offsets = [message.queue_offset for message in rest]
         assert offsets == list(range(1, consumer.end_offset(quiet)))
 
 

@@ -11,6 +11,7 @@ import pytest
 
 from cluster.client import PullConsumer, aio
 from cluster.client.errors import ClientClosed
+from tests.eventually import LIMIT_S
 
 from .conftest import Cluster
 from .test_pull_consumer import fill
@@ -39,7 +40,7 @@ ids.append(opened.send(topic, b"parent").msg_id)
 for _ in range(2):
     for producer in (opened, unopened):
         ids.append(in_child(lambda: producer.send(topic, b"child").msg_id))
-        ids.append(in_child(lambda: producer.send_async(topic, b"child").result(180).msg_id))
+        ids.append(in_child(lambda: producer.send_async(topic, b"child").result(600).msg_id))
 ids.append(opened.send(topic, b"parent").msg_id)
 assert len(set(ids)) == len(ids) == 10, ids
 assert in_child(opened.close) == "None"
@@ -47,7 +48,7 @@ opened.send(topic, b"parent")
 
 consumer, fresh, admin = PullConsumer(address, group), PullConsumer(address, group), Admin(address)
 consumer.assign(consumer.queues(topic))
-assert len(consumer.poll(1)) == 1
+assert len(consumer.poll(1, 600_000)) == 1
 pushes = PushConsumer(address, group, print)
 for call in (
     consumer.poll, consumer.commit, lambda: next(consumer), lambda: fresh.subscribe(topic), admin.topics,
@@ -58,7 +59,7 @@ for call in (
 for client in (consumer, pushes):
     assert in_child(client.close) == "None"
 assert in_child(lambda: len(PullConsumer(address, group).queues(topic))) == "2"
-assert consumer.poll(1)
+assert consumer.poll(1, 600_000)
 """
 
 
@@ -68,7 +69,7 @@ def test_a_forked_child_has_producers_that_begin_anew_and_consumers_that_say_no(
     topic = cluster.topic(queues=1)
     fill(cluster, topic, 10)
     command = [sys.executable, "-c", PROGRAM, cluster.address, topic, group]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=240, env={**os.environ})
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, env={**os.environ})
     assert ended.returncode == 0, ended.stderr
 
 

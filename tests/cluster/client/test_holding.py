@@ -21,9 +21,9 @@ from cluster.client import (
 from cluster.client.core.consumer.queue_work import Limits
 from cluster.client.core.group.offsets import OffsetClient
 from cluster.client.errors import SubscriptionDiffers, refused
-from tests.eventually import LIMIT_S, eventually
+from tests.eventually import LIMIT_S, eventually, eventually_async
 
-from .conftest import Cluster
+from .conftest import LONG_LEASE_MS, Cluster
 from .test_pull_consumer import fill, poll_numbers
 from .test_push_consumer import Seen
 
@@ -31,7 +31,7 @@ from .test_push_consumer import Seen
 def test_a_member_that_was_refused_goes_on_when_the_others_are_gone(cluster: Cluster, group: str) -> None:
     topic = cluster.topic(queues=1)
     fill(cluster, topic, 10, tags="a")
-    config = ConsumerConfig(sync_interval_ms=200, lease_ms=3_000)
+    config = ConsumerConfig(sync_interval_ms=200, lease_ms=LONG_LEASE_MS)
     first = PullConsumer(cluster.address, group, config=config)
     second = PullConsumer(cluster.address, group, config=config)
     with second:
@@ -114,13 +114,14 @@ def test_a_close_that_is_interrupted_leaves_the_group_all_the_same(
     fill(cluster, topic, 4)
 
     async def main() -> None:
-        called, stuck = asyncio.Event(), asyncio.Event()
+        called, committing, stuck = (asyncio.Event() for _ in range(3))
 
         async def listen(_messages: list[MessageExt]) -> None:
             called.set()
             await stuck.wait()
 
         async def commit_for_ever(_client: OffsetClient, _offsets: object) -> None:
+            committing.set()
             await stuck.wait()
 
         consumer: aio.PushConsumer | aio.PullConsumer
@@ -134,12 +135,15 @@ def test_a_close_that_is_interrupted_leaves_the_group_all_the_same(
             await consumer.poll(timeout_ms=60_000)
             monkeypatch.setattr(OffsetClient, "commit", commit_for_ever)
         closing = asyncio.create_task(consumer.close())
-        await asyncio.sleep(0.05)
+        if kind == "push":
+            await eventually_async(lambda: not consumer.assignment())
+        else:
+            await committing.wait()
         closing.cancel()
         with pytest.raises(asyncio.CancelledError):
             await closing
         assert consumer._core.instance.is_closed
 
-    asyncio.run(main())
+    asyncio.run(asyncio.wait_for(main(), LIMIT_S))
     with Admin(cluster.address) as admin:
         assert admin.group_members(group) == []

@@ -13,7 +13,7 @@ from actors.remoting.errors import RemotingError
 from cluster.client import Admin, Message, Producer, ProducerConfig, aio
 from cluster.client.errors import MessageRejected, SendFailed
 from cluster.client.hooks import SendContext
-from tests.eventually import LIMIT_S
+from tests.eventually import LIMIT_S, NEVER_S
 
 from .conftest import Cluster
 
@@ -98,7 +98,9 @@ def test_the_async_face_has_the_same_hooks(cluster: Cluster) -> None:
 
 def test_call_hooks_see_what_a_client_asks_and_may_sign_it(cluster: Cluster) -> None:
     topic, calls = cluster.topic(queues=1), Calls()
-    with Producer(cluster.address, "hooked", config=ProducerConfig(call_hooks=[calls])) as producer:
+    never_ms = int(NEVER_S * 1000)  # neither is one of the calls
+    config = ProducerConfig(call_hooks=[calls], heartbeat_ms=never_ms, route_refresh_ms=never_ms)
+    with Producer(cluster.address, "hooked", config=config) as producer:
         producer.send(topic, b"over the loop")
         producer.send(topic, b"over a connection of the caller's")
         producer.send_oneway(topic, b"without an answer")

@@ -32,24 +32,23 @@ from cluster.client.errors import (
     TopicNotFound,
     refused,
 )
-from tests.eventually import eventually
+from tests.eventually import LIMIT_S, NEVER_S, eventually
 
 from .conftest import BrokerThatLosesAnswers, Cluster
+from .test_pull_consumer import poll_messages
 
 
 def read_all(cluster: Cluster, topic: str) -> list[tuple[MessageQueue, bytes, str | None]]:
     """Every message of a topic: its queue, body and UNIQ_KEY."""
-    found = []
     with Admin(cluster.address) as admin:
         missing = sum(admin.end_offsets(topic).values()) - sum(admin.beginning_offsets(topic).values())
     with PullConsumer(cluster.address, "reads-all") as consumer:
         consumer.assign(consumer.queues(topic))
         consumer.seek_to_beginning()
-        while len(found) < missing:
-            for message in consumer.poll(timeout_ms=60_000):
-                queue = MessageQueue(topic, message.broker_name, message.queue_id)
-                found.append((queue, message.body, message.uniq_key))
-    return found
+        return [
+            (MessageQueue(topic, message.broker_name, message.queue_id), message.body, message.uniq_key)
+            for message in poll_messages(consumer, missing)
+        ]
 
 
 def test_a_sent_message_is_where_the_result_says(cluster: Cluster) -> None:
@@ -197,7 +196,7 @@ def test_an_unknown_topic_and_a_read_only_one_are_told_apart(clusters: Callable[
         with pytest.raises(TopicNotFound, match=r"Admin\.create_topic"):
             producer.send("unheard-of", b"x")
         with pytest.raises(PermissionDenied, match="no writable queue"):
-            producer.send(read_only, b"x", timeout_ms=300)
+            producer.send(read_only, b"x")
 
 
 def test_an_unkeyed_send_goes_to_another_broker_when_one_is_gone(clusters: Callable[..., Cluster]) -> None:
@@ -213,7 +212,8 @@ def test_an_unkeyed_send_goes_to_another_broker_when_one_is_gone(clusters: Calla
 def test_a_keyed_send_waits_for_its_own_broker(clusters: Callable[..., Cluster]) -> None:
     cluster = clusters()
     topic = cluster.topic()
-    with Producer(cluster.address, "sends") as producer:
+    config = ProducerConfig(delivery_timeout_ms=int(NEVER_S * 1000))
+    with Producer(cluster.address, "sends", config=config) as producer:
         key = next(
             k for k in map(str, range(99)) if producer.send(topic, k, sharding_key=k).queue.broker_name == "a"
         )
@@ -224,7 +224,7 @@ def test_a_keyed_send_waits_for_its_own_broker(clusters: Callable[..., Cluster])
         assert failed.value.retriable
         waiting = producer.send_async(topic, b"after", sharding_key=key)
         cluster.start_broker("a")
-        after = waiting.result(timeout=20)
+        after = waiting.result(timeout=LIMIT_S)
     assert after.queue == before.queue
     assert after.queue_offset == before.queue_offset + 1
 
@@ -269,7 +269,7 @@ def test_threads_may_share_a_producer(cluster: Cluster) -> None:
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join()
+            thread.join(LIMIT_S)
     bodies = [body.decode() for _, body, _ in read_all(cluster, topic)]
     for number in range(8):
         assert [b for b in bodies if b.startswith(f"{number}-")] == [f"{number}-{n}" for n in range(20)]

@@ -12,6 +12,8 @@ import orjson
 import pytest
 
 from actors.broker.group.offset_requests import OffsetRequests
+from actors.rebalancer.group import Group
+from actors.remoting.bodies.groups import SyncGroupReply, SyncGroupRequest
 from actors.remoting.client import RemotingClient
 from actors.remoting.codes import RequestCode, ResponseCode
 from actors.remoting.command import RemotingCommand
@@ -29,9 +31,10 @@ from cluster.client import (
 )
 from cluster.client.errors import ConfigInvalid, SubscriptionDiffers
 from store.clock import SystemClock
+from tests.conftest import ClockAtRest
 from tests.eventually import LIMIT_S, NEVER_S, eventually
 
-from .conftest import Cluster
+from .conftest import LONG_LEASE_MS, Cluster
 from .test_pull_consumer import committed, fill
 
 
@@ -154,8 +157,7 @@ def test_close_finishes_what_runs_and_lets_the_rest_be(cluster: Cluster, group: 
     config = PushConfig(consume_threads=2, close_timeout_ms=int(NEVER_S * 1000))
     consumer = PushConsumer(cluster.address, group, listen, config=config).start()
     consumer.subscribe(topic)
-    assert entered.acquire(timeout=240)
-    assert entered.acquire(timeout=240)
+    assert all(entered.acquire(timeout=LIMIT_S) for _ in range(2))
     closing = threading.Thread(target=consumer.close)
     closing.start()
     eventually(lambda: not consumer.assignment())
@@ -183,10 +185,11 @@ def test_a_revoked_queue_is_released_when_its_listener_is_done(cluster: Cluster,
         first_numbers.extend(int(message.body) for message in messages)
 
     seen = Seen()
-    first = PushConsumer(cluster.address, group, slow, config=PushConfig(consume_threads=10)).start()
-    second = PushConsumer(cluster.address, group, seen).start()
+    config = PushConfig(consume_threads=10, lease_ms=LONG_LEASE_MS)
+    first = PushConsumer(cluster.address, group, slow, config=config).start()
+    second = PushConsumer(cluster.address, group, seen, config=config).start()
     first.subscribe(topic)
-    assert all(entered.acquire(timeout=240) for _ in range(10))
+    assert all(entered.acquire(timeout=LIMIT_S) for _ in range(10))
     second.subscribe(topic)
     eventually(lambda: len(first.assignment()) == 1)
     assert second.assignment() == [], "the first has not committed yet"
@@ -199,11 +202,23 @@ def test_a_revoked_queue_is_released_when_its_listener_is_done(cluster: Cluster,
 
 
 def test_consumption_survives_the_rebalancer_and_no_queue_has_two_owners(
-    clusters: Callable[..., Cluster], group: str
+    clusters: Callable[..., Cluster], group: str, clock: ClockAtRest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    cluster = clusters()
+    cluster = clusters(rebalancer_clock=clock)
     topic = cluster.topic()
-    config = PushConfig(lease_ms=1_000, sync_interval_ms=100, commit_interval_ms=50)
+    config = PushConfig(lease_ms=LONG_LEASE_MS, sync_interval_ms=100, commit_interval_ms=50)
+    synced: Counter[str] = Counter()
+    sync = Group.sync
+
+    def counted(group: Group, request: SyncGroupRequest, *options: Any) -> SyncGroupReply:
+        synced[request.client_id] += 1
+        return sync(group, request, *options)
+
+    def await_renewals() -> None:
+        synced.clear()
+        eventually(lambda: sum(count >= 2 for count in list(synced.values())) == 3)
+
+    monkeypatch.setattr(Group, "sync", counted)
     owners: dict[int, set[int]] = {}
     lock = threading.Lock()
 
@@ -228,7 +243,10 @@ def test_consumption_survives_the_rebalancer_and_no_queue_has_two_owners(
         producer.send_many(topic, [n.encode() for n in numbers], sharding_keys=numbers)
     eventually(lambda: len(owners) == 600)
     cluster.start_rebalancer()
-    eventually(lambda: sorted(len(c.assignment()) for c in consumers) == [2, 3, 3], within_s=30)
+    for _ in range(2):  # until the leases of before are over; those of now are renewed at their half
+        await_renewals()
+        clock.advance(LONG_LEASE_MS // 2)
+    eventually(lambda: sorted(len(c.assignment()) for c in consumers) == [2, 3, 3])
     held = [queue for consumer in consumers for queue in consumer.assignment()]
     assert len(held) == len(set(held)) == 8
     for consumer in consumers:
@@ -253,7 +271,7 @@ def test_an_async_listener_runs_on_the_loop(cluster: Cluster, group: str) -> Non
 
         async with aio.PushConsumer(cluster.address, group, listen) as consumer:
             await consumer.subscribe(topic)
-            async with asyncio.timeout(15):
+            async with asyncio.timeout(LIMIT_S):
                 await done.wait()
         return numbers
 
@@ -267,13 +285,16 @@ def test_as_many_async_listeners_run_at_once_as_allowed(cluster: Cluster, group:
 
     async def consume() -> list[int]:
         done, running, most = 0, 0, []
-        everything = asyncio.Event()
+        three, everything = asyncio.Event(), asyncio.Event()
 
         async def listen(messages: list[MessageExt]) -> None:
             nonlocal done, running
             running += 1
             most.append(running)
-            await asyncio.sleep(0.001)
+            if running == 3:
+                three.set()
+            await three.wait()
+            await asyncio.sleep(0)  # a fourth would begin now
             running -= 1
             done += len(messages)
             if done == 200:
@@ -282,7 +303,7 @@ def test_as_many_async_listeners_run_at_once_as_allowed(cluster: Cluster, group:
         config = PushConfig(consume_threads=3)
         async with aio.PushConsumer(cluster.address, group, listen, config=config) as consumer:
             await consumer.subscribe(topic)
-            async with asyncio.timeout(15):
+            async with asyncio.timeout(LIMIT_S):
                 await everything.wait()
         return most
 
@@ -302,8 +323,8 @@ def test_flow_control_bounds_what_is_cached(cluster: Cluster, group: str) -> Non
     with PushConsumer(cluster.address, group, listen, config=config) as consumer:
         consumer.subscribe(topic)
         works = consumer._consumer._core._works
-        eventually(lambda: [w.fetcher and w.fetcher.is_paused for w in works.values()].count(True) == 2)
-        assert all(work.process_queue.cached_messages < 200 for work in works.values())
+        eventually(lambda: [w.fetcher and w.fetcher.is_paused for w in list(works.values())].count(True) == 2)
+        assert all(work.process_queue.cached_messages < 200 for work in list(works.values()))
         go_on.set()
         seen.wait_for(5_000)
 
@@ -363,7 +384,7 @@ def test_tools_are_told_of_a_consumer_and_give_it_a_message(cluster: Cluster, gr
             async def ask() -> bytes:
                 client = RemotingClient(SystemClock())
                 address = cluster.brokers[queue.broker_name].address
-                answer = await client.invoke(address, RemotingCommand(code, ext), 10_000)
+                answer = await client.invoke(address, RemotingCommand(code, ext), int(LIMIT_S * 1000))
                 await client.close()
                 assert answer.code == 0, answer.remark
                 return bytes(answer.body)

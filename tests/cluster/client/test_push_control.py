@@ -19,14 +19,20 @@ from cluster.client import (
     PushConfig,
     PushConsumer,
 )
-from cluster.client.core.consumer.queue_work import Limits
+from cluster.client.core.consumer.queue_work import Limits, QueueWork
 from cluster.client.errors import BrokerUnreachable, ConfigInvalid, QueueNotAssigned
 from cluster.client.hooks import ConsumeContext
+from tests.conftest import ClockAtRest
 from tests.eventually import LIMIT_S, eventually
 
-from .conftest import SMALL_STORE, Cluster
+from .conftest import LONG_LEASE_MS, SMALL_STORE, Cluster
 from .test_pull_consumer import committed, fill
 from .test_push_consumer import Seen
+
+
+def works_of(consumer: PushConsumer) -> list[QueueWork]:
+    """The queues that it holds now, those of its retry topic too."""
+    return list(consumer._consumer._core._works.values())
 
 
 def send(cluster: Cluster, topic: str, *numbers: int, **options: Any) -> list[int]:
@@ -39,11 +45,10 @@ def send(cluster: Cluster, topic: str, *numbers: int, **options: Any) -> list[in
 
 @pytest.mark.parametrize("consume_from", ["earliest", "latest", "timestamp"])
 def test_a_new_group_begins_where_it_is_told(cluster: Cluster, group: str, consume_from: Any) -> None:
-    topic, pause = cluster.topic(queues=1), threading.Event()
+    topic = cluster.topic(queues=1)
     queue = MessageQueue(topic, "a", 0)
     [first_ms] = send(cluster, topic, 1, queue=queue)
-    while send(cluster, topic, 2, queue=queue) == [first_ms]:
-        pause.wait(0.002)
+    eventually(lambda: send(cluster, topic, 2, queue=queue) != [first_ms])
     [third_ms] = send(cluster, topic, 3, queue=queue)
     timestamp_ms = third_ms if consume_from == "timestamp" else None
     settings: dict[str, Any] = {"consume_from": consume_from, "consume_timestamp_ms": timestamp_ms}
@@ -52,7 +57,7 @@ def test_a_new_group_begins_where_it_is_told(cluster: Cluster, group: str, consu
         consumer.subscribe(topic)
         eventually(lambda: queue in consumer.assignment())
         eventually(lambda: len(consumer._consumer._core._works) >= 2)
-        eventually(lambda: all(work.fetcher for work in consumer._consumer._core._works.values()))
+        eventually(lambda: all(work.fetcher for work in works_of(consumer)))
         send(cluster, topic, 4, queue=queue)
         eventually(lambda: 4 in seen.numbers)
     missing = {"earliest": set(), "latest": {1, 2, 3}, "timestamp": {1}}[consume_from]
@@ -87,13 +92,15 @@ def test_a_paused_consumer_calls_nobody_and_loses_nothing(cluster: Cluster, grou
         consumer.resume(quiet)
         seen.wait_for(40)
         send(cluster, topic, *range(40, 50), queue=loud)
-        assert len(seen.numbers) == 40
+        send(cluster, topic, 50, queue=quiet)
+        seen.wait_for(41)
+        assert set(seen.numbers) == {*range(40), 50}
         consumer.resume()
-        seen.wait_for(50)
+        seen.wait_for(51)
         with pytest.raises(QueueNotAssigned):
             consumer.pause(MessageQueue(topic, "c", 0))
     assert set(seen.numbers.values()) == {1}
-    assert committed(cluster, group, topic) == 50
+    assert committed(cluster, group, topic) == 51
 
 
 def test_a_pause_before_there_are_queues_is_one_of_those_to_come(cluster: Cluster, group: str) -> None:
@@ -104,8 +111,8 @@ def test_a_pause_before_there_are_queues_is_one_of_those_to_come(cluster: Cluste
         consumer.pause()
         consumer.subscribe(topic)
         eventually(lambda: len(consumer.assignment()) == 2)
-        works = consumer._consumer._core._works.values()
-        assert all(work.is_paused and work.fetcher and work.fetcher.is_paused for work in works)
+        eventually(lambda: all(work.fetcher and work.fetcher.is_paused for work in works_of(consumer)))
+        assert all(work.is_paused for work in works_of(consumer))
         assert not seen.numbers
         consumer.resume()
         seen.wait_for(10)
@@ -116,16 +123,17 @@ def test_a_failed_message_of_a_paused_queue_waits_too(cluster: Cluster, group: s
 
     def listen(messages: list[MessageExt]) -> bool:
         calls.append(messages[0].reconsume_times)
-        return len(calls) > 1 and paused.wait(LIMIT_S)
+        assert paused.wait(LIMIT_S)
+        return len(calls) > 1
 
     with PushConsumer(cluster.address, group, listen, config=PushConfig(retry_backoff_ms=(50,))) as consumer:
         consumer.subscribe(topic)
         send(cluster, topic, 1)
         eventually(lambda: len(calls) == 1)
         consumer.pause()
-        works = consumer._consumer._core._works.values()
-        eventually(lambda: any(work.set_aside for work in works))
         paused.set()
+        eventually(lambda: any(work.set_aside for work in works_of(consumer)))
+        assert calls == [0]
         consumer.resume()
         eventually(lambda: calls == [0, 1])
 
@@ -153,9 +161,8 @@ def test_a_queue_is_fetched_no_further_than_its_limits(
     config = PushConfig(consume_threads=1, consume_batch=10, fetch_bytes=8 * 1024, **limit)  # type: ignore[arg-type]
     with PushConsumer(cluster.address, group, listen, config=config) as consumer:
         consumer.subscribe(topic)
-        works = consumer._consumer._core._works
-        eventually(lambda: [work.is_full for work in works.values()].count(True) == 2)
-        assert all(work.process_queue.cached_messages < 200 for work in works.values())
+        eventually(lambda: [work.is_full for work in works_of(consumer)].count(True) == 2)
+        assert all(work.process_queue.cached_messages < 200 for work in works_of(consumer))
         go_on.set()
         seen.wait_for(3_000)
     assert set(seen.numbers.values()) == {1}
@@ -172,7 +179,7 @@ def test_limits_of_a_topic_are_shared_and_never_nothing() -> None:
 
 
 def test_what_takes_too_long_is_sent_back_and_comes_again(
-    clusters: Callable[..., Cluster], group: str
+    clusters: Callable[..., Cluster], group: str, clock: ClockAtRest
 ) -> None:
     soon = SMALL_STORE.model_copy(update={"message_delay_level": "1s 1s 1s"})
     cluster = clusters(brokers=1, store=soon)
@@ -186,12 +193,16 @@ def test_what_takes_too_long_is_sent_back_and_comes_again(
             go_on.wait(LIMIT_S)
 
     config = PushConfig(consume_timeout_ms=300, commit_interval_ms=50, sync_interval_ms=200)
-    with PushConsumer(cluster.address, group, listen, config=config) as consumer:
+    with PushConsumer(cluster.address, group, listen, config=config, clock=clock) as consumer:
         consumer.subscribe(topic)
         send(cluster, topic, 6, 7, 8)
+        eventually(lambda: len(calls) == 3)
+        eventually(lambda: sum(len(work.running) for work in works_of(consumer)) == 1)
+        assert committed(cluster, group, topic) < 2
+        clock.advance(config.consume_timeout_ms + 1)
         eventually(lambda: committed(cluster, group, topic) == 3)
         assert not go_on.is_set(), "its listener works on, and holds nothing up"
-        eventually(lambda: (topic, "7", 1) in calls, within_s=30)
+        eventually(lambda: (topic, "7", 1) in calls)
         go_on.set()
     assert Counter(calls) == {(topic, "6", 0): 1, (topic, "7", 0): 1, (topic, "8", 0): 1, (topic, "7", 1): 1}
 
@@ -235,9 +246,9 @@ def test_consume_hooks_see_each_call_and_what_came_of_it(
 
 @pytest.mark.parametrize("pulls", [False, True])
 def test_a_suspended_member_drops_at_once_what_is_not_granted_again(
-    clusters: Callable[..., Cluster], group: str, pulls: bool
+    clusters: Callable[..., Cluster], group: str, pulls: bool, clock: ClockAtRest
 ) -> None:
-    cluster = clusters(brokers=1)
+    cluster = clusters(brokers=1, rebalancer_clock=clock)
     topic = cluster.topic(queues=1)
     fill(cluster, topic, 10)
     entered, go_on, seen = threading.Semaphore(0), threading.Event(), Seen()
@@ -249,14 +260,14 @@ def test_a_suspended_member_drops_at_once_what_is_not_granted_again(
     settings: dict[str, Any] = {"lease_ms": 1_000, "sync_interval_ms": 100}
     first: PushConsumer | PullConsumer
     if pulls:
-        first = PullConsumer(cluster.address, group, config=ConsumerConfig(**settings))
+        first = PullConsumer(cluster.address, group, config=ConsumerConfig(**settings), clock=clock)
         first.subscribe(topic)
         assert first.poll(1, timeout_ms=60_000)
     else:
         config = PushConfig(consume_threads=1, close_timeout_ms=100, **settings)
-        first = PushConsumer(cluster.address, group, stuck, config=config).start()
+        first = PushConsumer(cluster.address, group, stuck, config=config, clock=clock).start()
         first.subscribe(topic)
-        assert entered.acquire(timeout=240)
+        assert entered.acquire(timeout=LIMIT_S)
     core = first._consumer._core
     session, held = core.session, getattr(core, "_works", None) or core.deliveries.states
     [queue] = first.assignment()
@@ -264,9 +275,11 @@ def test_a_suspended_member_drops_at_once_what_is_not_granted_again(
     exchange = session._exchange
 
     first._thread.run(_set(session, "_exchange", _lost_answer))
-    with PushConsumer(cluster.address, group, seen, config=PushConfig(**settings)) as second:
+    lasting = PushConfig(lease_ms=LONG_LEASE_MS, sync_interval_ms=100)
+    with PushConsumer(cluster.address, group, seen, config=lasting) as second:
         second.subscribe(topic)
-        eventually(lambda: len(seen.numbers) == 10)
+        # In steps: a request of the first that is still under way renews its lease once more.
+        eventually(lambda: clock.advance(20) or len(seen.numbers) == 10)
         assert held.get(queue) is old, "it has heard nothing yet: it is suspended"
         first._thread.run(_set(session, "_exchange", exchange))
         eventually(lambda: held.get(queue) is not old)
@@ -296,15 +309,16 @@ def test_while_the_lease_is_over_nothing_is_fetched_and_nothing_fetched_is_liste
         calls.append(messages)
         assert gate.wait(LIMIT_S)
 
-    with PushConsumer(cluster.address, group, listen, config=PushConfig(consume_threads=1)) as consumer:
+    config = PushConfig(consume_threads=1, lease_ms=LONG_LEASE_MS)  # the test alone ends the lease
+    with PushConsumer(cluster.address, group, listen, config=config) as consumer:
         consumer.subscribe(topic)
         eventually(lambda: len(calls) == 1)
         core, thread = consumer._consumer._core, consumer._thread
         thread.call(lambda: core.suspended(is_suspended=True))
         gate.set()
-        eventually(lambda: not any(work.running for work in core._works.values()))
+        eventually(lambda: not any(work.running for work in works_of(consumer)))
         assert len(calls) == 1
-        assert all(work.fetcher.is_paused for work in core._works.values() if work.fetcher)
+        assert all(work.fetcher.is_paused for work in works_of(consumer) if work.fetcher)
         thread.call(lambda: core.suspended(is_suspended=False))
         eventually(lambda: len(calls) == 10)
 

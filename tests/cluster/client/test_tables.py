@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections import defaultdict
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 import pyarrow as pa
 import pytest
@@ -15,6 +16,8 @@ from actors.remoting.errors import Refused
 from actors.remoting.request import RequestContext
 from cluster.client import Admin, MessageQueue, Producer, ProducerConfig, PullConsumer, TableReceipt
 from cluster.client.errors import ConfigInvalid, MessageRejected, TableSendFailed, TopicNotFound
+from tests.conftest import ClockAtRest
+from tests.eventually import LIMIT_S, NEVER_S, eventually
 
 from .conftest import BrokerThatLosesAnswers, Cluster
 
@@ -48,6 +51,7 @@ def stored(cluster: Cluster, topic: str) -> pa.Table:
         consumer.seek_to_beginning()
         while sum(batch.num_rows for batch in batches) < missing:
             batches.append(consumer.poll_arrow(timeout_ms=60_000))
+            assert batches[-1].num_rows
     return pa.Table.from_batches(batches)
 
 
@@ -223,32 +227,43 @@ def test_a_broker_that_restarts_in_the_middle_costs_no_rows_and_no_order(
 ) -> None:
     cluster = clusters()
     topic = cluster.topic()
-    config = ProducerConfig(table_batch_bytes=SMALL_BATCHES, table_buffer_bytes=4 * SMALL_BATCHES)
+    config = ProducerConfig(
+        table_batch_bytes=SMALL_BATCHES,
+        table_buffer_bytes=4 * SMALL_BATCHES,
+        delivery_timeout_ms=int(NEVER_S * 1000),
+    )
     receipts: list[TableReceipt] = []
     with Producer(cluster.address, "tables", config=config) as producer:
         send(producer, topic, flights(0))
         sending = threading.Thread(target=lambda: receipts.append(send(producer, topic, flights(20_000))))
         broker = cluster.brokers["a"]
         sending.start()
-        while not broker.describe()["messages_in"]:
-            pass
+        eventually(lambda: broker.describe()["messages_in"])
         cluster.stop_broker("a")
         cluster.start_broker("a")
-        sending.join()
+        sending.join(LIMIT_S)
     assert receipts
     assert receipts[0].rows == 20_000
     assert_all_there_in_order(stored(cluster, topic), 20_000)
 
 
-def test_what_stays_unacknowledged_is_told_by_queue(clusters: Callable[..., Cluster]) -> None:
+def test_what_stays_unacknowledged_is_told_by_queue(
+    clusters: Callable[..., Cluster], clock: ClockAtRest
+) -> None:
     cluster = clusters()
     topic = cluster.topic()
-    config = ProducerConfig(delivery_timeout_ms=300, request_timeout_ms=300)
-    with Producer(cluster.address, "tables", config=config) as producer:
-        send(producer, topic, flights(10))
+    config = ProducerConfig()
+    with Producer(cluster.address, "tables", config=config, clock=clock) as producer:
+        whole = send(producer, topic, flights(1_000))
+        of_b = sum(part.rows for queue, part in whole.queues.items() if queue.broker_name == "b")
         cluster.stop_broker("a")
-        with pytest.raises(TableSendFailed) as failed:
-            send(producer, topic, flights(1_000))
+        with ThreadPoolExecutor(1) as other:
+            sending = other.submit(send, producer, topic, flights(1_000))
+            broker = cluster.brokers["b"]
+            eventually(lambda: broker.describe()["messages_in"] >= 2 * of_b)
+            clock.advance(config.delivery_timeout_ms)
+            with pytest.raises(TableSendFailed) as failed:
+                sending.result(LIMIT_S)
     error = failed.value
     assert {queue.broker_name for queue in error.failures} == {"a"}
     assert 0 < error.acknowledged_rows < error.rows == 1_000

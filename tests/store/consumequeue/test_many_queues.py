@@ -95,7 +95,7 @@ def test_a_change_at_the_time_of_the_note_is_not_hidden_by_it(stores, draft, dra
     fill(store, draft, 30)
     drain(store)
     path = store.root / "consumequeue" / "Topic" / "0" / f"{0:020d}"
-    now_ns = time.time_ns() + 1_000_000_000  # so that the step cannot be over
+    now_ns = time.time_ns() + 3_600_000_000_000  # in an hour, so that the step cannot be over
     os.utime(path, ns=(now_ns, now_ns))
     store.close()
     files = stores.files(store.root)

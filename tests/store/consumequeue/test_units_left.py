@@ -206,11 +206,17 @@ def test_steps_without_a_gap_let_notes_be_taken_between_them(draft, writer, busy
 
 @pytest.mark.parametrize("end", ["delete_topic", "forget_topic", "truncate_to", "close"])
 def test_whatever_else_is_done_to_the_queues_waits_for_them(
-    stores, draft, drain, read_all, writer, busy, end
+    stores, draft, drain, read_all, writer, busy, monkeypatch, end
 ):
     place = busy.positions.dispatched
-    other = threading.Timer(0.05, writer.goes_on.set)
-    other.start()
+    job_ended = busy._dispatcher._writes._job.ended
+    wait = job_ended.wait
+
+    def wait_for_the_writer(*timeout_s: float) -> bool:
+        writer.goes_on.set()
+        return wait(*timeout_s)
+
+    monkeypatch.setattr(job_ended, "wait", wait_for_the_writer)
     if end == "delete_topic":
         assert busy.delete_topic("Topic") == QUEUES
     elif end == "forget_topic":

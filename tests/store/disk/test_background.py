@@ -37,7 +37,7 @@ def test_a_fault_of_one_job_stops_no_job_after_it() -> None:
     background = Background()
     background.submit(Run(ZeroDivisionError()))
     assert background._thread is not None
-    background._thread.join()
+    background._thread.join(LIMIT_S)
     following = Run()
     background.submit(following)
     assert following.ended.wait(LIMIT_S)

@@ -21,7 +21,7 @@ from actors.remoting.hot_headers import PullMessageHeader
 from actors.remoting.request import RequestContext
 from actors.remoting.table import RequestTable
 from store.message.record import decode_record
-from tests.actors.broker.brokers import SUBSCRIPTION, Peer, settings_of, with_broker
+from tests.actors.broker.brokers import HOLD_MS, SUBSCRIPTION, Peer, settings_of, with_broker
 
 
 async def members(peer: Peer, group: str = "G") -> tuple[str, ...]:
@@ -180,7 +180,7 @@ def test_a_message_sent_back_comes_again_later_and_dies_in_the_end(tmp_path: Pat
         assert (await peer.ask(RequestCode.CONSUMER_SEND_MSG_BACK, back)).code == 0
         assert await peer.messages("%RETRY%G") == []
         clock.advance(10_000)  # level 3
-        again = decode_record((await peer.pull("%RETRY%G", wait_ms=10_000)).body)
+        again = decode_record((await peer.pull("%RETRY%G", wait_ms=HOLD_MS)).body)
         assert (again.body, again.reconsume_times, again.properties["KEYS"]) == (b"bad", 1, "k")
         assert again.properties["RETRY_TOPIC"] == "T"
         assert again.properties["ORIGIN_MESSAGE_ID"] == message.offset_msg_id
@@ -206,7 +206,7 @@ def test_groups_are_as_long_as_rocketmqs_clients_allow(tmp_path: Path, clock) ->
         back = ConsumerSendMsgBackHeader(message.commit_log_offset, group, 0).to_ext()
         assert (await peer.ask(RequestCode.CONSUMER_SEND_MSG_BACK, back)).code == 0
         clock.advance(10_000)
-        assert decode_record((await peer.pull(f"%RETRY%{group}", wait_ms=10_000)).body).body == b"bad"
+        assert decode_record((await peer.pull(f"%RETRY%{group}", wait_ms=HOLD_MS)).body).body == b"bad"
         longest = "g" * 255
         assert (await peer.heartbeat("client", longest, T="*")).code == 0
         assert await members(peer, longest) == ("client",)
@@ -230,7 +230,7 @@ def test_a_message_sent_back_waits_longer_each_time_or_as_long_as_the_consumer_s
         (first,) = await peer.messages("T")
         await back(peer, first.commit_log_offset)
         clock.advance(10_000)  # level 3
-        again = decode_record((await peer.pull("%RETRY%G", wait_ms=10_000)).body)
+        again = decode_record((await peer.pull("%RETRY%G", wait_ms=HOLD_MS)).body)
         await back(peer, again.commit_log_offset)
         assert len(await peer.messages("SCHEDULE_TOPIC_XXXX", queue_id=3)) == 1, (
             "level 4 after the second time"

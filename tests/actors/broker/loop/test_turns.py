@@ -18,7 +18,7 @@ from actors.remoting.headers import DeleteTopicHeader, TopicQueueHeader
 from actors.remoting.hot_headers import SendMessageHeader
 from store.dispatch.dispatcher import Dispatcher
 from store.kernels import unit_files
-from tests.actors.broker.brokers import Peer, settings_of, with_broker
+from tests.actors.broker.brokers import HOLD_MS, Peer, settings_of, with_broker
 from tests.eventually import LIMIT_S
 
 QUEUES = 20
@@ -86,7 +86,7 @@ def test_all_are_served_while_units_are_written_and_held_pulls_get_them_then(
         await send_to_all(peer, b"1")  # acknowledged: that they are in the log is what counts
         assert await max_offset(peer, 3) == 2
         await disk.until_asked()
-        held = asyncio.create_task(peer.pull("T", 2, 3, wait_ms=9_000))
+        held = asyncio.create_task(peer.pull("T", 2, 3, wait_ms=HOLD_MS))
         assert (await peer.send("U")).code == ResponseCode.SUCCESS
         assert not held.done()
         disk.go_on()

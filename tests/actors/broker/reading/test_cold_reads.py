@@ -22,7 +22,7 @@ from actors.remoting.headers import (
 )
 from store.disk import residency
 from store.message.record import decode_record, decode_records
-from tests.actors.broker.brokers import Peer, settings_of, with_broker
+from tests.actors.broker.brokers import HOLD_MS, Peer, settings_of, with_broker
 from tests.conftest import ClockAtRest
 from tests.eventually import LIMIT_S
 from tests.store.cold_disk import ColdDisk, make_cold
@@ -141,7 +141,7 @@ def test_a_delayed_message_comes_also_from_a_cold_file(
         await disk.until_asked()
         assert (await peer.send("U")).code == ResponseCode.SUCCESS
         disk.go_on()
-        found = decode_records((await peer.pull("T", 1, wait_ms=10_000)).body)
+        found = decode_records((await peer.pull("T", 1, wait_ms=HOLD_MS)).body)
         assert [each.body for each in found] == [b"late"]
 
     with_broker(story, settings_of(tmp_path), clock)

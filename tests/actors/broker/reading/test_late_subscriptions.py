@@ -15,7 +15,7 @@ from actors.remoting.command import RemotingCommand
 from actors.remoting.headers import DeleteTopicHeader
 from actors.remoting.hot_headers import PullMessageHeader
 from store.message.record import decode_records
-from tests.actors.broker.brokers import SUSPEND, Peer, settings_of, with_broker
+from tests.actors.broker.brokers import HOLD_MS, SUSPEND, Peer, settings_of, with_broker
 
 
 async def tell(peer: Peer, version: int, expression: str = "a", topic: str = "T", client: str = "c1") -> None:
@@ -186,7 +186,7 @@ async def begin_at(
     peer: Peer, offset: int, *, version: int, sys_flag: int = SUSPEND, subscription: str | None = None
 ) -> asyncio.Task[RemotingCommand]:
     header = PullMessageHeader(
-        "G", "T", 0, offset, sys_flag=sys_flag, sub_version=version, suspend_timeout_millis=60_000,
+        "G", "T", 0, offset, sys_flag=sys_flag, sub_version=version, suspend_timeout_millis=HOLD_MS,
         subscription=subscription,
     )  # fmt: skip
     pulling = asyncio.create_task(peer.ask(RequestCode.PULL_MESSAGE, header.to_ext()))

@@ -28,7 +28,7 @@ from store.clock import SystemClock
 from store.message.message_id import decode_message_id
 from store.message.record import decode_record, decode_records
 from store.message_store import GetMessageResult, MessageStore
-from tests.actors.broker.brokers import SUSPEND, Peer, run, settings_of, with_broker
+from tests.actors.broker.brokers import HOLD_MS, SUSPEND, Peer, run, settings_of, with_broker
 
 
 def test_a_pull_answers_what_rocketmq_answers_at_each_place(tmp_path: Path) -> None:
@@ -93,8 +93,8 @@ def test_tags_are_filtered_by_the_broker(tmp_path: Path) -> None:
 def test_a_held_pull_is_answered_by_the_first_message_that_it_wants(tmp_path: Path) -> None:
     async def story(peer: Peer) -> None:
         await peer.send("T", properties="TAGS\x01a\x02")
-        waiting = asyncio.create_task(peer.pull("T", 1, wait_ms=15_000, tags="b"))
-        other_queue = asyncio.create_task(peer.pull_records("T", 1, wait_ms=15_000))
+        waiting = asyncio.create_task(peer.pull("T", 1, wait_ms=HOLD_MS, tags="b"))
+        other_queue = asyncio.create_task(peer.pull_records("T", 1, wait_ms=HOLD_MS))
         await peer.until_held(2)
         await peer.send("T", b"not mine", properties="TAGS\x01a\x02")
         assert decode_records((await other_queue).body)[0].body == b"not mine"
@@ -159,7 +159,7 @@ def test_a_pull_at_the_end_of_its_queue_brings_no_dispatch_of_other_queues_messa
         await peer.send("T", b"later")
         assert positions.dispatched < positions.confirmed
         assert (await peer.pull("T", 0, queue_id=1)).code == ResponseCode.PULL_NOT_FOUND
-        held = asyncio.create_task(peer.pull("T", 0, queue_id=2, wait_ms=9_000))
+        held = asyncio.create_task(peer.pull("T", 0, queue_id=2, wait_ms=HOLD_MS))
         await peer.until_held(1)
         assert positions.dispatched < positions.confirmed
         assert (await peer.pull("T", 2)).ext["nextBeginOffset"] == "3"
@@ -172,7 +172,7 @@ def test_a_pull_at_the_end_of_its_queue_brings_no_dispatch_of_other_queues_messa
 def test_a_message_that_wakes_hundreds_wakes_all_of_them_over_some_turns(tmp_path: Path) -> None:
     async def story(peer: Peer) -> None:
         await peer.send("T")
-        held = [asyncio.create_task(peer.pull("T", 1, wait_ms=15_000)) for _ in range(300)]
+        held = [asyncio.create_task(peer.pull("T", 1, wait_ms=HOLD_MS)) for _ in range(300)]
         await peer.until_held(300)
         await peer.send("T", b"new")
         answers = [await task for task in held]
@@ -204,7 +204,7 @@ def test_held_pulls_go_with_their_connection(tmp_path: Path) -> None:
     async def story(peer: Peer) -> None:
         await peer.send("T")
         gone = Peer(peer.broker)
-        lost = asyncio.create_task(gone.pull("T", 1, wait_ms=15_000))
+        lost = asyncio.create_task(gone.pull("T", 1, wait_ms=HOLD_MS))
         await peer.until_held(1)
         await gone.client.close()
         await asyncio.gather(lost, return_exceptions=True)
@@ -219,7 +219,7 @@ def test_held_pulls_are_answered_by_a_broker_that_goes(tmp_path: Path) -> None:
         await broker.start()
         peer = Peer(broker)
         await peer.send("T")
-        held = [asyncio.create_task(peer.pull("T", 1, wait_ms=15_000)) for _ in range(200)]
+        held = [asyncio.create_task(peer.pull("T", 1, wait_ms=HOLD_MS)) for _ in range(200)]
         await peer.until_held(200)
         await broker.stop()
         answers = [await task for task in held]
@@ -232,7 +232,7 @@ def test_held_pulls_are_answered_by_a_broker_that_goes(tmp_path: Path) -> None:
 def test_a_deleted_topic_answers_those_who_wait_for_it(tmp_path: Path) -> None:
     async def story(peer: Peer) -> None:
         await peer.send("T")
-        waiting = asyncio.create_task(peer.pull("T", 1, wait_ms=15_000))
+        waiting = asyncio.create_task(peer.pull("T", 1, wait_ms=HOLD_MS))
         await peer.until_held(1)
         assert (await peer.ask(RequestCode.DELETE_TOPIC_IN_BROKER, DeleteTopicHeader("T").to_ext())).code == 0
         assert (await waiting).code == ResponseCode.TOPIC_NOT_EXIST

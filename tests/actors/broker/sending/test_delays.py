@@ -12,7 +12,7 @@ from actors.broker.sending.delays import Waiting
 from store.disk.residency import Cold
 from store.message.message import MessageExt
 from store.message.record import RecordDraft, decode_record
-from tests.actors.broker.brokers import Peer, settings_of, with_broker
+from tests.actors.broker.brokers import HOLD_MS, Peer, settings_of, with_broker
 
 LEVEL_2_MS = 5_000
 MS = 1_000_000
@@ -28,10 +28,10 @@ def test_a_delayed_message_comes_when_its_level_says(tmp_path: Path, clock) -> N
         assert (waiting.properties["REAL_TOPIC"], waiting.properties["REAL_QID"]) == ("T", "1")
         await peer.send("T", b"sooner", 0, "DELAY\x011\x02")
         clock.advance(LEVEL_2_MS - 1)
-        assert decode_record((await peer.pull("T", wait_ms=10_000)).body).body == b"sooner"
+        assert decode_record((await peer.pull("T", wait_ms=HOLD_MS)).body).body == b"sooner"
         assert await peer.messages("T", queue_id=1) == []
         clock.advance(1)
-        answer = await peer.pull("T", queue_id=1, wait_ms=10_000, tags="t")
+        answer = await peer.pull("T", queue_id=1, wait_ms=HOLD_MS, tags="t")
         message = decode_record(answer.body)
         assert (message.body, message.flag, message.reconsume_times) == (b"late", 9, 3)
         assert message.properties == waiting.properties
@@ -170,11 +170,11 @@ def test_a_restart_delivers_what_was_waiting_and_nothing_twice(tmp_path: Path, c
             await peer.send("T", body, properties="DELAY\x011\x02")
             clock.advance(600)
         clock.advance(-200)
-        assert decode_record((await peer.pull("T", wait_ms=10_000)).body).body == b"0"
+        assert decode_record((await peer.pull("T", wait_ms=HOLD_MS)).body).body == b"0"
 
     async def after(peer: Peer) -> None:
         clock.advance(2_000)
-        assert decode_record((await peer.pull("T", 1, wait_ms=10_000)).body).body == b"1"
+        assert decode_record((await peer.pull("T", 1, wait_ms=HOLD_MS)).body).body == b"1"
 
     with_broker(before, settings_of(tmp_path), clock)
     with_broker(after, settings_of(tmp_path), clock)
@@ -187,7 +187,7 @@ def test_a_clock_set_back_keeps_no_message_for_longer_than_its_delay(tmp_path: P
         assert len(await peer.messages("SCHEDULE_TOPIC_XXXX")) == 1
         peer.broker._tables.delays.deliver()
         clock.advance(1_000)
-        assert decode_record((await peer.pull("T", wait_ms=10_000)).body).body == b"late"
+        assert decode_record((await peer.pull("T", wait_ms=HOLD_MS)).body).body == b"late"
 
     with_broker(story, settings_of(tmp_path), clock)
 

@@ -23,7 +23,7 @@ from store.message.message_id import UniqKeyGenerator, decode_message_id
 from store.message.message_queue import MessageQueue
 from store.message.record import RecordDraft, decode_records, encode_record
 from store.message.runs import Runs, decode_offsets, encode_heads
-from tests.actors.broker.brokers import Peer, settings_of, with_broker
+from tests.actors.broker.brokers import HOLD_MS, Peer, settings_of, with_broker
 
 SYNC_AND_ASYNC = pytest.mark.parametrize("flush", ["sync", "async"])
 
@@ -250,7 +250,7 @@ def test_runs_that_cannot_be_stored_are_refused_whole(
 def test_runs_wake_the_pulls_that_wait_for_any_of_their_queues(tmp_path: Path) -> None:
     async def story(peer: Peer) -> None:
         await peer.send("T", queue_id=0)
-        waiting = asyncio.ensure_future(peer.pull_records("T", 0, queue_id=2, wait_ms=20_000))
+        waiting = asyncio.ensure_future(peer.pull_records("T", 0, queue_id=2, wait_ms=HOLD_MS))
         await peer.until_held(1)
         await peer.send("T", queue_id=0)
         assert peer.broker.describe()["held_pulls"] == 1

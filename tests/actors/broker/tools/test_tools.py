@@ -45,7 +45,7 @@ from actors.remoting.table import RequestTable
 from store.message.message_queue import MessageQueue
 from store.message.record import decode_records
 from store.message.tags import tags_code
-from tests.actors.broker.brokers import Peer, settings_of, with_broker
+from tests.actors.broker.brokers import HOLD_MS, Peer, settings_of, with_broker
 
 
 async def fill(peer: Peer, count: int, queue_id: int = 0) -> None:
@@ -176,7 +176,7 @@ def test_a_reset_is_told_to_the_next_pull_and_outweighs_late_commits(tmp_path: P
     async def story(peer: Peer) -> None:
         await fill(peer, 6)
         await peer.commit("CG", "T", 6)
-        held = asyncio.create_task(peer.pull("T", 6, wait_ms=15_000))
+        held = asyncio.create_task(peer.pull("T", 6, wait_ms=HOLD_MS))
         await asyncio.sleep(0.05)
         header = ResetOffsetHeader("T", "CG", queue_id=0, offset=2)
         answer = await peer.ask(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, header.to_ext())
@@ -266,7 +266,7 @@ def test_runtime_information_has_real_rates_and_positions(tmp_path: Path) -> Non
         assert table["queryThreadPoolQueueCapacity"] == table["litePullThreadPoolQueueCapacity"] == "100000"
         assert "scheduleMessageOffset_1" not in table
         await peer.send("T", properties="DELAY\x011\x02")
-        await peer.pull("T", offset=5, wait_ms=10_000)
+        await peer.pull("T", offset=5, wait_ms=HOLD_MS)
         table = decode_kv_table((await peer.ask(RequestCode.GET_BROKER_RUNTIME_INFO)).body)
         assert table["scheduleMessageOffset_1"] == "1,1"
 

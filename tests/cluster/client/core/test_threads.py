@@ -91,7 +91,7 @@ def test_workers_run_at_once_what_they_can_and_never_more() -> None:
     running.wait(LIMIT_S)  # three at once
     for _ in range(50):
         workers.put(job)
-    assert all(left.acquire(timeout=240) for _ in range(50))
+    assert all(left.acquire(timeout=LIMIT_S) for _ in range(50))
     assert most <= 3
     workers.stop()
 

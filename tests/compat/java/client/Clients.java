@@ -16,7 +16,7 @@ final class Clients {
     private static final int ROUTE_MS = 2_000;
     private static final int PERSIST_MS = 500;
     /** Longer than the 3 s of the client: a shared machine may stand still for as long. */
-    private static final int SEND_TIMEOUT_MS = 20_000;
+    private static final int TIMEOUT_MS = 20_000;
 
     private final String nameserver;
     private DefaultMQProducer producer;
@@ -36,13 +36,14 @@ final class Clients {
         client.setHeartbeatBrokerInterval(HEARTBEAT_MS);
         client.setPollNameServerInterval(ROUTE_MS);
         client.setPersistConsumerOffsetInterval(PERSIST_MS);
+        client.setMqClientApiTimeout(TIMEOUT_MS);
     }
 
     DefaultMQProducer producer() throws Exception {
         if (producer == null) {
             producer = new DefaultMQProducer("CompatProducers");
             configure(producer);
-            producer.setSendMsgTimeout(SEND_TIMEOUT_MS);
+            producer.setSendMsgTimeout(TIMEOUT_MS);
             producer.start();
         }
         return producer;

@@ -5,7 +5,6 @@ import java.util.ArrayList;
 import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
-import org.apache.rocketmq.client.ClientConfig;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
 import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
 import org.apache.rocketmq.client.consumer.listener.ConsumeOrderlyStatus;
@@ -38,6 +37,7 @@ final class PushOperations {
     private static final class Inbox {
         private final List<Map<String, Object>> received = new ArrayList<>();
         private final int failures;
+        private boolean isFrozen;
 
         Inbox(int failures) {
             this.failures = failures;
@@ -45,6 +45,13 @@ final class PushOperations {
 
         /** Notes the messages; false when they are to be failed: the first deliveries, before `failures` retries. */
         synchronized boolean take(List<MessageExt> messages) {
+            while (isFrozen) {
+                try {
+                    wait();
+                } catch (InterruptedException interrupted) {
+                    return false;
+                }
+            }
             boolean accepted = true;
             for (MessageExt message : messages) {
                 try {
@@ -63,6 +70,12 @@ final class PushOperations {
             while (received.size() < count && System.currentTimeMillis() < deadline) {
                 wait(Math.max(1, deadline - System.currentTimeMillis()));
             }
+            return new ArrayList<>(received);
+        }
+
+        /** Block all listeners from now on; returns what they received before, the most that they can have consumed. */
+        synchronized List<Map<String, Object>> freeze() {
+            isFrozen = true;
             return new ArrayList<>(received);
         }
     }
@@ -96,6 +109,7 @@ final class PushOperations {
         operations.put("push_start", this::start);
         operations.put("push_received", request ->
             inboxes.get(request.text("name")).await((int) request.number("count"), request.number("timeoutMs")));
+        operations.put("push_freeze", request -> inboxes.get(request.text("name")).freeze());
         operations.put("push_queues", request -> Facts.ofQueues(
             consumer(request).getDefaultMQPushConsumerImpl().getRebalanceImpl().getProcessQueueTable().keySet()));
         operations.put("push_stop", request -> {
@@ -112,7 +126,7 @@ final class PushOperations {
     /** The listener has a message before the client counts it as consumed: one that is stopped between gets it again. */
     private static void awaitConsumed(DefaultMQPushConsumer consumer) throws InterruptedException {
         Map<?, ProcessQueue> queues = consumer.getDefaultMQPushConsumerImpl().getRebalanceImpl().getProcessQueueTable();
-        long deadline = System.currentTimeMillis() + 1_000;
+        long deadline = System.currentTimeMillis() + LISTENERS_END_WITHIN_MS;
         while (queues.values().stream().anyMatch(queue -> queue.getMsgCount().get() > 0)
             && System.currentTimeMillis() < deadline) {
             Thread.sleep(5);
@@ -131,7 +145,7 @@ final class PushOperations {
             : new DefaultMQPushConsumer(group);
         clients.configure(consumer);
         if (heartbeatTakesMs > 0) {
-            consumer.setHeartbeatBrokerInterval(new ClientConfig().getHeartbeatBrokerInterval());
+            consumer.setHeartbeatBrokerInterval(Integer.MAX_VALUE); // no later one makes up for what these do
         }
         consumer.setConsumeFromWhere(ConsumeFromWhere.valueOf(request.text("from", "CONSUME_FROM_FIRST_OFFSET")));
         if (request.has("fromTimestampMs")) {

@@ -18,7 +18,7 @@ import org.apache.rocketmq.store.stats.BrokerStatsManager;
  * put=COUNT (so many messages more, see {@link Puts}), dumpAfter=FILE keysAfter=FILE.
  */
 public final class StoreProgram {
-    private static final long DISPATCH_WAIT_MS = 30_000;
+    private static final long DISPATCH_WAIT_MS = 600_000;
 
     private StoreProgram() {
     }

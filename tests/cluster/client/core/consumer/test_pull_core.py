@@ -7,11 +7,11 @@ import pytest
 from cluster.client import ConsumerConfig, MessageQueue, PullConsumer
 from cluster.client.core.consumer.pull_core import MIN_SHARE_BYTES
 from cluster.client.errors import CommitFenced, QueueNotAssigned
-from tests.cluster.client.conftest import Cluster
+from tests.cluster.client.conftest import LONG_LEASE_MS, Cluster
 from tests.cluster.client.test_pull_consumer import fill, poll_numbers
 from tests.eventually import eventually
 
-QUICK = ConsumerConfig(sync_interval_ms=200, lease_ms=3_000, auto_commit=False)
+QUICK = ConsumerConfig(sync_interval_ms=200, lease_ms=LONG_LEASE_MS, auto_commit=False)
 
 
 def test_a_suspended_consumer_hands_out_nothing_and_drops_what_is_lost(cluster: Cluster, group: str) -> None:

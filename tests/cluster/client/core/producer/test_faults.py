@@ -95,7 +95,7 @@ def test_a_producer_passes_over_a_broker_that_is_gone(clusters: Callable[..., Cl
     cluster = clusters()
     topic = cluster.topic(queues=2)
     config = ProducerConfig(send_latency_fault_enable=True)
-    with Producer(cluster.address, "sends", config=config) as producer:
+    with Producer(cluster.address, "sends", config=config, clock=ClockAtRest()) as producer:
         assert {producer.send(topic, b"x").queue.broker_name for _ in range(4)} == {"a", "b"}
         route = producer._core.instance.routes.peek(topic)
         assert route is not None

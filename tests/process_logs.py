@@ -1,0 +1,28 @@
+"""The logs of the processes that a test started, for its failure report."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+TAIL_LINES = 200
+
+
+def log_tails(roots: list[Path], since_s: float) -> Iterator[tuple[Path, str]]:
+    """Yield each log file written since `since_s` (seconds since the epoch) with its last 200 lines.
+
+    Args:
+        roots: directories whose ``*.log`` files are looked at, with all their sub-directories.
+    """
+    for root in [*roots, *ray_log_directories()]:
+        for path in sorted(root.rglob("*.log")):
+            if path.is_file() and path.stat().st_mtime >= since_s:
+                lines = path.read_text(errors="replace").splitlines()
+                yield path, "\n".join(lines[-TAIL_LINES:])
+
+
+def ray_log_directories() -> list[Path]:
+    """Return the directories in which actors of RayMQ log, one for each Ray session on this machine."""
+    temporary = os.environ.get("RAY_TMPDIR") or os.environ.get("TMPDIR") or "/tmp"
+    return sorted(Path(temporary, "ray").glob("session_2*/logs/raymq"))

@@ -1,0 +1,60 @@
+"""How a run is divided: unit tests in parallel, system tests in two lanes, extended tests on request.
+
+| tier     | tests                             | how they run                                    |
+|----------|-----------------------------------|-------------------------------------------------|
+| unit     | all without another mark          | file by file, on any worker                     |
+| system   | marked ray, spark, java or faults | each lane on one worker, which starts its Ray   |
+|          |                                   | cluster, Spark session and RocketMQ once        |
+| extended | marked extended as well           | as the others, by ``pytest -m extended``        |
+
+A lane follows from a test's path, because the scheduler of pytest-xdist knows nothing but names.
+"""
+
+from __future__ import annotations
+
+import pytest
+from xdist.scheduler import LoadScopeScheduling
+
+LANES = {
+    "ray": (
+        "tests/cluster/demo/",
+        "tests/cluster/test_ray",
+        "tests/cluster/test_several_nodes",
+        "tests/cluster/bench/test_benches.py::test_spark",
+        "tests/jobs/",
+    ),
+    "java": ("tests/compat/", "tests/faults/"),
+}
+"""Beginnings of the names of a lane's tests."""
+LANE_MARKS = {"ray": ("ray", "spark"), "java": ("java", "faults")}
+REPEATABLE_MARKS = ("ray", "spark", "java", "faults", "extended")
+"""Tests of other people's processes may be repeated once; a unit test that fails is a defect."""
+
+
+def lane_of(nodeid: str) -> str | None:
+    """Return the lane of a system test, or None for a unit test."""
+    return next((lane for lane, paths in LANES.items() if nodeid.startswith(paths)), None)
+
+
+def scope_of(nodeid: str) -> str:
+    """Return what a test is scheduled with: its lane, or its file."""
+    return lane_of(nodeid) or nodeid.partition("::")[0]
+
+
+def is_repeatable(item: pytest.Item) -> bool:
+    """Return True for a system or extended test."""
+    return any(item.get_closest_marker(mark) for mark in REPEATABLE_MARKS)
+
+
+def in_lane_order(items: list[pytest.Item]) -> list[pytest.Item]:
+    """Sort stably: the lanes, which take longest, first."""
+    lanes = list(LANES)
+    order = {lane: number for number, lane in enumerate(lanes)}
+    return sorted(items, key=lambda item: order.get(lane_of(item.nodeid) or "", len(lanes)))
+
+
+class LaneScheduling(LoadScopeScheduling):
+    """Gives every worker one scope after another, in the order of collection."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return scope_of(nodeid)
