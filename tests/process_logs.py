@@ -6,6 +6,8 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+from cluster.session.ray_head import temporary_directory
+
 TAIL_LINES = 200
 
 
@@ -24,5 +26,4 @@ def log_tails(roots: list[Path], since_s: float) -> Iterator[tuple[Path, str]]:
 
 def ray_log_directories() -> list[Path]:
     """Return the directories in which actors of RayMQ log, one for each Ray session on this machine."""
-    temporary = os.environ.get("RAY_TMPDIR") or os.environ.get("TMPDIR") or "/tmp"
-    return sorted(Path(temporary, "ray").glob("session_2*/logs/raymq"))
+    return sorted((temporary_directory(os.environ) / "ray").glob("session_2*/logs/raymq"))

@@ -13,7 +13,7 @@ import secrets
 import socket
 import subprocess
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -30,8 +30,17 @@ RAYLET_GRACE_S = 8.0
 OTHERS_GRACE_S = 2.5
 """Without a raylet the others have nothing left to save, and Ray's monitor does not heed SIGTERM then."""
 
-CURRENT_CLUSTER = Path(os.environ.get("RAY_TMPDIR", "/tmp")) / "ray" / "ray_current_cluster"
-"""Where `ray start` notes the address that `auto` means."""
+
+def temporary_directory(environment: Mapping[str, str]) -> Path:
+    """Return the directory below which Ray keeps its sessions: RAY_TMPDIR, else TMPDIR, else /tmp.
+
+    These are the rules of ``ray._common.utils.get_default_system_temp_dir`` on Linux.
+    """
+    return Path(environment.get("RAY_TMPDIR") or environment.get("TMPDIR") or "/tmp")
+
+
+CURRENT_CLUSTER = temporary_directory(os.environ) / "ray" / "ray_current_cluster"
+"""File to which `ray start` writes the address that `auto` means."""
 
 WORKER_PORTS = ((20000, 29999), (12000, 19999), (61000, 65535))
 """For Ray's workers. Its own range, 10002 to 19999, holds RocketMQ's 10911, which a worker could take. None

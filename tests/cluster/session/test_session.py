@@ -222,3 +222,16 @@ def test_workers_are_not_started_by_uv_again_although_the_program_imported_ray_f
     monkeypatch.setenv(TOKEN_PATH_ENV, str(tmp_path / "none"))
     ray_session.connect(topology(), tmp_path, Way(Mode.ATTACHED, "127.0.0.1:6379"))
     assert runtime_envs == [None]
+
+
+@pytest.mark.parametrize("variables", [{}, {"TMPDIR": "b"}, {"TMPDIR": "b", "RAY_TMPDIR": "a"}])
+def test_temporary_directory_is_the_one_that_ray_uses(
+    monkeypatch: pytest.MonkeyPatch, variables: dict[str, str]
+) -> None:
+    from ray._common.utils import get_default_system_temp_dir
+
+    for name in ("TMPDIR", "RAY_TMPDIR"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert ray_head.temporary_directory(os.environ) == Path(get_default_system_temp_dir())
