@@ -12,15 +12,15 @@ from pathlib import Path
 
 import pytest
 import structlog
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 from xdist.remote import Producer
 
 from tests.eventually import TIME_SCALE
 from tests.process_logs import log_tails
 from tests.tiers import LANES, LaneScheduling, in_lane_order, is_repeatable
 
-# Examples have no deadline: the machine is shared, and the first call of a kernel may compile it.
-settings.register_profile("raymq", deadline=None)
+# No health check or deadline that depends on the machine: the first call of a kernel may compile it.
+settings.register_profile("raymq", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("raymq")
 
 # A runner in the background ignores SIGINT, and so would all that the tests start and interrupt.

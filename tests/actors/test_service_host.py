@@ -33,7 +33,7 @@ def test_calls_run_on_the_services_own_thread() -> None:
     service = FakeService([])
     host = ServiceHost(lambda: service)
     eventually(lambda: host.is_serving)
-    assert host.call(threading.current_thread) is service.loop_thread
+    assert host.call(threading.current_thread, timeout_s=LIMIT_S) is service.loop_thread
     assert service.loop_thread is not threading.current_thread()
     host.stop()
     assert (host.state, service.stops) == (State.STOPPED, 1)

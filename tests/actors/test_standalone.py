@@ -20,8 +20,9 @@ from actors.remoting.hot_headers import SendMessageHeader
 from actors.standalone import StandaloneCluster, StandaloneSettings, parse_arguments
 from store.clock import SystemClock
 from store.settings import StoreSettings
-from tests.actors.broker.brokers import SMALL_STORE, run
+from tests.actors.broker.brokers import SMALL_STORE, TIMEOUT_MS, run
 from tests.conftest import RocketStore
+from tests.eventually import LIMIT_S, eventually_async
 
 REPO = Path(__file__).parent.parent.parent
 
@@ -47,11 +48,11 @@ def test_two_brokers_a_nameserver_and_a_rebalancer_work_together(tmp_path: Path)
             for address in addresses:
                 ext = SendMessageHeader("PG", "T", 0, default_topic_queue_nums=2).to_ext()
                 command = RemotingCommand(RequestCode.SEND_MESSAGE_V2, ext, b"hello")
-                assert (await client.ask(address, command, 5000)).ext["queueOffset"] == "0"
+                assert (await client.ask(address, command, TIMEOUT_MS)).ext["queueOffset"] == "0"
             assert await brokers_of(client, cluster.nameserver_address, 2) == ["broker-a", "broker-b"]
             body = SyncGroupRequest("G", "client-1", subscriptions={"T": "*"}).encode()
             synced = await client.ask(
-                addresses[0], RemotingCommand(RayMQRequestCode.SYNC_GROUP, body=body), 5000
+                addresses[0], RemotingCommand(RayMQRequestCode.SYNC_GROUP, body=body), TIMEOUT_MS
             )
             assert SyncGroupReply.decode(synced.body).members == ["client-1"]
         finally:
@@ -63,13 +64,14 @@ def test_two_brokers_a_nameserver_and_a_rebalancer_work_together(tmp_path: Path)
 
 async def brokers_of(client: RemotingClient, nameserver: str, count: int) -> list[str]:
     """The brokers of topic T, as soon as there are so many."""
-    while True:
+
+    async def names() -> list[str]:
         asked = RemotingCommand(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "T"})
-        found = await client.invoke(nameserver, asked, 5000)
-        if found.code == 0:
-            queues = TopicRouteData.decode(found.body).queue_datas
-            if len(queues) == count:
-                return sorted(data.broker_name for data in queues)
+        found = await client.invoke(nameserver, asked, TIMEOUT_MS)
+        queues = TopicRouteData.decode(found.body).queue_datas if found.code == 0 else []
+        return sorted(data.broker_name for data in queues) if len(queues) == count else []
+
+    return await eventually_async(names)
 
 
 def test_a_store_of_rocketmqs_is_refused_in_a_line_and_opened_when_it_is_adopted(
@@ -88,7 +90,9 @@ def test_a_store_of_rocketmqs_is_refused_in_a_line_and_opened_when_it_is_adopted
     for name, value in sizes.items():
         given += ["--store", f"{name}={value}"]
     command = [sys.executable, "-m", "actors.standalone", *given]
-    refused = subprocess.run(command, cwd=REPO, capture_output=True, text=True, timeout=240, check=False)
+    refused = subprocess.run(
+        command, cwd=REPO, capture_output=True, text=True, timeout=4 * LIMIT_S, check=False
+    )
     assert (refused.returncode, refused.stdout) == (1, "")
     assert "set adopt_store: true" in refused.stderr.splitlines()[-1]
     with subprocess.Popen(
@@ -97,7 +101,7 @@ def test_a_store_of_rocketmqs_is_refused_in_a_line_and_opened_when_it_is_adopted
         assert process.stdout is not None
         assert process.stdout.readline().startswith(b"READY ")
         process.terminate()
-        assert process.wait(30) == 0
+        assert process.wait(LIMIT_S) == 0
 
 
 @pytest.mark.slow
@@ -111,5 +115,5 @@ def test_the_program_says_ready_and_ends_in_order(tmp_path: Path, number: signal
         assert process.stdout.readline() == f"READY {told['nameserver']}\n".encode()
         assert list(told["brokers"]) == ["broker-a"]
         process.send_signal(number)
-        assert process.wait(20) == 0
+        assert process.wait(LIMIT_S) == 0
     assert not (tmp_path / "broker-a-0" / "abort").exists()

@@ -13,7 +13,7 @@ import pytest
 from tests.compat.build import JavaKit
 from tests.eventually import LIMIT_S
 
-pytestmark = pytest.mark.java
+pytestmark = [pytest.mark.java, pytest.mark.extended]
 
 REPO = Path(__file__).parent.parent.parent
 

@@ -19,7 +19,14 @@ pytestmark = pytest.mark.java
 BODY = b"so long, and thanks " * 800
 
 
-@pytest.mark.parametrize("compression", ["zlib", "lz4", "zstd"])
+@pytest.mark.parametrize(
+    "compression",
+    [
+        "zlib",
+        pytest.param("lz4", marks=pytest.mark.extended),
+        pytest.param("zstd", marks=pytest.mark.extended),
+    ],
+)
 def test_java_unpacks_what_our_producer_packs(
     client: Agent, peer: Peer, topic: str, names: Names, compression: Literal["zlib", "lz4", "zstd"]
 ) -> None:

@@ -55,6 +55,7 @@ REFUSED = {
 BUCKETS = re.compile(r"null|(\[\S+\]:\d+ ?){13}")
 
 
+@pytest.mark.extended
 def test_wrong_input_is_refused_alike(
     client: Agent, mqadmin: Mqadmin, names: Names, topic: str, peer: Peer
 ) -> None:

@@ -96,6 +96,7 @@ def test_what_it_asks_of_topics_and_messages(client: Agent, mqadmin: Mqadmin, to
     assert told["units"].count("eval=false") == 3  # no group is named
 
 
+@pytest.mark.extended
 def test_what_it_asks_of_brokers_and_nameservers(
     mqadmin: Mqadmin, client: Agent, topic: str, names: Names, peer: Peer
 ) -> None:
@@ -145,6 +146,7 @@ def test_what_it_asks_of_brokers_and_nameservers(
         assert shape(printed, peer) == (commands | last)[command], command
 
 
+@pytest.mark.extended
 def test_lists_modes_and_exports(
     mqadmin: Mqadmin, client: Agent, names: Names, peer: Peer, tmp_path: Path
 ) -> None:
@@ -186,6 +188,7 @@ def test_lists_modes_and_exports(
     assert int(metrics["runtimeEnv"]["cpuNum"]) >= 1
 
 
+@pytest.mark.extended
 def test_the_round_trip_to_all_clusters(kit: JavaKit, peer: Peer, tmp_path: Path) -> None:
     options = (f"-Drocketmq.namesrv.addr={peer.nameserver_address}", "-XX:TieredStopAtLevel=1")
     arguments = ("clusterRT", "-a", "3", "-s", "10", "-i", "60")  # it goes on for ever
@@ -201,6 +204,7 @@ def test_the_round_trip_to_all_clusters(kit: JavaKit, peer: Peer, tmp_path: Path
     assert line.split()[3:] == ["3", "0"]
 
 
+@pytest.mark.extended
 def test_what_is_not_offered_is_said_to_be_so(mqadmin: Mqadmin, peer: Peer) -> None:
     if not isinstance(peer, RayMQ):
         pytest.skip("RocketMQ has these")

@@ -13,7 +13,9 @@ pytestmark = pytest.mark.java
 SEND_OK = "SEND_OK"
 
 
-@pytest.mark.parametrize("killed", [False, True], ids=["in order", "killed"])
+@pytest.mark.parametrize(
+    "killed", [pytest.param(False, marks=pytest.mark.extended), True], ids=["in order", "killed"]
+)
 def test_messages_and_clients_survive_the_broker(
     agents: Agents, peer: Peer, topic: str, names: Names, killed: bool
 ) -> None:

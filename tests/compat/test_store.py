@@ -107,7 +107,7 @@ class OurStore:
     told: list[Row]
 
 
-@pytest.fixture(params=["closed", "killed"])
+@pytest.fixture(params=[pytest.param("closed", marks=pytest.mark.extended), "killed"])
 def our_store(request: pytest.FixtureRequest, tmp_path: Path) -> OurStore:
     """Give a store of ours after an orderly end, and after a SIGKILL in the middle of writing."""
     root = tmp_path / "store"
@@ -270,7 +270,7 @@ def test_rocketmq_reads_around_a_hole_in_our_log(
     assert_rows_equal(others, sound)
 
 
-@pytest.mark.parametrize("ending", ["clean", "crashed"])
+@pytest.mark.parametrize("ending", [pytest.param("clean", marks=pytest.mark.extended), "crashed"])
 def test_our_dump_of_a_store_of_rocketmqs_is_what_rocketmq_reads(
     ending: str,
     request: pytest.FixtureRequest,

@@ -72,7 +72,9 @@ def send_all(client: Agent, first: int, count: int) -> None:
     eventually(last_is_indexed, "the index, which comes after the consume queues")
 
 
-@pytest.mark.parametrize("killed", [False, True], ids=["in-order", "killed"])
+@pytest.mark.parametrize(
+    "killed", [pytest.param(False, marks=pytest.mark.extended), True], ids=["in-order", "killed"]
+)
 def test_a_store_goes_to_rocketmqs_broker_and_comes_back(kit: JavaKit, tmp_path: Path, killed: bool) -> None:
     """Each side leaves the store in order, or by SIGKILL right after its last acknowledgement."""
     ours = RayMQ(tmp_path / "ours", SETTINGS)

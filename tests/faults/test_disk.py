@@ -253,8 +253,8 @@ def test_a_read_only_file_system_is_refused_with_file_and_cure(small_disk: Disks
 
 @pytest.fixture
 def public_directory() -> Iterator[Path]:
-    """A directory that every user may enter, unlike pytest's own."""
-    directory = Path(tempfile.mkdtemp(prefix="raymq-faults-"))
+    """A directory that every user may enter, unlike pytest's own or a private TMPDIR."""
+    directory = Path(tempfile.mkdtemp(prefix="raymq-faults-", dir="/tmp"))
     directory.chmod(0o755)
     yield directory
     shutil.rmtree(directory)

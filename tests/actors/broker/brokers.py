@@ -125,7 +125,14 @@ Story = Callable[[Peer], Awaitable[None]]
 def settings_of(root: Path, store: dict[str, Any] | None = None, **settings: Any) -> BrokerSettings:
     # A clock moved by hand looks to a broker as if it had stood still, for which it refuses sends; so does a
     # busy machine, whose disk is slow, too.
-    for name in ("os_page_cache_busy_ms", "sync_flush_timeout_ms", "wait_in_pull_queue_ms", "max_hold_ms"):
+    for name in (
+        "os_page_cache_busy_ms",
+        "sync_flush_timeout_ms",
+        "wait_in_pull_queue_ms",
+        "max_hold_ms",
+        "idle_timeout_ms",
+        "unread_timeout_ms",
+    ):
         settings.setdefault(name, A_DAY_MS)
     return BrokerSettings(
         listen_port=0,

@@ -16,6 +16,7 @@ from actors.remoting.request import Cost
 from store.clock import Clock, SystemClock
 from store.message_store import MessageStore
 from tests.actors.broker.brokers import HOLD_MS, Peer, hang_disk, settings_of, with_broker
+from tests.eventually import eventually_async
 
 
 def a_request(cost: Cost, pending: int = 0, unread_bytes: int = 0) -> Any:
@@ -91,8 +92,7 @@ def test_a_disk_that_hangs_makes_the_broker_say_so_and_no_send_is_lost(
         await peer.send("T")
         disk_goes_on = hang_disk(monkeypatch)
         waiting = [asyncio.create_task(peer.send("T", b"%d" % number)) for number in range(5)]
-        while peer.broker._store.positions.waiting < 5:  # noqa: ASYNC110 - nobody is told
-            await asyncio.sleep(0)
+        await eventually_async(lambda: peer.broker._store.positions.waiting == 5)
         await peer.ask(RequestCode.GET_ALL_TOPIC_CONFIG)  # a turn has ended since
         refused = await peer.send("T", b"late")
         assert refused.code == ResponseCode.SYSTEM_BUSY

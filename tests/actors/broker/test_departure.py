@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from actors.broker import service
 from actors.broker.departure import LEASE_MS
 from actors.broker.service import BrokerService
 from actors.broker.settings import BrokerSettings
@@ -17,8 +18,9 @@ from actors.remoting.codes import RequestCode, ResponseCode
 from actors.remoting.command import RemotingCommand
 from actors.remoting.errors import RemotingError
 from store.clock import SystemClock
-from tests.actors.broker.brokers import Peer, Story, run, settings_of, with_broker
+from tests.actors.broker.brokers import TIMEOUT_MS, Peer, Story, run, settings_of, with_broker
 from tests.conftest import ClockAtRest
+from tests.eventually import eventually_async
 from tests.ports import free_port
 
 READ_WRITE, READ = 6, 4
@@ -27,13 +29,13 @@ READ_WRITE, READ = 6, 4
 async def permission(peer: Peer, nameserver: str, wanted: int) -> None:
     """Wait until the nameserver's route of topic T has the permission."""
     asked = {"topic": "T", "acceptStandardJsonOnly": "true"}
-    async with asyncio.timeout(5):
-        while True:
-            command = RemotingCommand(RequestCode.GET_ROUTEINFO_BY_TOPIC, dict(asked))
-            answer = await peer.client.invoke(nameserver, command, 5000)
-            if answer.code == 0 and TopicRouteData.decode(answer.body).queue_datas[0].perm == wanted:
-                return
-            await asyncio.sleep(0.005)
+
+    async def has_permission() -> bool:
+        command = RemotingCommand(RequestCode.GET_ROUTEINFO_BY_TOPIC, dict(asked))
+        answer = await peer.client.invoke(nameserver, command, TIMEOUT_MS)
+        return answer.code == 0 and TopicRouteData.decode(answer.body).queue_datas[0].perm == wanted
+
+    await eventually_async(has_permission)
 
 
 def test_writes_are_off_in_the_routes_before_sends_are_refused_and_come_back(tmp_path: Path) -> None:
@@ -122,7 +124,10 @@ def test_who_has_yet_to_read_is_told_with_and_without_members(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("flush", ["sync", "async"])
-def test_what_was_stored_before_a_stop_was_acknowledged(tmp_path: Path, flush: str) -> None:
+def test_what_was_stored_before_a_stop_was_acknowledged(
+    tmp_path: Path, flush: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(service, "ANSWER_TIMEOUT_MS", TIMEOUT_MS)
     acknowledged: list[bytes] = []
     settings = settings_of(tmp_path, {"flush": flush})
 
@@ -135,8 +140,7 @@ def test_what_was_stored_before_a_stop_was_acknowledged(tmp_path: Path, flush: s
                 return
 
         sends = [asyncio.create_task(send(b"%d" % number)) for number in range(400)]
-        while len(acknowledged) < 20:  # noqa: ASYNC110 - the sends are under way
-            await asyncio.sleep(0)
+        await eventually_async(lambda: len(acknowledged) >= 20)
         await peer.broker.stop()
         await asyncio.gather(*sends)
 

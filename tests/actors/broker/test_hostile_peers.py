@@ -17,8 +17,9 @@ from actors.remoting.headers import PullRecordsHeader
 from actors.remoting.hot_headers import PullMessageHeader
 from store.message.batch import encode_batch
 from store.message.message import Message
-from tests.actors.broker.brokers import HOLD_MS, SUBSCRIPTION, Peer, settings_of, with_broker
+from tests.actors.broker.brokers import HOLD_MS, SUBSCRIPTION, TIMEOUT_MS, Peer, settings_of, with_broker
 from tests.actors.header_names import least_fields
+from tests.eventually import eventually_async
 
 CORPUS = sorted((Path(__file__).parents[2] / "fixtures" / "frames").glob("*.bin"))
 FIELDS = (
@@ -47,8 +48,7 @@ async def socket_to(peer: Peer) -> AsyncIterator[tuple[asyncio.StreamReader, asy
 
 async def until_alone(peer: Peer) -> None:
     """Wait until only the good peer is connected."""
-    while len(peer.broker._server.connections) > 1:  # noqa: ASYNC110 - the broker tells nobody
-        await asyncio.sleep(0)
+    await eventually_async(lambda: len(peer.broker._server.connections) == 1)
 
 
 def test_any_fields_and_bodies_get_an_answer_and_no_bug_shows(tmp_path: Path) -> None:
@@ -133,8 +133,7 @@ def test_a_consumer_that_never_reads_cannot_make_the_broker_grow(tmp_path: Path)
             writer.transport.pause_reading()  # type: ignore[attr-defined]
             writer.write(pull * 500)
             hub = peer.broker._server.hub
-            while hub.unread_bytes < 4 * 1024 * 1024:  # noqa: ASYNC110 - the broker tells nobody
-                await asyncio.sleep(0)
+            await eventually_async(lambda: hub.unread_bytes >= 4 * 1024 * 1024)
             for _ in range(20):
                 assert (await peer.send("U")).code == ResponseCode.SUCCESS
             assert hub.unread_bytes < 6 * 1024 * 1024
@@ -244,7 +243,7 @@ def test_what_is_said_against_a_name_of_megabytes_is_short(tmp_path: Path) -> No
     async def story(peer: Peer) -> None:
         ext = PullMessageHeader("CG", "T", 0, 0, subscription="*").to_ext() | {"topic": name}
         request = RemotingCommand(RequestCode.PULL_MESSAGE, ext, serialize_type=1)
-        answer = await peer.client.invoke(peer.broker.address, request, 10_000)
+        answer = await peer.client.invoke(peer.broker.address, request, TIMEOUT_MS)
         assert answer.code == ResponseCode.TOPIC_NOT_EXIST
         assert len(answer.remark or "") <= 4096
         answer = await peer.ask(RequestCode.SET_MESSAGE_REQUEST_MODE, body=b'{"x":"%s"}' % (b"y" * 9_000_000))

@@ -22,6 +22,7 @@ from tests.actors.header_names import least_fields
 from tests.eventually import LIMIT_S
 from tests.fuzz.bodies import seeds_of_bodies
 
+TIMEOUT_MS = int(LIMIT_S * 1000)
 CORPUS = sorted((Path(__file__).parents[2] / "fixtures" / "frames").glob("*.bin"))
 CONFIG = {"topicName": "Known", "readQueueNums": 4, "writeQueueNums": 4, "perm": 6}
 KNOWN = RegisterBrokerBody(DataVersion(1), {"Known": CONFIG})
@@ -39,12 +40,12 @@ BODIES = (
 async def among_others(service: NameserverService, ask: RemotingClient) -> None:
     """What a broker and its clients do, and see."""
     register = RemotingCommand(RequestCode.REGISTER_BROKER, BROKER.to_ext(), KNOWN.encode())
-    assert (await ask.invoke(service.address, register, 5000)).code == ResponseCode.SUCCESS
+    assert (await ask.invoke(service.address, register, TIMEOUT_MS)).code == ResponseCode.SUCCESS
     route = RemotingCommand(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "Known"})
-    found = TopicRouteData.decode((await ask.invoke(service.address, route, 5000)).body)
+    found = TopicRouteData.decode((await ask.invoke(service.address, route, TIMEOUT_MS)).body)
     assert "known" in {each.broker_name for each in found.broker_datas}
     for code in (RequestCode.GET_BROKER_CLUSTER_INFO, RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER):
-        answer = await ask.invoke(service.address, RemotingCommand(code), 5000)
+        answer = await ask.invoke(service.address, RemotingCommand(code), TIMEOUT_MS)
         assert answer.code == ResponseCode.SUCCESS, answer.remark
 
 
@@ -54,7 +55,7 @@ async def fields_and_bodies(service: NameserverService, client: RemotingClient, 
         for _ in range(40):
             ext = least | {name: rng.choice(VALUES) for name in least if rng.random() < 0.4}
             request = RemotingCommand(entry.code, ext, rng.choice(BODIES))
-            answer = await client.invoke(service.address, request, 5000)
+            answer = await client.invoke(service.address, request, TIMEOUT_MS)
             remark = answer.remark or ""
             assert not remark.partition(":")[0].endswith("Error"), (entry.code, ext, remark)
 
@@ -89,11 +90,8 @@ def test_any_fields_bodies_and_bytes_get_an_answer_or_a_close_and_routes_stay(tm
         await again.start()
         await again.stop()
 
-    async def within() -> None:
-        await asyncio.wait_for(story(), LIMIT_S)
-
     with structlog.testing.capture_logs():
-        uvloop.run(within())
+        uvloop.run(asyncio.wait_for(story(), LIMIT_S))
 
 
 def test_connections_over_the_limit_are_turned_away_and_those_inside_are_served() -> None:
@@ -110,5 +108,5 @@ def test_connections_over_the_limit_are_turned_away_and_those_inside_are_served(
             await service.stop()
 
     with structlog.testing.capture_logs() as logs:
-        uvloop.run(story())
+        uvloop.run(asyncio.wait_for(story(), LIMIT_S))
     assert "over the limit of 1 connections" in [line.get("reason") for line in logs]

@@ -29,8 +29,9 @@ from actors.remoting.headers import RegisterBrokerHeader
 from actors.remoting.properties_text import parse_properties
 from store.clock import Clock, SystemClock
 from store.metadata.data_version import DataVersion
-from tests.eventually import LIMIT_S
+from tests.eventually import LIMIT_S, eventually_async
 
+TIMEOUT_MS = int(LIMIT_S * 1000)
 Ask = Callable[..., Awaitable[RemotingCommand]]
 BODY = RegisterBrokerBody(
     DataVersion(1), {"T": {"topicName": "T", "readQueueNums": 4, "writeQueueNums": 4, "perm": 6}}
@@ -50,7 +51,7 @@ def with_nameserver(
         client = RemotingClient(SystemClock())
 
         async def ask(code: int, ext: dict[str, str] | None = None, body: bytes = b"") -> RemotingCommand:
-            return await client.ask(service.address, RemotingCommand(code, ext or {}, body), 5000)
+            return await client.ask(service.address, RemotingCommand(code, ext or {}, body), TIMEOUT_MS)
 
         try:
             await story(service, ask)
@@ -89,10 +90,9 @@ def test_a_broker_whose_connection_ends_or_that_says_goodbye_is_gone() -> None:
     async def story(service: NameserverService, ask: Ask) -> None:
         broker = RemotingClient(SystemClock())
         register = RemotingCommand(RequestCode.REGISTER_BROKER, BROKER.to_ext(), BODY.encode())
-        await broker.ask(service.address, register, 5000)
+        await broker.ask(service.address, register, TIMEOUT_MS)
         await broker.close()
-        while service.routes.topics():  # noqa: ASYNC110 - the close has no event here
-            await asyncio.sleep(0)
+        await eventually_async(lambda: not service.routes.topics())
         await ask(RequestCode.REGISTER_BROKER, BROKER.to_ext(), BODY.encode())
         goodbye = {
             key: BROKER.to_ext()[key] for key in ("brokerName", "brokerAddr", "clusterName", "brokerId")

@@ -33,7 +33,9 @@ from actors.remoting.request import RequestContext
 from actors.remoting.table import RequestTable
 from store.clock import Clock, SystemClock
 from store.metadata.data_version import DataVersion
-from tests.eventually import LIMIT_S
+from tests.eventually import LIMIT_S, eventually_async
+
+TIMEOUT_MS = int(LIMIT_S * 1000)
 
 
 class Broker:
@@ -52,14 +54,16 @@ class Broker:
         self.changes.append((command.ext["consumerGroup"], GroupMembers.decode(command.body)))
 
     async def ask(self, code: int, ext: dict[str, str] | None = None, body: bytes = b"") -> RemotingCommand:
-        return await self.client.ask(self.rebalancer.address, RemotingCommand(code, ext or {}, body), 5000)
+        return await self.client.ask(
+            self.rebalancer.address, RemotingCommand(code, ext or {}, body), TIMEOUT_MS
+        )
 
     async def register(self, queues: int) -> None:
         config = {"topicName": "T", "readQueueNums": queues, "writeQueueNums": queues, "perm": 6}
         body = RegisterBrokerBody(DataVersion(queues), {"T": config}).encode()
         header = RegisterBrokerHeader("b", "127.0.0.1:1", "C", 0)
         command = RemotingCommand(RequestCode.REGISTER_BROKER, header.to_ext(), body)
-        await self.client.ask(self.nameserver.address, command, 5000)
+        await self.client.ask(self.nameserver.address, command, TIMEOUT_MS)
 
     async def sync(self, request: SyncGroupRequest) -> SyncGroupReply:
         answer = await self.ask(RayMQRequestCode.FORWARD_SYNC, body=request.encode())
@@ -76,8 +80,7 @@ class Broker:
         await self.ask(RayMQRequestCode.FORWARD_HEARTBEAT, header.to_ext(), body)
 
     async def told(self, count: int) -> None:
-        while len(self.changes) < count:  # noqa: ASYNC110 - a one-way request has no answer
-            await asyncio.sleep(0)
+        await eventually_async(lambda: len(self.changes) >= count)
 
 
 @asynccontextmanager

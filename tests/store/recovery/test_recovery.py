@@ -99,7 +99,6 @@ def test_a_kill_loses_nothing_that_was_written(stores, draft, read_all):
     assert len(again.query_by_key("Topic", "U119")) == 1
 
 
-@pytest.mark.faults
 def test_a_record_cut_at_any_byte_is_gone_and_its_predecessors_kept(stores, draft, read_all, writes):
     store = stores.open()
     store.append(draft(b"first"))
@@ -114,7 +113,6 @@ def test_a_record_cut_at_any_byte_is_gone_and_its_predecessors_kept(stores, draf
         again.close()
 
 
-@pytest.mark.faults
 def test_a_batch_cut_at_any_byte_is_gone_as_a_whole(stores, draft, read_all, writes):
     store = stores.open()
     store.append(draft(b"first"))
@@ -128,7 +126,6 @@ def test_a_batch_cut_at_any_byte_is_gone_as_a_whole(stores, draft, read_all, wri
         again.close()
 
 
-@pytest.mark.faults
 def test_a_file_that_ends_is_survived_at_any_byte(stores, draft, read_all, writes):
     store = stores.open()
     store.append(draft(b"first"))

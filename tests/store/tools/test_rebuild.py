@@ -72,7 +72,6 @@ def test_all_that_is_derived_comes_back_byte_for_byte(stores, closed):
     assert again._parts.tail.records == 1  # what was noted lets it start as after an orderly end
 
 
-@pytest.mark.faults
 def test_a_kill_at_any_step_is_gone_on_from(stores, closed, monkeypatch):
     files = stores.files(closed)
     monkeypatch.setattr(module, "_SLICE_BYTES", 4096)

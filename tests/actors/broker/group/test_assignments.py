@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 
 import orjson
@@ -15,7 +14,7 @@ from actors.remoting.command import RemotingCommand
 from actors.remoting.headers import CreateTopicHeader
 from store.clock import SystemClock
 from tests.actors.broker.brokers import Peer, Story, settings_of, with_broker
-from tests.eventually import LIMIT_S
+from tests.eventually import eventually_async
 from tests.ports import free_port
 
 
@@ -42,14 +41,6 @@ async def share(peer: Peer, client_id: str, topic: str = "T", **fields: str) -> 
     return [each["messageQueue"]["queueId"] for each in assigned]
 
 
-async def until_registered(peer: Peer, topic: str) -> None:
-    async with asyncio.timeout(LIMIT_S):
-        while True:
-            if await share(peer, "anyone", topic, messageModel="BROADCASTING"):
-                return
-            await asyncio.sleep(0.01)
-
-
 def with_nameserver(story: Story, tmp_path: Path) -> None:
     port = free_port()
 
@@ -59,7 +50,7 @@ def with_nameserver(story: Story, tmp_path: Path) -> None:
         try:
             create = CreateTopicHeader("T", 5, 5, 6).to_ext()
             await peer.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, create)
-            await until_registered(peer, "T")
+            await eventually_async(lambda: share(peer, "anyone", messageModel="BROADCASTING"))
             await story(peer)
         finally:
             await nameserver.stop()

@@ -19,15 +19,9 @@ from actors.remoting.hot_headers import SendMessageHeader
 from store.dispatch.dispatcher import Dispatcher
 from store.kernels import unit_files
 from tests.actors.broker.brokers import HOLD_MS, Peer, settings_of, with_broker
-from tests.eventually import LIMIT_S
+from tests.eventually import LIMIT_S, eventually_async
 
 QUEUES = 20
-
-
-@pytest.fixture(autouse=True)
-def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever reads gets all that is acknowledged, however slow the disk."""
-    monkeypatch.setattr(turns, "CATCH_UP_S", 10)
 
 
 class SlowWrites:
@@ -44,14 +38,13 @@ class SlowWrites:
             return int(write_units(*arguments))
 
         monkeypatch.setattr(unit_files, "write_units", wait_then_write)
-        monkeypatch.setattr(turns, "DISPATCH_LATER_NS", 10**10)  # only for whoever reads
+        monkeypatch.setattr(turns, "DISPATCH_LATER_NS", 10**12)  # only for whoever reads
 
     def go_on(self) -> None:
         self._gate.set()
 
     async def until_asked(self) -> None:
-        while not self._asked.is_set():  # noqa: ASYNC110 - a thread sets it
-            await asyncio.sleep(0)
+        await eventually_async(self._asked.is_set)
 
 
 async def max_offset(peer: Peer, queue_id: int) -> int:
@@ -90,7 +83,7 @@ def test_all_are_served_while_units_are_written_and_held_pulls_get_them_then(
         assert (await peer.send("U")).code == ResponseCode.SUCCESS
         assert not held.done()
         disk.go_on()
-        monkeypatch.setattr(turns, "CATCH_UP_S", 10)
+        monkeypatch.setattr(turns, "CATCH_UP_S", LIMIT_S)
         assert (await held).code == ResponseCode.SUCCESS
         assert [await max_offset(peer, queue_id) for queue_id in range(QUEUES)] == [3] * QUEUES
 
@@ -125,7 +118,7 @@ def test_a_topic_deleted_while_its_units_are_written_is_gone(
         assert (await peer.send("U")).code == ResponseCode.SUCCESS
         assert not delete.done()
         disk.go_on()
-        monkeypatch.setattr(turns, "CATCH_UP_S", 10)
+        monkeypatch.setattr(turns, "CATCH_UP_S", LIMIT_S)
         assert (await delete).code == ResponseCode.SUCCESS
         assert list((tmp_path / "store").glob("*/consumequeue/T")) == []
         await send_to_all(peer, b"2")

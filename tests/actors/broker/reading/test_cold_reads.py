@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from actors.broker.loop.off_loop import OffLoop
 from actors.broker.wire import SplitsBody
 from actors.remoting.codes import RayMQRequestCode, RequestCode, ResponseCode
 from actors.remoting.command import RemotingCommand
@@ -24,7 +25,7 @@ from store.disk import residency
 from store.message.record import decode_record, decode_records
 from tests.actors.broker.brokers import HOLD_MS, Peer, settings_of, with_broker
 from tests.conftest import ClockAtRest
-from tests.eventually import LIMIT_S
+from tests.eventually import LIMIT_S, eventually_async
 from tests.store.cold_disk import ColdDisk, make_cold
 
 
@@ -47,8 +48,7 @@ class SlowDisk:
         self._gate.set()
 
     async def until_asked(self, count: int = 1) -> None:
-        while self.asked < count:  # noqa: ASYNC110 - a thread counts
-            await asyncio.sleep(0)
+        await eventually_async(lambda: self.asked >= count)
 
 
 def cool(peer: Peer, monkeypatch: pytest.MonkeyPatch) -> ColdDisk:
@@ -155,7 +155,6 @@ def test_too_many_cold_reads_are_refused_with_the_numbers(
         disk = SlowDisk(monkeypatch)
         served = [asyncio.create_task(peer.pull("T", offset)) for offset in range(3)]
         await disk.until_asked()
-        await asyncio.sleep(0)
         refused = await peer.pull("T", 9)
         assert refused.code == ResponseCode.SYSTEM_BUSY
         assert (refused.remark or "").startswith(
@@ -194,7 +193,13 @@ def test_a_broker_stops_while_cold_reads_wait(tmp_path: Path, monkeypatch: pytes
         disk = SlowDisk(monkeypatch)
         waiting.extend(asyncio.create_task(peer.pull("T", offset)) for offset in range(3))
         await disk.until_asked()
-        asyncio.get_running_loop().call_later(0.02, disk.go_on)
+
+        async def go_on_then_stop(off_loop: OffLoop) -> None:
+            asyncio.get_running_loop().call_soon(disk.go_on)  # while `stop` waits for the threads
+            await stop(off_loop)
+
+        stop = OffLoop.stop
+        monkeypatch.setattr(OffLoop, "stop", go_on_then_stop)
 
     with_broker(story, settings_of(tmp_path, cold_read_threads=1))
     assert all(isinstance(task.exception(), Closed) for task in waiting)

@@ -15,6 +15,7 @@ from actors.remoting.headers import SendRecordsHeader
 from store.errors import StoreError
 from tests.actors.broker.brokers import Peer, hang_disk, settings_of, with_broker
 from tests.actors.broker.sending.test_sending import send_runs, some_records, some_runs
+from tests.eventually import eventually_async
 
 
 def test_runs_are_refused_as_sends_are_while_the_disk_hangs_and_come_in_after(
@@ -25,8 +26,7 @@ def test_runs_are_refused_as_sends_are_while_the_disk_hangs_and_come_in_after(
         disk_goes_on = hang_disk(monkeypatch)
         body = some_runs("T", {0: 2, 1: 1})
         waiting = [asyncio.create_task(send_runs(peer, body)) for _ in range(3)]
-        while peer.broker._store.positions.waiting < 3:  # noqa: ASYNC110 - nobody is told
-            await asyncio.sleep(0)
+        await eventually_async(lambda: peer.broker._store.positions.waiting == 3)
         await peer.ask(RequestCode.GET_ALL_TOPIC_CONFIG)  # a turn has ended since
         refused = await send_runs(peer, body)
         assert refused.code == ResponseCode.SYSTEM_BUSY

@@ -17,7 +17,7 @@ from store.disk.disk_use import DiskUse
 from store.message.record import decode_records
 from tests.actors.broker.brokers import Peer, settings_of, with_broker
 from tests.conftest import ClockAtRest
-from tests.eventually import LIMIT_S
+from tests.eventually import LIMIT_S, eventually_async
 
 BODY = b"x" * 40_000
 SMALL_LOG = {"commit_log_file_bytes": 1 << 16, "max_message_bytes": 50_000, "delete_pause_ms": 0}
@@ -34,10 +34,13 @@ class Disk:
 
 
 async def until(is_so: Callable[[], bool], clock: ClockAtRest) -> None:
-    """Let the broker's turns and seconds go on until something is so; the story has a deadline."""
-    while not is_so():
-        await asyncio.sleep(0.01)
+    """Let the broker's turns and seconds go on until something is so."""
+
+    def is_so_later() -> bool:
         clock.advance(1_000)
+        return is_so()
+
+    await eventually_async(is_so_later)
 
 
 def test_a_full_disk_is_told_to_senders_with_its_numbers_and_is_over_by_itself(tmp_path: Path, clock) -> None:
@@ -162,7 +165,7 @@ def test_a_topic_goes_at_once_though_nothing_else_turns_the_loop(
         assert await peer.offset(RequestCode.GET_MAX_OFFSET, "Doomed") == 1
         header = DeleteTopicHeader("Doomed").to_ext()
         deletion = peer.ask(RequestCode.DELETE_TOPIC_IN_BROKER, header)
-        assert (await asyncio.wait_for(deletion, 5)).code == 0
+        assert (await asyncio.wait_for(deletion, LIMIT_S)).code == 0
 
     monkeypatch.setattr("actors.broker.service.HOUSEKEEPING_MS", 1_000_000_000)
     with_broker(story, settings_of(tmp_path, {"flush": flush}))
