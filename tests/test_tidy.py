@@ -98,6 +98,21 @@ def test_no_bare_except(trees: dict[Path, ast.Module]) -> None:
     assert not bare, "\n".join(bare)
 
 
+def test_tests_wait_by_eventually_and_never_sleep(trees: dict[Path, ast.Module]) -> None:
+    """A sleep is too long on a fast machine and too short on a busy one; `sleep(0)` is a turn of the loop."""
+    sleeps = [
+        f"{name(path)}:{node.lineno}"
+        for path, tree in trees.items()
+        if not of_code(path) and name(path) != "tests/eventually.py"
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and node.func.attr == "sleep"
+        and ast.unparse(node) != "asyncio.sleep(0)"
+    ]
+    assert not sleeps, "\n".join(sleeps)
+
+
 def test_durations_and_sizes_name_their_unit(trees: dict[Path, ast.Module]) -> None:
     """A parameter or annotated field that holds a number of something says of what."""
     unitless = []

@@ -123,6 +123,25 @@ def test_who_has_yet_to_read_is_told_with_and_without_members(tmp_path: Path) ->
     with_broker(story, settings_of(tmp_path))
 
 
+def test_progress_counts_messages_not_dispatched_yet(tmp_path: Path, clock: ClockAtRest) -> None:
+    """While the clock stands still, only a reader makes the broker dispatch."""
+
+    async def story(peer: Peer) -> None:
+        await peer.send("T")
+        await peer.heartbeat("c1", "reads", T="*")
+        await peer.commit("reads", "T", 1)
+        await peer.commit("left", "T", 1)
+        for queue_id in (0, 0, 1):
+            assert (await peer.send("T", queue_id=queue_id)).code == ResponseCode.SUCCESS
+        progress = await peer.broker.departure.progress()
+        assert progress["groups"] == [
+            {"group": "left", "members": 0, "unread": 2, "topics": {"T": 2}},
+            {"group": "reads", "members": 1, "unread": 3, "topics": {"T": 3}},
+        ]
+
+    with_broker(story, settings_of(tmp_path), clock)
+
+
 @pytest.mark.parametrize("flush", ["sync", "async"])
 def test_what_was_stored_before_a_stop_was_acknowledged(
     tmp_path: Path, flush: str, monkeypatch: pytest.MonkeyPatch

@@ -7,6 +7,7 @@ import logging
 import subprocess
 import sys
 import threading
+from queue import SimpleQueue
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ import structlog
 
 from cluster.client import MessageExt, Producer, PullConsumer, PushConfig, PushConsumer, aio
 from cluster.client.core.loop_thread import LoopThread, Waiter
-from tests.eventually import LIMIT_S, NEVER_S, eventually
+from tests.eventually import LIMIT_S, NEVER_S, eventually, eventually_async
 
 from .conftest import Cluster
 from .test_pull_consumer import committed, fill, poll_numbers
@@ -183,6 +184,33 @@ def test_an_async_listener_may_close_its_consumer_too(cluster: Cluster, group: s
 
     asyncio.run(main())
     assert committed(cluster, group, topic) == len(bodies) == 3
+
+
+def test_a_listener_that_outlives_its_event_loop_ends_without_an_error(
+    cluster: Cluster, group: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    topic = cluster.topic(queues=1)
+    fill(cluster, topic, 1)
+    threads: SimpleQueue[threading.Thread] = SimpleQueue()
+    goes_on = threading.Event()
+
+    def listen(messages: list[MessageExt]) -> None:
+        threads.put(threading.current_thread())
+        assert goes_on.wait(LIMIT_S)
+
+    async def main() -> None:
+        config = PushConfig(consume_threads=1, close_timeout_ms=1)
+        async with aio.PushConsumer(cluster.address, group, listen, config=config) as consumer:
+            await consumer.subscribe(topic)
+            await eventually_async(lambda: not threads.empty())
+
+    asyncio.run(main())
+    assert "closed_with_listeners_running" in caplog.text
+    goes_on.set()
+    thread = threads.get(timeout=LIMIT_S)
+    thread.join(LIMIT_S)
+    assert not thread.is_alive()
+    assert "job_failed" not in caplog.text
 
 
 PROGRAM = """

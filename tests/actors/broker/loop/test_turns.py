@@ -1,5 +1,7 @@
 """Units for many queues are written by another thread: meanwhile all others are served, and those who wait
 for these messages get them then.
+
+With a clock at rest the broker dispatches for readers only, at no time by itself.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from actors.remoting.hot_headers import SendMessageHeader
 from store.dispatch.dispatcher import Dispatcher
 from store.kernels import unit_files
 from tests.actors.broker.brokers import HOLD_MS, Peer, settings_of, with_broker
+from tests.conftest import ClockAtRest
 from tests.eventually import LIMIT_S, eventually_async
 
 QUEUES = 20
@@ -29,22 +32,23 @@ class SlowWrites:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self._asked, self._gate = threading.Event(), threading.Event()
+        self._holds_loop = False
         write_units = unit_files.write_units
 
         def wait_then_write(*arguments: object) -> int:
-            assert threading.current_thread() is not threading.main_thread()
+            self._holds_loop = threading.current_thread() is threading.main_thread()
             self._asked.set()
-            assert self._gate.wait(LIMIT_S)
+            assert self._holds_loop or self._gate.wait(LIMIT_S)
             return int(write_units(*arguments))
 
         monkeypatch.setattr(unit_files, "write_units", wait_then_write)
-        monkeypatch.setattr(turns, "DISPATCH_LATER_NS", 10**12)  # only for whoever reads
 
     def go_on(self) -> None:
         self._gate.set()
 
     async def until_asked(self) -> None:
         await eventually_async(self._asked.is_set)
+        assert not self._holds_loop, "the loop's own thread writes the units"
 
 
 async def max_offset(peer: Peer, queue_id: int) -> int:
@@ -59,9 +63,9 @@ async def fill(peer: Peer) -> None:
         assert [await max_offset(peer, queue_id) for queue_id in range(QUEUES)] == [end] * QUEUES
 
 
-async def send_to_all(peer: Peer, body: bytes) -> None:
+async def send_to_all(peer: Peer, body: bytes, queues: int = QUEUES) -> None:
     header = {"default_topic_queue_nums": QUEUES}
-    answers = await asyncio.gather(*(peer.send("T", body, queue_id, **header) for queue_id in range(QUEUES)))
+    answers = await asyncio.gather(*(peer.send("T", body, queue_id, **header) for queue_id in range(queues)))
     assert {answer.code for answer in answers} == {ResponseCode.SUCCESS}
 
 
@@ -70,7 +74,7 @@ def settings(tmp_path: Path):
 
 
 def test_all_are_served_while_units_are_written_and_held_pulls_get_them_then(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clock: ClockAtRest
 ) -> None:
     async def story(peer: Peer) -> None:
         await fill(peer)
@@ -87,11 +91,31 @@ def test_all_are_served_while_units_are_written_and_held_pulls_get_them_then(
         assert (await held).code == ResponseCode.SUCCESS
         assert [await max_offset(peer, queue_id) for queue_id in range(QUEUES)] == [3] * QUEUES
 
-    with_broker(story, settings(tmp_path))
+    with_broker(story, settings(tmp_path), clock)
+
+
+def test_units_that_a_held_pull_waits_for_are_written_by_the_other_thread(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clock: ClockAtRest
+) -> None:
+    async def story(peer: Peer) -> None:
+        await fill(peer)
+        last = QUEUES - 1
+        held = asyncio.create_task(peer.pull("T", 2, last, wait_ms=HOLD_MS))
+        await peer.until_held(1)
+        disk = SlowWrites(monkeypatch)
+        await send_to_all(peer, b"1", QUEUES - 1)  # not dispatched: the pull waits for none of them
+        assert (await peer.send("T", b"1", last)).code == ResponseCode.SUCCESS
+        await disk.until_asked()
+        assert (await peer.send("U")).code == ResponseCode.SUCCESS
+        assert not held.done()
+        disk.go_on()
+        assert (await held).code == ResponseCode.SUCCESS
+
+    with_broker(story, settings(tmp_path), clock)
 
 
 def test_who_reads_what_has_just_been_acknowledged_waits_a_little_for_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clock: ClockAtRest
 ) -> None:
     async def story(peer: Peer) -> None:
         await fill(peer)
@@ -100,11 +124,11 @@ def test_who_reads_what_has_just_been_acknowledged_waits_a_little_for_it(
         asyncio.get_running_loop().call_soon(disk.go_on)
         assert [await max_offset(peer, queue_id) for queue_id in range(QUEUES)] == [3] * QUEUES
 
-    with_broker(story, settings(tmp_path))
+    with_broker(story, settings(tmp_path), clock)
 
 
 def test_a_topic_deleted_while_its_units_are_written_is_gone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clock: ClockAtRest
 ) -> None:
     async def story(peer: Peer) -> None:
         await fill(peer)
@@ -124,7 +148,7 @@ def test_a_topic_deleted_while_its_units_are_written_is_gone(
         await send_to_all(peer, b"2")
         assert [await max_offset(peer, queue_id) for queue_id in range(QUEUES)] == [1] * QUEUES
 
-    with_broker(story, settings(tmp_path))
+    with_broker(story, settings(tmp_path), clock)
 
 
 def test_answers_are_written_before_what_was_sent_is_dispatched(
