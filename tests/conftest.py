@@ -17,7 +17,7 @@ from xdist.remote import Producer
 
 from tests.eventually import TIME_SCALE
 from tests.process_logs import log_tails
-from tests.tiers import LANES, LaneScheduling, in_lane_order, is_repeatable
+from tests.tiers import LANES, LaneScheduling, in_lane_order, is_repeatable, lane_of
 
 # No health check or deadline that depends on the machine: the first call of a kernel may compile it.
 settings.register_profile("raymq", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -69,7 +69,13 @@ def pytest_runtest_makereport(
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Name each repeated test: a pass at the second attempt is a defect to mend."""
+    """Print the seconds of each lane and of the unit tests, and each repeated test, a defect to mend."""
+    reports = [each for kind in terminalreporter.stats.values() for each in kind if hasattr(each, "start")]
+    for name in ("unit", *LANES):
+        times = [(each.start, each.stop) for each in reports if (lane_of(each.nodeid) or "unit") == name]
+        if times:
+            elapsed_s = max(stop for _, stop in times) - min(start for start, _ in times)
+            terminalreporter.write_line(f"{name}: {elapsed_s:.0f} s")
     for report in terminalreporter.stats.get("rerun", []):
         terminalreporter.write_line(f"flaky: {report.nodeid}")
 
