@@ -78,11 +78,7 @@ class Broker(ActorShell):
     @control
     def describe(self) -> bytes:
         """Who and where the broker is, and how far its store has come."""
-
-        async def describe() -> bytes:
-            return self._api.describe()
-
-        return self._answer(describe)
+        return self._answer(lambda: self._api.describe())
 
     @property
     def _broker(self) -> BrokerService:

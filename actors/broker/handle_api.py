@@ -1,9 +1,17 @@
 """What another program on the same Ray cluster may ask of a broker, msgpack in and msgpack out (design §4,
 actor handles).
 
+Each call becomes requests of the broker's own table, sent over an in-process connection: they take the same
+chain as those of sockets, and a refusal has the same code and remark.
+
+    append    APPEND_BATCH; an Arrow stream is turned into RocketMQ's batch encoding before
+    read      PULL_RECORDS, of no group
+    offsets   DESCRIBE_SPLITS, then QUERY_CONSUMER_OFFSET for each queue where a group is named
+    describe  DESCRIBE_BROKER
+
 Requests are maps with `v` = 1; replies are `{v: 1, code, remark, …}` with RocketMQ's response codes (0 is
-success; the other fields stand only then). An unknown `v`, a key that does not belong or a value of another
-type is INVALID_PARAMETER.
+success; the other fields stand only then). An unknown `v`, a key that does not belong, a value of another
+type or an integer of more than 63 bits is INVALID_PARAMETER.
 
 append    topic, batch; [queue = -1: the broker chooses, format = "rocketmq" | "arrow"]
           batch: RocketMQ's own batch encoding, or an Arrow IPC stream with a column `body` and, if wanted,
@@ -19,24 +27,31 @@ describe  (nothing) → who and where the broker is, and how far its store has c
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from io import BytesIO
 from typing import Any
 
 import msgpack
+import orjson
 
 from actors.broker.group.offsets import NO_OFFSET
-from actors.broker.group.subscriptions import tags_codes_of
-from actors.broker.parts import BrokerParts
-from actors.broker.reading.pull import Puller, PullOutcome, PullRequest
-from actors.broker.reading.reads import TRIES_OF_A_PULL
-from actors.broker.sending.acks import PendingAck
-from actors.broker.sending.send import Sender
-from actors.broker.wire import PULL_RECORDS_BYTES_MAX, SplitsBody
-from actors.remoting.codes import ResponseCode
-from actors.remoting.errors import Refused
-from store.clock import NS_PER_MS
-from store.errors import MessageIllegal, StoreError
+from actors.broker.wire import SplitsBody
+from actors.remoting.codes import RayMQRequestCode, RequestCode, ResponseCode
+from actors.remoting.command import RemotingCommand
+from actors.remoting.errors import Closed, Refused
+from actors.remoting.header import I64_MAX, Header
+from actors.remoting.headers import (
+    AppendBatchHeader,
+    AppendBatchResponse,
+    OffsetResponse,
+    PullRecordsHeader,
+    PullRecordsResponse,
+    QueryConsumerOffsetHeader,
+    TopicHeader,
+)
+from actors.remoting.in_process import InProcessConnection
+from actors.remoting.server import RemotingServer
+from store.errors import MessageIllegal
 from store.message.batch import encode_batch
 from store.message.message import Message
 from store.message.properties import MessageConst
@@ -62,7 +77,7 @@ _READ: Mapping[str, tuple[type, object]] = {
 }
 _OFFSETS: Mapping[str, tuple[type, object]] = {"topic": (str, _REQUIRED), "group": (str, "")}
 
-_STATUS = {
+_STATUS: Mapping[int, str] = {
     ResponseCode.SUCCESS: "FOUND",
     ResponseCode.PULL_NOT_FOUND: "NO_NEW_MESSAGE",
     ResponseCode.PULL_RETRY_IMMEDIATELY: "NO_MATCHED_MESSAGE",
@@ -74,7 +89,7 @@ def parse(request: bytes, fields: Mapping[str, tuple[type, object]]) -> dict[str
     """The fields of a request, defaults filled in. Raises `Refused` naming what is wrong."""
     try:
         given = msgpack.unpackb(request)
-    except (ValueError, msgpack.UnpackException) as error:
+    except (TypeError, ValueError, msgpack.UnpackException) as error:
         raise _invalid(f"the request is not msgpack: {error}") from error
     if not isinstance(given, dict):
         raise _invalid(f"the request is a {type(given).__name__}, not a map")
@@ -91,6 +106,8 @@ def parse(request: bytes, fields: Mapping[str, tuple[type, object]]) -> dict[str
             raise _invalid(f"{name} is missing")
         if not isinstance(value, kind) or isinstance(value, bool):
             raise _invalid(f"{name} is a {type(value).__name__}, not a {kind.__name__}")
+        if isinstance(value, int) and abs(value) > I64_MAX:
+            raise _invalid(f"{name} is {value}: more than 63 bits")
         values[name] = value
     return values
 
@@ -104,39 +121,29 @@ def reply(fields: Mapping[str, object]) -> bytes:
     return bytes(msgpack.packb({"v": VERSION, "code": 0, "remark": "", **fields}))
 
 
-def refusal(error: Refused | MessageIllegal | StoreError) -> bytes:
+def refusal(error: Refused) -> bytes:
     """A reply that says what went wrong."""
-    if isinstance(error, Refused):
-        code, remark = error.code, error.remark
-    elif isinstance(error, MessageIllegal):
-        code, remark = int(ResponseCode.MESSAGE_ILLEGAL), error.remark
-    else:
-        code, remark = int(ResponseCode.SYSTEM_ERROR), str(error)
-    return bytes(msgpack.packb({"v": VERSION, "code": int(code), "remark": remark}))
+    return bytes(msgpack.packb({"v": VERSION, "code": error.code, "remark": error.remark}))
 
 
 class HandleApi:
     """The methods behind a broker's actor handle. Runs on the loop that owns the store."""
 
-    def __init__(
-        self,
-        parts: BrokerParts,
-        sender: Sender,
-        puller: Puller,
-        splits: Callable[[str], Awaitable[SplitsBody]],
-        describe: Callable[[], Mapping[str, object]],
-        next_uniq_key: Callable[[], str],
-    ) -> None:
-        self._sender = sender
-        self._puller = puller
-        self._reads = parts.reads
-        self._held = parts.held
-        self._offsets = parts.offsets
-        self._splits = splits
-        self._describe = describe
+    def __init__(self, server: RemotingServer, store_host: bytes, next_uniq_key: Callable[[], str]) -> None:
+        """Connect to the broker's own server.
+
+        Args:
+            server: of the broker.
+            store_host: the broker's address, packed: the bornHost of what is appended.
+            next_uniq_key: makes the UNIQ_KEY of a row of an Arrow stream.
+        """
+        # One for each method: reads that wait count as pending of their own connection only.
+        connect = server.connect_in_process
+        self._for_append = connect("handle:append", store_host)
+        self._for_read = connect("handle:read", store_host)
+        self._for_offsets = connect("handle:offsets", store_host)
+        self._for_describe = connect("handle:describe", store_host)
         self._next_uniq_key = next_uniq_key
-        self._request_tick = parts.request_tick
-        self._clock = parts.clock
 
     async def append(self, request: bytes) -> bytes:
         """Store a batch, all of it or nothing; answers when the store's promise covers it."""
@@ -148,112 +155,102 @@ class HandleApi:
                 batch = await asyncio.to_thread(batch_of_arrow, fields["topic"], batch, self._next_uniq_key)
             elif fields["format"] != "rocketmq":
                 raise _invalid(f"format is {fields['format']!r}: it may be rocketmq or arrow")
-            stored = await self._append(fields["topic"], fields["queue"], batch)
-        except (Refused, MessageIllegal, StoreError) as error:
+            header = AppendBatchHeader(fields["topic"], fields["queue"])
+            response = await _ask(self._for_append, RayMQRequestCode.APPEND_BATCH, header, batch)
+        except Refused as error:
             return refusal(error)
-        return reply(stored)
+        stored = AppendBatchResponse.from_ext(response.ext)
+        return reply(
+            {
+                "queue": stored.queue_id,
+                "offset": stored.queue_offset,
+                "count": stored.count,
+                "ids": bytes(response.body).decode().split(","),
+                "store_timestamp": stored.store_timestamp,
+            }
+        )
 
     async def read(self, request: bytes) -> bytes:
         """Read a queue from an offset on; waits for the first new message if `wait_ms` allows it."""
         try:
             fields = parse(request, _READ)
-            pull = PullRequest(
+            header = PullRecordsHeader(
                 fields["topic"],
                 fields["queue"],
                 fields["offset"],
-                max(fields["max_messages"], 1),
-                max(min(fields["max_bytes"], PULL_RECORDS_BYTES_MAX), 1),
-                tags_codes_of(fields["tags"]),
-                min(fields["wait_ms"], MAX_WAIT_MS),
+                max_messages=fields["max_messages"],
+                max_bytes=fields["max_bytes"],
+                wait_ms=min(fields["wait_ms"], MAX_WAIT_MS),
+                subscription=fields["tags"],
             )
-            outcome = await self._read_now(pull)
-            if outcome.code == ResponseCode.PULL_NOT_FOUND and pull.wait_ms > 0:
-                await self._wait(pull)
-                outcome = await self._read_now(pull)
-        except (Refused, MessageIllegal, StoreError) as error:
+            response = await _ask(self._for_read, RayMQRequestCode.PULL_RECORDS, header, codes=_STATUS)
+        except Refused as error:
             return refusal(error)
-        return reply(_read_reply(outcome))
+        found = PullRecordsResponse.from_ext(response.ext)
+        return reply(
+            {
+                "status": _STATUS[response.code],
+                "next_offset": found.next_begin_offset,
+                "min_offset": found.min_offset,
+                "max_offset": found.max_offset,
+                "count": found.count,
+                "records": response.body,
+            }
+        )
 
     async def offsets(self, request: bytes) -> bytes:
         """The ends of a topic's queues, and what a group has committed."""
         try:
             fields = parse(request, _OFFSETS)
-            rows = []
-            for queue in (await self._splits(fields["topic"])).queues:
-                committed = self._offsets.query(fields["group"], fields["topic"], queue.queue_id)
-                rows.append(
-                    [
-                        queue.queue_id,
-                        queue.min_offset,
-                        queue.max_offset,
-                        NO_OFFSET if committed is None else committed,
-                    ]
-                )
-        except (Refused, StoreError) as error:
+            topic, group = fields["topic"], fields["group"]
+            code = RayMQRequestCode.DESCRIBE_SPLITS
+            splits = SplitsBody.decode((await _ask(self._for_offsets, code, TopicHeader(topic))).body)
+            rows = [
+                [
+                    queue.queue_id,
+                    queue.min_offset,
+                    queue.max_offset,
+                    await self._committed(group, topic, queue.queue_id) if group else NO_OFFSET,
+                ]
+                for queue in splits.queues
+            ]
+        except Refused as error:
             return refusal(error)
         return reply({"queues": rows})
 
-    def describe(self) -> bytes:
+    async def describe(self) -> bytes:
         """Who and where the broker is, and how far its store has come."""
-        return reply(self._describe())
-
-    async def _read_now(self, pull: PullRequest) -> PullOutcome:
-        self._puller.catch_up()
-        return await self._reads.settled(lambda: self._puller.read(pull), TRIES_OF_A_PULL)
-
-    async def _append(self, topic: str, queue: int, batch: bytes) -> dict[str, object]:
-        ack = _FutureAck()
-        stored = self._sender.append_batch(topic, queue, batch, ack)
-        self._request_tick()
-        code, remark = await ack.settled
-        if code != ResponseCode.SUCCESS:
-            raise Refused(code, remark or "")
-        return {
-            "queue": stored.queue_id,
-            "offset": stored.result.queue_offset,
-            "count": stored.result.count,
-            "ids": stored.message_ids,
-            "store_timestamp": stored.result.store_timestamp,
-        }
-
-    async def _wait(self, pull: PullRequest) -> None:
-        woken = asyncio.Event()
-        pull.owner = owner = object()
-        pull.deadline_ns = self._clock.monotonic_ns() + pull.wait_ms * NS_PER_MS
-        pull.on_resume = lambda _: woken.set()
-        self._held.hold(pull)
         try:
-            await woken.wait()
-        finally:
-            self._held.forget(owner)
+            response = await _ask(self._for_describe, RayMQRequestCode.DESCRIBE_BROKER)
+        except Refused as error:
+            return refusal(error)
+        return reply(orjson.loads(response.body))
+
+    async def _committed(self, group: str, topic: str, queue_id: int) -> int:
+        await asyncio.sleep(0)  # others first: a topic may have thousands of queues
+        header = QueryConsumerOffsetHeader(group, topic, queue_id, set_zero_if_not_found=False)
+        codes = (ResponseCode.SUCCESS, ResponseCode.QUERY_NOT_FOUND)
+        response = await _ask(self._for_offsets, RequestCode.QUERY_CONSUMER_OFFSET, header, codes=codes)
+        if response.code == ResponseCode.QUERY_NOT_FOUND:
+            return NO_OFFSET
+        return OffsetResponse.from_ext(response.ext).offset
 
 
-class _FutureAck(PendingAck):
-    """The answer to an append, for a coroutine that waits for it."""
-
-    __slots__ = ("settled",)
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.settled: asyncio.Future[tuple[ResponseCode, str | None]] = (
-            asyncio.get_running_loop().create_future()
-        )
-
-    def answer(self, code: ResponseCode, remark: str | None) -> None:
-        if not self.settled.done():
-            self.settled.set_result((code, remark))
-
-
-def _read_reply(outcome: PullOutcome) -> dict[str, object]:
-    found = outcome.found
-    return {
-        "status": _STATUS[outcome.code],
-        "next_offset": outcome.next_offset,
-        "min_offset": found.min_offset,
-        "max_offset": found.max_offset,
-        "count": found.message_count,
-        "records": b"".join(found.slices),
-    }
+async def _ask(
+    connection: InProcessConnection,
+    code: int,
+    header: Header | None = None,
+    body: bytes = b"",
+    codes: Container[int] = (ResponseCode.SUCCESS,),
+) -> RemotingCommand:
+    """The response to one request. Raises `Refused` when its code is not one of `codes`."""
+    try:
+        response = await connection.request(RemotingCommand(code, header.to_ext() if header else {}, body))
+    except Closed as error:
+        raise Refused(ResponseCode.SERVICE_NOT_AVAILABLE, error.reason) from error
+    if response.code not in codes:
+        raise Refused(response.code, response.remark or "")
+    return response
 
 
 def batch_of_arrow(topic: str, stream: bytes, next_uniq_key: Callable[[], str]) -> bytes:
@@ -262,25 +259,31 @@ def batch_of_arrow(topic: str, stream: bytes, next_uniq_key: Callable[[], str]) 
 
     try:
         table = pa.ipc.open_stream(BytesIO(stream)).read_all()
-    except pa.ArrowInvalid as error:
+    except (pa.ArrowException, OSError) as error:
         raise _invalid(f"the batch is no Arrow IPC stream: {error}") from error
     unknown = set(table.column_names) - {"body", "tags", "keys", "properties"}
     if unknown or "body" not in table.column_names:
         raise _invalid(
             f"columns {table.column_names}: `body` is needed; `tags`, `keys`, `properties` may be there"
         )
-    messages = []
-    for row in table.to_pylist():
-        body = row["body"]
-        if not isinstance(body, bytes | str):
-            raise _invalid(f"a body is a {type(body).__name__}, not binary or a string")
-        message = Message(
-            topic,
-            body.encode() if isinstance(body, str) else body,
-            row.get("tags"),
-            row.get("keys"),
-            dict(row.get("properties") or ()),
-        )
-        message.properties.setdefault(MessageConst.UNIQ_KEY, next_uniq_key())
-        messages.append(message)
-    return encode_batch(messages)
+    try:
+        return encode_batch([_message_of_row(topic, row, next_uniq_key) for row in table.to_pylist()])
+    except MessageIllegal as error:
+        raise Refused(ResponseCode.MESSAGE_ILLEGAL, error.remark) from error
+    except (TypeError, ValueError) as error:
+        raise _invalid(f"the Arrow batch holds a value of a wrong type: {error}") from error
+
+
+def _message_of_row(topic: str, row: Mapping[str, Any], next_uniq_key: Callable[[], str]) -> Message:
+    body = row["body"]
+    if not isinstance(body, bytes | str):
+        raise _invalid(f"a body is a {type(body).__name__}, not binary or a string")
+    message = Message(
+        topic,
+        body.encode() if isinstance(body, str) else body,
+        row.get("tags"),
+        row.get("keys"),
+        dict(row.get("properties") or ()),
+    )
+    message.properties.setdefault(MessageConst.UNIQ_KEY, next_uniq_key())
+    return message

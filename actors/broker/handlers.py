@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from actors.broker.group.assignments import Assignments
@@ -58,8 +59,9 @@ def make_handlers(
     clients: ClientRequests,
     assignments: Assignments,
     live: LiveSettings[BrokerSettings],
+    describe: Callable[[], Mapping[str, object]],
 ) -> Handlers:
-    """All of one broker."""
+    """All of one broker; `describe` gives the fields of DESCRIBE_BROKER."""
     cleaning = Cleaning(parts)
     return Handlers(
         sender,
@@ -75,7 +77,7 @@ def make_handlers(
         ProgressRequests(parts),
         OffsetAdmin(parts),
         ClientAdmin(parts),
-        BrokerInfo(parts),
+        BrokerInfo(parts, describe),
         parts.tables.request_modes,
         assignments,
         ReplicaRequests(parts.store, parts.tables),

@@ -63,6 +63,7 @@ def _sending(handlers: Handlers) -> tuple[Row, ...]:
         (code.SEND_REPLY_MESSAGE_V2, handlers.replies.send, short, topic, pub, cost),
         (RayMQRequestCode.SEND_RECORDS, sender.send_records, headers.SendRecordsHeader, topic, pub, cost),
         (RayMQRequestCode.SEND_RUNS, sender.send_runs, headers.SendRunsHeader, topic, pub, cost),
+        (RayMQRequestCode.APPEND_BATCH, sender.append_batch, headers.AppendBatchHeader, topic, pub, cost),
         (code.CONSUMER_SEND_MSG_BACK, handlers.send_back.send_back, back, Resource.GROUP, Action.SUB, cost),
     )
 
@@ -200,6 +201,7 @@ def _about(info: BrokerInfo) -> tuple[Row, ...]:
         (code.GET_BROKER_RUNTIME_INFO, info.runtime, None, cluster, Action.GET, cost),
         (code.VIEW_BROKER_STATS_DATA, info.stats_data, stats, cluster, Action.GET, cost),
         (code.QUERY_CONSUME_QUEUE, info.consume_queue, units, Resource.TOPIC, Action.GET, cost),
+        (RayMQRequestCode.DESCRIBE_BROKER, info.describe, None, cluster, Action.GET, cost),
     )
 
 

@@ -225,15 +225,15 @@ class BrokerService:
         properties = PropertyWriter(settings, UniqKeyGenerator(host.ip, os.getpid(), clock, self._rng))
         sender = Sender(parts, properties, self._rng, host.packed)
         self._connect(parts.tables)
-        handlers = make_handlers(parts, sender, self._client_requests, self._assignments, self.live)
+        handlers = make_handlers(
+            parts, sender, self._client_requests, self._assignments, self.live, self.describe
+        )
         self.cleaning = handlers.cleaning
         self.departure = Departure(parts)
         self._server = RemotingServer(
             request_table(handlers), clock, self._limits(), self._end_turn, steps=(self._admission,)
         )
-        self.handle = HandleApi(
-            parts, sender, handlers.puller, handlers.queues.splits, self.describe, properties.next_uniq_key
-        )
+        self.handle = HandleApi(self._server, host.packed, properties.next_uniq_key)
 
     def _make_parts(self) -> BrokerParts:
         settings, store, clock = self.settings, self._store, self._clock

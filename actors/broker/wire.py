@@ -1,4 +1,4 @@
-"""The requests that are RayMQ's own (codes 7101 to 7106): what stands in their headers and bodies.
+"""The requests that are RayMQ's own (codes 7101 to 7108): what stands in their headers and bodies.
 
 Clients import this module too, so it knows nothing of the broker. Extension fields are strings on the wire,
 as in every remoting command; bodies are JSON unless said otherwise.
@@ -10,7 +10,7 @@ SEND_RECORDS 7101    one queue's V1 records, built by the client, back to back a
 
 PULL_RECORDS 7102    as PULL_MESSAGE, but as many records as fit into maxBytes (at most 4 MiB), not 32.
                      `PullRecordsHeader`, `PullRecordsResponse`; the body is the records; codes as of
-                     PULL_MESSAGE.
+                     PULL_MESSAGE. A reader that belongs to no group leaves consumerGroup empty.
 
 SYNC_GROUP 7103      handed on to the group's rebalancer as it is; see actors.rebalancer
 
@@ -25,6 +25,13 @@ DESCRIBE_SPLITS 7105 what a bulk reader needs to find a topic's messages, in the
 
 SEND_RUNS 7106       as SEND_RECORDS, for several queues of one topic: a body of runs; all stored, or nothing.
                      `SendRunsHeader`, `SendRunsResponse`; bodies of both: store.message.runs
+
+APPEND_BATCH 7107    what `append` of the actor handle sends: as SEND_BATCH_MESSAGE, but the response also has
+                     count and store timestamp. `AppendBatchHeader`, `AppendBatchResponse`; response body:
+                     the offset message ids, comma-separated
+
+DESCRIBE_BROKER 7108 what `describe` of the actor handle sends
+    response         JSON object: who and where the broker is, and how far its store has come
 """
 
 from __future__ import annotations

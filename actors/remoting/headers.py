@@ -285,6 +285,24 @@ class SendRecordsResponse(Header):
 
 
 @dataclass(slots=True)
+class AppendBatchHeader(Header):
+    """APPEND_BATCH 7107: the body is messages in RocketMQ's batch encoding; queue -1: the broker chooses."""
+
+    topic: str
+    queue_id: int = -1
+
+
+@dataclass(slots=True)
+class AppendBatchResponse(Header):
+    """Where the first message stands; the body is the offset message ids of all, comma-separated."""
+
+    queue_id: int
+    queue_offset: int
+    count: int
+    store_timestamp: int
+
+
+@dataclass(slots=True)
 class SendRunsHeader(Header):
     """SEND_RUNS 7106: the body is records built by the client, of several queues of one topic
     (store.message.runs).

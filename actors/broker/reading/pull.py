@@ -40,9 +40,12 @@ _CODES = {
 
 
 class PullRequest(HeldPull):
-    """What a pull asks for, whichever way it came; where it waits, this is all that is kept of it."""
+    """What a pull asks for. 50,000 may be held, and this is all that is kept of one: as little as it can."""
 
-    __slots__ = ("group", "is_told", "max_bytes", "max_messages", "wait_ms")
+    __slots__ = ("context", "group", "is_told", "max_bytes", "max_messages", "wait_ms")
+
+    context: RequestContext
+    """Set when the pull is held."""
 
     def __init__(
         self,
@@ -66,6 +69,10 @@ class PullRequest(HeldPull):
         self.wait_ms = wait_ms
         self.group = group
         self.is_told = is_told
+
+    def end(self) -> None:
+        """The broker goes."""
+        self.context.refuse(shutting_down())
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,23 +103,11 @@ def answer_of(outcome: PullOutcome) -> RemotingCommand:
     return RemotingCommand.response(outcome.code, remark, ext, parts=found.slices)
 
 
-class PeersPull(PullRequest):
-    """A pull that came over a connection. 50,000 may be held: it keeps as little as it can."""
-
-    __slots__ = ("context",)
-
-    context: RequestContext
-
-    def end(self) -> None:
-        """The broker goes."""
-        self.context.refuse(shutting_down())
-
-
 class Puller:
     """Answers pulls."""
 
     def __init__(self, parts: BrokerParts) -> None:
-        self.catch_up = parts.catch_up
+        self._catch_up = parts.catch_up
         self._stats = parts.stats
         self._settings = parts.settings
         self._store = parts.store
@@ -144,7 +139,7 @@ class Puller:
             return
         settings = self._settings
         may_wait = settings.long_polling and header.sys_flag & SUSPEND
-        request = PeersPull(
+        request = PullRequest(
             header.topic,
             header.queue_id,
             header.queue_offset,
@@ -162,12 +157,13 @@ class Puller:
     def pull_records(self, context: RequestContext) -> None:
         """PULL_RECORDS: as many records as fit into the bytes asked for (`actors.broker.wire`)."""
         header: PullRecordsHeader = context.header
-        self._groups.for_consuming(header.consumer_group)
+        if header.consumer_group or header.commit_offset is not None:
+            self._groups.for_consuming(header.consumer_group)
         self._check_queue(header.topic, header.queue_id)
         require_tag_type(header.expression_type)
         if header.commit_offset is not None and header.commit_offset >= 0:
             self._offsets.commit(header.consumer_group, header.topic, header.queue_id, header.commit_offset)
-        request = PeersPull(
+        request = PullRequest(
             header.topic,
             header.queue_id,
             header.queue_offset,
@@ -179,10 +175,8 @@ class Puller:
         )
         self._answer_or_hold(context, request)
 
-    def read(self, request: PullRequest) -> PullOutcome:
-        """Read a queue, as far as it has been dispatched (`catch_up`). Raises `Refused` when the topic, the
-        queue or the permission to read it is missing, and Cold where it must not wait.
-        """
+    def _read_again(self, request: PullRequest) -> PullOutcome:
+        """Read for a pull that has waited: its topic may be gone meanwhile, or not be readable any more."""
         self._check_queue(request.topic, request.queue_id)
         return self._read(request)
 
@@ -217,7 +211,7 @@ class Puller:
             GetMessageResult(GetMessageStatus.OFFSET_RESET, offset, first, end),
         )
 
-    def _answer_or_hold(self, context: RequestContext, request: PeersPull) -> None:
+    def _answer_or_hold(self, context: RequestContext, request: PullRequest) -> None:
         if not self._is_at_end(request):
             self._reads.serve(
                 context,
@@ -236,7 +230,7 @@ class Puller:
         context.reply(self._ends.answer(request.topic, request.queue_id, request.offset))
 
     def _answer_of_or_hold(
-        self, context: RequestContext, request: PeersPull, outcome: PullOutcome
+        self, context: RequestContext, request: PullRequest, outcome: PullOutcome
     ) -> RemotingCommand | None:
         if outcome.code != ResponseCode.PULL_NOT_FOUND or request.wait_ms <= 0:
             return answer_of(outcome)
@@ -249,7 +243,7 @@ class Puller:
         if not self._store.is_at_end(
             topic, queue_id, offset
         ):  # what others have sent may be dispatched later
-            self.catch_up()
+            self._catch_up()
             if self._store.max_offset(topic, queue_id) != offset:
                 return False
         if self._offsets.resets:
@@ -257,7 +251,7 @@ class Puller:
         self._stats.gets_missed += 1
         return True
 
-    def _hold(self, context: RequestContext, request: PeersPull) -> None:
+    def _hold(self, context: RequestContext, request: PullRequest) -> None:
         connection = context.connection
         request.context = context
         request.owner = connection
@@ -277,7 +271,7 @@ class Puller:
         assert group is not None, group_name  # one of its members has just told it
 
         def waits_for_other_tags(pull: HeldPull) -> bool:
-            assert isinstance(pull, PeersPull)
+            assert isinstance(pull, PullRequest)
             if not pull.is_told or pull.group != group_name:
                 return False
             now = group.subscriptions.get(pull.topic)
@@ -285,7 +279,7 @@ class Puller:
 
         for member in group.members.values():
             for pull in self._held.of_owner(member.connection, waits_for_other_tags):
-                assert isinstance(pull, PeersPull)
+                assert isinstance(pull, PullRequest)
                 if not member.connection.is_closed:
                     pull.context.reply(not_found(self._nothing_at(pull)))
 
@@ -295,7 +289,7 @@ class Puller:
         return GetMessageResult(GetMessageStatus.NO_MATCHED_MESSAGE, request.offset, first, end)
 
     def _resume(self, pull: HeldPull) -> None:
-        assert isinstance(pull, PeersPull)
+        assert isinstance(pull, PullRequest)
         context = pull.context
         if context.connection.is_closed:
             return
@@ -309,7 +303,7 @@ class Puller:
                 self._answer_end(context, pull)
             else:
                 self._reads.admit(context.connection)
-                self._reads.serve(context, lambda: self.read(pull), answer_of)
+                self._reads.serve(context, lambda: self._read_again(pull), answer_of)
         except Exception as error:  # noqa: BLE001 - one pull's damage is its own answer, and ends no other's
             context.refuse(error)
 

@@ -9,7 +9,6 @@ import random
 import struct
 from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple
 
 from actors.broker.parts import BrokerParts
 from actors.broker.sending.acks import PendingAck
@@ -19,6 +18,8 @@ from actors.remoting.codes import ResponseCode
 from actors.remoting.command import Buffer, RemotingCommand
 from actors.remoting.errors import Refused
 from actors.remoting.headers import (
+    AppendBatchHeader,
+    AppendBatchResponse,
     SendRecordsHeader,
     SendRecordsResponse,
     SendRunsHeader,
@@ -34,14 +35,6 @@ from store.message.sys_flag import TRANSACTION_MASK
 from store.message.validate import DLQ_TOPIC_PREFIX, RETRY_TOPIC_PREFIX
 from store.message_store import AppendResult
 from store.metadata import TopicConfig
-
-
-class StoredBatch(NamedTuple):
-    """Where a batch stands: its queue, what the store says of it, and its messages' offset ids."""
-
-    queue_id: int
-    result: AppendResult
-    message_ids: list[str]
 
 
 class Sender:
@@ -187,17 +180,23 @@ class Sender:
         offsets = encode_offsets(result.queue_offsets)
         self._answer_when_confirmed(context, result, answer.to_ext(), offsets)
 
-    def append_batch(self, topic: str, queue_id: int, body: Buffer, ack: PendingAck) -> StoredBatch:
-        """Store a batch for a caller within the process; `ack` is answered when it is confirmed."""
-        found = self._topics.for_sending(topic, DEFAULT_TOPIC, self._settings.default_topic_queues)
-        queue = self._queue(found, queue_id)
-        host = self._store_host
+    def append_batch(self, context: RequestContext) -> None:
+        """APPEND_BATCH: a batch whose sender names no more than its topic and queue."""
+        header: AppendBatchHeader = context.header
+        queues = self._settings.default_topic_queues
+        topic = self._topics.for_sending(header.topic, DEFAULT_TOPIC, queues)
+        queue_id = self._queue(topic, header.queue_id)
         draft = RecordDraft(
-            topic, queue, b"", self._properties.added, born_timestamp=self._clock.wall_ms(), born_host=host
+            topic.topic_name,
+            queue_id,
+            b"",
+            self._properties.added,
+            born_timestamp=self._clock.wall_ms(),
+            born_host=context.connection.peer_bytes,
         )
-        result = self._append_batch(draft, body)
-        self._acks.when_confirmed(result.physical_offset + result.size_bytes, ack)
-        return StoredBatch(queue, result, self._ids(result).split(","))
+        result = self._append_batch(draft, context.command.body)
+        answer = AppendBatchResponse(queue_id, result.queue_offset, result.count, result.store_timestamp)
+        self._answer_when_confirmed(context, result, answer.to_ext(), self._ids(result).encode())
 
     def _append_batch(self, draft: RecordDraft, body: Buffer) -> AppendResult:
         if len(body) > self._settings.store.max_message_bytes:

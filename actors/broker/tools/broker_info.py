@@ -1,4 +1,5 @@
-"""What a broker says of itself to tools: GET_BROKER_RUNTIME_INFO, VIEW_BROKER_STATS_DATA and consume queues.
+"""What a broker says of itself: GET_BROKER_RUNTIME_INFO, VIEW_BROKER_STATS_DATA, QUERY_CONSUME_QUEUE,
+DESCRIBE_BROKER.
 
 The names of the runtime table are RocketMQ's, and there are all of them, since its tools read them unasked.
 This broker has one loop and no thread pools: its "queues" are the sends that wait for the disk, and the reads
@@ -10,6 +11,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping
+
+import orjson
 
 from actors.broker.group.subscriptions import subscription_data, tags_codes_of
 from actors.broker.parts import BrokerParts
@@ -43,10 +46,12 @@ _TIMER = {
 
 
 class BrokerInfo:
-    """Answers GET_BROKER_RUNTIME_INFO, VIEW_BROKER_STATS_DATA and QUERY_CONSUME_QUEUE."""
+    """Answers GET_BROKER_RUNTIME_INFO, VIEW_BROKER_STATS_DATA, QUERY_CONSUME_QUEUE and DESCRIBE_BROKER."""
 
-    def __init__(self, parts: BrokerParts) -> None:
+    def __init__(self, parts: BrokerParts, describe: Callable[[], Mapping[str, object]]) -> None:
+        """`describe` gives the fields of DESCRIBE_BROKER."""
         self._parts = parts
+        self._describe = describe
         self.requests = RequestTable()
         """The broker's own table, once it is made: what was refused is counted there."""
 
@@ -75,6 +80,10 @@ class BrokerInfo:
             calls = change.grown.calls
             items.append(BrokerStatsItem(grown, change.per_second(grown), grown / calls if calls else 0.0))
         return RemotingCommand.response(body=BrokerStatsData(*items).encode())
+
+    def describe(self, context: RequestContext) -> RemotingCommand:
+        """DESCRIBE_BROKER: who and where the broker is, and how far its store has come."""
+        return RemotingCommand.response(body=orjson.dumps(self._describe()))
 
     def consume_queue(self, context: RequestContext) -> None:
         """QUERY_CONSUME_QUEUE: the units of a queue from an index on."""

@@ -7,13 +7,20 @@ from pathlib import Path
 from typing import Any
 
 import msgpack
+import orjson
 import pyarrow as pa
+import pytest
 
-from actors.remoting.codes import ResponseCode
+from actors.broker.service import BrokerService
+from actors.remoting.bodies.routes import decode_kv_table
+from actors.remoting.codes import RayMQRequestCode, RequestCode, ResponseCode
+from actors.remoting.headers import AppendBatchHeader, AppendBatchResponse
+from store.clock import SystemClock
 from store.message.batch import encode_batch
 from store.message.message import Message
 from store.message.record import decode_records
-from tests.actors.broker.brokers import HOLD_MS, Peer, settings_of, with_broker
+from tests.actors.broker.brokers import HOLD_MS, Peer, hang_disk, run, settings_of, with_broker
+from tests.eventually import eventually_async
 
 # {"v": 1, "topic": "T", "queue": 0, "batch": one message "hi" in RocketMQ's batch encoding}
 APPEND_REQUEST = bytes.fromhex(
@@ -55,12 +62,12 @@ def test_the_bytes_of_version_1_stay_as_they_are(tmp_path: Path) -> None:
 
 
 async def ask(method: Any, **fields: Any) -> dict[str, Any]:
-    answer = method(msgpack.packb({"v": 1, **fields}))
-    reply: dict[str, Any] = msgpack.unpackb(answer if isinstance(answer, bytes) else await answer)
+    reply: dict[str, Any] = msgpack.unpackb(await method(msgpack.packb({"v": 1, **fields})))
     return reply
 
 
-WRONG_READS = [
+WRONG_READS: list[tuple[Any, str]] = [
+    ("text", "not msgpack"),
     (b"\xc1", "not msgpack"),
     (b"", "not msgpack"),
     (msgpack.packb([1]), "not a map"),
@@ -71,6 +78,7 @@ WRONG_READS = [
     (msgpack.packb({"v": 1, "topic": "T", "offset": 0}), "queue is missing"),
     (msgpack.packb({"v": 1, "topic": 7, "queue": 0, "offset": 0}), "topic is a int"),
     (msgpack.packb({"v": 1, "topic": "T", "queue": True, "offset": 0}), "queue is a bool"),
+    (msgpack.packb({"v": 1, "topic": "T", "queue": 0, "offset": 1 << 63}), "more than 63 bits"),
 ]
 
 
@@ -116,28 +124,38 @@ def test_an_arrow_batch_becomes_messages(tmp_path: Path) -> None:
                 "properties": pa.array([[("p", "1")], None], type=pa.map_(pa.string(), pa.string())),
             }
         )
-        sink = pa.BufferOutputStream()
-        with pa.ipc.new_stream(sink, table.schema) as writer:
-            writer.write_table(table)
         handle = peer.broker.handle
-        stored = await ask(
-            handle.append, topic="T", queue=0, format="arrow", batch=sink.getvalue().to_pybytes()
-        )
+        stored = await ask(handle.append, topic="T", queue=0, format="arrow", batch=arrow_stream(table))
         assert (stored["code"], stored["count"]) == (0, 2)
         first, second = await peer.messages("T")
         assert (first.body, first.tags, first.properties["p"]) == (b"a", "x", "1")
         assert (second.body, second.tags) == (b"b", None)
         assert first.properties["UNIQ_KEY"] != second.properties["UNIQ_KEY"]
-        for batch, words in ((b"no arrow", "Arrow IPC"), (arrow_without_body(), "`body` is needed")):
-            refused = await ask(handle.append, topic="T", queue=0, format="arrow", batch=batch)
-            assert (refused["code"], words in refused["remark"]) == (ResponseCode.INVALID_PARAMETER, True)
 
     with_broker(story, settings_of(tmp_path))
 
 
-def arrow_without_body() -> bytes:
+def test_arrow_that_is_damaged_or_of_wrong_types_is_refused(tmp_path: Path) -> None:
+    wrong = [
+        (b"no arrow", "no Arrow IPC stream"),
+        (arrow_stream(pa.table({"body": [b"a"]}))[:-20], "no Arrow IPC stream"),
+        (arrow_stream(pa.table({"text": ["a"]})), "`body` is needed"),
+        (arrow_stream(pa.table({"body": [1]})), "a body is a int"),
+        (arrow_stream(pa.table({"body": [b"a"], "tags": [1]})), "tags are 1"),
+        (arrow_stream(pa.table({"body": [b"a"], "properties": [1]})), "not iterable"),
+    ]
+
+    async def story(peer: Peer) -> None:
+        for batch, words in wrong:
+            refused = await ask(peer.broker.handle.append, topic="T", queue=0, format="arrow", batch=batch)
+            assert (refused["code"], words in refused["remark"]) == (ResponseCode.INVALID_PARAMETER, True)
+        assert peer.broker.describe()["messages_in"] == 0
+
+    with_broker(story, settings_of(tmp_path))
+
+
+def arrow_stream(table: pa.Table) -> bytes:
     sink = pa.BufferOutputStream()
-    table = pa.table({"text": ["a"]})
     with pa.ipc.new_stream(sink, table.schema) as writer:
         writer.write_table(table)
     return bytes(sink.getvalue().to_pybytes())
@@ -163,10 +181,115 @@ def test_appends_that_cannot_be_are_refused(tmp_path: Path) -> None:
 def test_describe_says_who_and_where(tmp_path: Path) -> None:
     async def story(peer: Peer) -> None:
         await peer.send("T")
-        told = msgpack.unpackb(peer.broker.handle.describe())
+        told = msgpack.unpackb(await peer.broker.handle.describe())
         assert (told["v"], told["code"], told["broker"], told["address"]) == (
             1, 0, "broker-a", peer.broker.address,
         )  # fmt: skip
         assert told["written"] == told["flushed"] == told["confirmed"] == told["dispatched"] > 0
+
+    with_broker(story, settings_of(tmp_path))
+
+
+HI = encode_batch([Message("T", b"hi")])
+
+
+def test_appends_are_refused_while_the_disk_hangs_as_sends_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def story(peer: Peer) -> None:
+        handle = peer.broker.handle
+        await peer.send("T")
+        disk_resumes = hang_disk(monkeypatch)
+        waiting = [asyncio.create_task(ask(handle.append, topic="T", queue=0, batch=HI)) for _ in range(3)]
+        await eventually_async(lambda: peer.broker._store.positions.waiting == 3)
+        late = asyncio.create_task(ask(handle.append, topic="T", queue=0, batch=HI))
+        send = await peer.send("T")  # in a later turn than the appends
+        table = decode_kv_table((await peer.ask(RequestCode.GET_BROKER_RUNTIME_INFO)).body)
+        disk_resumes.set()
+        append = await late
+        assert append["code"] == send.code == ResponseCode.SYSTEM_BUSY
+        remark, _, period = append["remark"].rpartition(" ")
+        assert remark == (send.remark or "").rpartition(" ")[0]
+        assert ("3 sends wait for the disk" in remark, period.endswith("ms")) == (True, True)
+        assert (table["putMessageFailedTimes"], peer.broker.describe()["requests_refused"]) == ("2", 2)
+        assert [(await task)["offset"] for task in waiting] == [1, 2, 3]
+
+    with_broker(story, settings_of(tmp_path, {"flush": "sync"}, send_queue_capacity=3))
+
+
+def test_appends_to_a_draining_broker_are_refused_as_sends_are(tmp_path: Path) -> None:
+    async def story(peer: Peer) -> None:
+        await peer.send("T")
+        peer.broker.departure.close()
+        append = await ask(peer.broker.handle.append, topic="T", queue=0, batch=HI)
+        send = await peer.send("T")
+        assert (append["code"], append["remark"]) == (send.code, send.remark)
+        assert append["code"] == ResponseCode.NO_PERMISSION
+        table = decode_kv_table((await peer.ask(RequestCode.GET_BROKER_RUNTIME_INFO)).body)
+        assert table["putMessageFailedTimes"] == "2"
+
+    with_broker(story, settings_of(tmp_path))
+
+
+def test_waiting_reads_are_bounded_and_hold_up_no_other_method(tmp_path: Path) -> None:
+    async def story(peer: Peer) -> None:
+        handle = peer.broker.handle
+        await peer.send("T")
+        ends = {"topic": "T", "queue": 0, "offset": 1, "wait_ms": HOLD_MS}
+        waiting = [asyncio.create_task(ask(handle.read, **ends)) for _ in range(2)]
+        await peer.until_held(2)
+        refused = await ask(handle.read, **ends)
+        assert refused["code"] == ResponseCode.SYSTEM_BUSY
+        assert (
+            "2 requests of this connection have no answer yet (max_pending_requests 2)" in refused["remark"]
+        )
+        assert msgpack.unpackb(await handle.describe())["held_pulls"] == 2
+        assert (await ask(handle.offsets, topic="T"))["queues"][0] == [0, 0, 1, -1]
+        assert (await ask(handle.append, topic="T", queue=0, batch=HI))["code"] == 0
+        assert [(await task)["count"] for task in waiting] == [1, 1]
+
+    with_broker(story, settings_of(tmp_path, max_pending_requests=2))
+
+
+def test_offsets_gives_what_the_group_has_committed(tmp_path: Path) -> None:
+    async def story(peer: Peer) -> None:
+        offsets = peer.broker.handle.offsets
+        await peer.send("T", queue_id=1)
+        await peer.commit("G", "T", 1, queue_id=1)
+        assert (await ask(offsets, topic="T", group="G"))["queues"] == [[0, 0, 0, -1], [1, 0, 1, 1]]
+        assert (await ask(offsets, topic="T"))["queues"] == [[0, 0, 0, -1], [1, 0, 1, -1]]
+        assert (await ask(offsets, topic="U"))["code"] == ResponseCode.TOPIC_NOT_EXIST
+
+    with_broker(story, settings_of(tmp_path, default_topic_queues=2))
+
+
+def test_calls_are_refused_when_the_broker_stops(tmp_path: Path) -> None:
+    async def story() -> None:
+        broker = BrokerService(settings_of(tmp_path), SystemClock())
+        await broker.start()
+        peer, handle = Peer(broker), broker.handle
+        await peer.send("T")
+        waiting = asyncio.create_task(ask(handle.read, topic="T", queue=0, offset=1, wait_ms=HOLD_MS))
+        await peer.until_held(1)
+        await peer.client.close()
+        await broker.stop()
+        for refused in (await waiting, await ask(handle.append, topic="T", queue=0, batch=HI)):
+            assert refused["code"] == ResponseCode.SERVICE_NOT_AVAILABLE
+            assert "shutting down" in refused["remark"]
+
+    run(story)
+
+
+def test_the_requests_behind_append_and_describe_serve_sockets_too(tmp_path: Path) -> None:
+    async def story(peer: Peer) -> None:
+        batch = encode_batch([Message("T", b"1"), Message("T", b"2")])
+        response = await peer.ask(RayMQRequestCode.APPEND_BATCH, AppendBatchHeader("T", 1).to_ext(), batch)
+        stored = AppendBatchResponse.from_ext(response.ext)
+        assert (response.code, stored.queue_id, stored.queue_offset, stored.count) == (0, 1, 0, 2)
+        messages = await peer.messages("T", queue_id=1)
+        assert bytes(response.body).decode().split(",") == [each.offset_msg_id for each in messages]
+        assert {each.store_timestamp for each in messages} == {stored.store_timestamp}
+        described = orjson.loads((await peer.ask(RayMQRequestCode.DESCRIBE_BROKER)).body)
+        assert (described["address"], described["messages_in"]) == (peer.broker.address, 2)
 
     with_broker(story, settings_of(tmp_path))

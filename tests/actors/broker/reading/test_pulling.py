@@ -317,6 +317,18 @@ def test_messages_are_found_by_id_by_key_and_by_unique_key(tmp_path: Path) -> No
     with_broker(story, settings_of(tmp_path))
 
 
+def test_pull_records_of_no_group_reads_and_cannot_commit(tmp_path: Path) -> None:
+    async def story(peer: Peer) -> None:
+        await peer.send("T", b"one")
+        ext = PullRecordsHeader("T", 0, 0).to_ext()
+        found = await peer.ask(RayMQRequestCode.PULL_RECORDS, ext)
+        assert [message.body for message in decode_records(found.body)] == [b"one"]
+        refused = await peer.ask(RayMQRequestCode.PULL_RECORDS, ext | {"commitOffset": "1"})
+        assert refused.code == ResponseCode.INVALID_PARAMETER
+
+    with_broker(story, settings_of(tmp_path))
+
+
 def test_a_bulk_reader_learns_where_the_messages_are(tmp_path: Path) -> None:
     async def story(peer: Peer) -> None:
         await peer.send("T", queue_id=1)
