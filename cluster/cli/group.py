@@ -198,11 +198,13 @@ def member(
     def work(admin: Admin) -> None:
         import orjson
 
+        from store.message.json_text import parse_rocketmq_json
+
         told = admin.running_info(group, client_id)
         out = Output(as_json=as_json)
         try:
-            info = orjson.loads(told)
-        except orjson.JSONDecodeError:  # Java's own dialect, with objects as keys
+            info = parse_rocketmq_json(told)
+        except ValueError:
             out.line(told.decode(errors="replace"))
             return
         if out.is_json:

@@ -2,8 +2,7 @@
 
     {"consumerTable": {client: {queue: offset}}, "messageQueueTable": {queue: offset}}
 
-A member fills the second table, a broker the first with what its members say. Java writes a queue as an
-object where JSON has a text, so that no decoder of JSON takes it: the tables are passed on as they are.
+A member fills the second table, a broker the first with the tables of its members, as they came.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from collections.abc import Mapping
 
 import orjson
 
-from actors.remoting.bodies.flat import queue_key
+from actors.remoting.bodies.flat import queue_map
 from actors.remoting.codes import ResponseCode
 from actors.remoting.errors import Refused
 from store.message.message_queue import MessageQueue
@@ -23,8 +22,7 @@ _OPEN, _CLOSE, _QUOTE, _ESCAPE = b'{}"\\'
 
 def encode_of_member(offsets: Mapping[MessageQueue, int]) -> bytes:
     """The answer of GET_CONSUMER_STATUS_FROM_CLIENT."""
-    table = {queue_key(queue): offset for queue, offset in offsets.items()}
-    return b'{"consumerTable":{},%s%s}' % (_TABLE, orjson.dumps(table))
+    return orjson.dumps({"consumerTable": {}, "messageQueueTable": queue_map(offsets)})
 
 
 def encode_of_group(tables: Mapping[str, bytes]) -> bytes:

@@ -1,7 +1,10 @@
 """What the bodies that tools read are made of: queues as objects and as keys, and objects of plain fields.
 
-Where RocketMQ's maps have queues as keys, the key here is a JSON string that holds the queue, which
-all of its tools read as well.
+RocketMQ writes a queue that is a map key as a bare object; its 5.5 tools (fastjson2) read no other form:
+
+    {{"brokerName":"b","queueId":0,"topic":"T"}:5}
+
+Earlier versions of RayMQ wrote a JSON string that holds the object. Both forms are read.
 """
 
 from collections.abc import Mapping
@@ -26,13 +29,17 @@ def queue_of(content: Mapping[str, Any]) -> MessageQueue:
     )
 
 
-def queue_key(queue: MessageQueue) -> str:
-    """A queue as the key of a map."""
-    return orjson.dumps(queue_json(queue)).decode()
+def queue_map(values: Mapping[MessageQueue, Any]) -> orjson.Fragment:
+    """Return a map from queues to JSON values as RocketMQ writes it, for a body that orjson encodes."""
+    entries = (
+        orjson.dumps(queue_json(queue)) + b":" + orjson.dumps(value, option=orjson.OPT_SORT_KEYS)
+        for queue, value in values.items()
+    )
+    return orjson.Fragment(b"{%b}" % b",".join(entries))
 
 
 def queue_of_key(key: str) -> MessageQueue:
-    """The inverse of `queue_key`. Raises Refused."""
+    """Return the queue of a key that `load_object` has read. Raises Refused."""
     return queue_of(load_object(key.encode(), "queue"))
 
 

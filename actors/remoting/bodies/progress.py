@@ -9,7 +9,7 @@ from typing import Any, Final, Self
 
 import orjson
 
-from actors.remoting.bodies.flat import Flat, queue_json, queue_key, queue_of, queue_of_key
+from actors.remoting.bodies.flat import Flat, queue_json, queue_map, queue_of, queue_of_key
 from actors.remoting.command import Buffer
 from actors.remoting.json_fields import get_float, get_int, get_object, get_objects, get_strings, load_object
 from store.message.message_queue import MessageQueue
@@ -43,7 +43,7 @@ class TopicStatsTable:
 
     def encode(self) -> bytes:
         """The body."""
-        table = {queue_key(queue): offset.to_json() for queue, offset in self.offsets.items()}
+        table = queue_map({queue: offset.to_json() for queue, offset in self.offsets.items()})
         return orjson.dumps({"offsetTable": table, "topicPutTps": self.put_tps})
 
 
@@ -98,7 +98,7 @@ class ConsumeStats:
 
     def to_json(self) -> dict[str, Any]:
         """As it goes into a body."""
-        table = {queue_key(queue): offset.to_json() for queue, offset in self.offsets.items()}
+        table = queue_map({queue: offset.to_json() for queue, offset in self.offsets.items()})
         return {"consumeTps": self.consume_tps, "offsetTable": table}
 
     def encode(self) -> bytes:
@@ -195,7 +195,7 @@ def encode_topics_of_group(topics: Iterable[str], address: str) -> bytes:
 
 def encode_offsets(offsets: Mapping[MessageQueue, int]) -> bytes:
     """ResetOffsetBody: the answer of INVOKE_BROKER_TO_RESET_OFFSET."""
-    return orjson.dumps({"offsetTable": {queue_key(queue): offset for queue, offset in offsets.items()}})
+    return orjson.dumps({"offsetTable": queue_map(offsets)})
 
 
 def decode_offsets(body: Buffer) -> dict[MessageQueue, int]:

@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
-import orjson
 import pytest
 
 from actors.broker.group.offset_requests import OffsetRequests
@@ -31,6 +30,7 @@ from cluster.client import (
 )
 from cluster.client.errors import ConfigInvalid, SubscriptionDiffers
 from store.clock import SystemClock
+from store.message.json_text import parse_rocketmq_json
 from tests.conftest import ClockAtRest
 from tests.eventually import LIMIT_S, NEVER_S, eventually
 
@@ -389,7 +389,7 @@ def test_tools_are_told_of_a_consumer_and_give_it_a_message(cluster: Cluster, gr
                 assert answer.code == 0, answer.remark
                 return bytes(answer.body)
 
-            return orjson.loads(asyncio.run(ask()))
+            return parse_rocketmq_json(asyncio.run(ask()))
 
         member = {"consumerGroup": group, "clientId": client_id}
         directly = {**member, "msgId": message.offset_msg_id}

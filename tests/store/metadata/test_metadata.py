@@ -67,9 +67,13 @@ def config(tmp_path: Path) -> JsonConfigFile:
         (b'{"a":{ -5 : [1,2,{7:8}]}}', {"a": {"-5": [1, 2, {"7": 8}]}}),
         (b'{1:"{2:3,4:5}\\",6:7"}', {"1": '{2:3,4:5}",6:7'}),
         (b"{}", {}),
+        (
+            b'{"t":{{"q":0,"x":"}:{\\""}:5, {}\n:[{"a":1},{"b":{7:8}}]}}',
+            {"t": {'{"q":0,"x":"}:{\\""}': 5, "{}": [{"a": 1}, {"b": {"7": 8}}]}},
+        ),
     ],
 )
-def test_names_may_be_unquoted_numbers(text: bytes, expected: dict[str, Any]) -> None:
+def test_keys_may_be_unquoted_numbers_and_objects(text: bytes, expected: dict[str, Any]) -> None:
     assert parse_rocketmq_json(text) == expected
 
 

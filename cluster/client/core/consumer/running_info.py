@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from actors.remoting.bodies.flat import queue_key
+from actors.remoting.bodies.flat import queue_map
 from actors.remoting.bodies.groups import SubscriptionData
 from actors.remoting.codes import RequestCode
 from actors.remoting.command import RemotingCommand
@@ -75,7 +75,7 @@ def answer_running_info(
         ]
         body = {
             "mqPopTable": {},
-            "mqTable": {queue_key(queue): info.to_json() for queue, info in sorted(queues().items())},
+            "mqTable": queue_map({queue: info.to_json() for queue, info in sorted(queues().items())}),
             "properties": {
                 "PROP_CLIENT_VERSION": "V5_3_3",
                 "PROP_CONSUMEORDERLY": "false",

@@ -42,6 +42,7 @@ from actors.remoting.headers import (
 )
 from actors.remoting.request import RequestContext
 from actors.remoting.table import RequestTable
+from store.message.json_text import parse_rocketmq_json
 from store.message.message_queue import MessageQueue
 from store.message.record import decode_records
 from store.message.tags import tags_code
@@ -409,7 +410,7 @@ def test_members_say_where_they_are(tmp_path: Path) -> None:
         assert java in bytes(answer.body)
         assert b'"other"' not in bytes(answer.body)
         answer = await peer.ask(ask, ConsumerStatusHeader("T", "CG", "python").to_ext())
-        table = orjson.loads(answer.body)["consumerTable"]["python"]
+        table = parse_rocketmq_json(answer.body)["consumerTable"]["python"]
         assert [(orjson.loads(queue)["queueId"], offset) for queue, offset in table.items()] == [(1, 7)]
         answer = await peer.ask(ask, ConsumerStatusHeader("T", "CG", "nobody").to_ext())
         assert orjson.loads(answer.body)["consumerTable"] == {}
