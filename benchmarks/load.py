@@ -11,7 +11,7 @@ from typing import Any
 import psutil
 
 from cluster.bench.memory import anonymous_bytes
-from tests.compat.build import CLIENT, JavaKit
+from tests.compat.build import JavaKit
 from tests.compat.processes import Program
 
 CLIENT_JVM = ("-Xms1g", "-Xmx1g")
@@ -63,6 +63,7 @@ class LoadFailed(Exception):
 
 def run_load(
     kit: JavaKit,
+    profile: str,
     nameserver: str,
     broker: str,
     broker_pid: int,
@@ -72,7 +73,8 @@ def run_load(
 ) -> Figures:
     """Run the load's program against the broker at `broker` and give its figures.
 
-    `numbers` are added to the load's own: `warmup` and `seconds` of the measured time among them.
+    `profile` is that of the Java client. `numbers` are added to the load's own: `warmup` and `seconds` of the
+    measured time among them.
 
     Raises:
         LoadFailed: a message failed or never came.
@@ -87,7 +89,7 @@ def run_load(
     command = kit.command(
         f"compat.{load.program}",
         *(f"{key}={value}" for key, value in arguments.items()),
-        profile=CLIENT,
+        profile=profile,
         home=home,
         jvm=CLIENT_JVM,
     )

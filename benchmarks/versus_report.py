@@ -27,6 +27,7 @@ class Report:
     """The rounds of one load; `others_mib` is the RssAnon of what runs beside our broker."""
 
     case: Case
+    release: str
     numbers: Mapping[str, int]
     rounds: Mapping[str, Sequence[Figures]]
     others_mib: Mapping[str, float]
@@ -49,7 +50,8 @@ class Report:
         return {
             "name": f"versus-rocketmq {self.case.load}",
             "parameters": {
-                "program": load.program, **load.numbers, **self.numbers, "flush": self.case.flush
+                "program": load.program, **load.numbers, **self.numbers, "flush": self.case.flush,
+                "rocketmq": self.release,
             },
             "medians": self.medians(),
             "rounds": {side: [asdict(figure) for figure in found] for side, found in self.rounds.items()},
@@ -80,7 +82,8 @@ def round_line(figures: Figures) -> str:
 def print_table(report: Report) -> None:
     """Print the medians of one load."""
     medians, ratios = report.medians(), report.ratios()
-    print(f"{report.case.load}, {report.case.flush} flush  {dict(report.numbers)}")
+    case = report.case
+    print(f"{case.load}, {case.flush} flush, RocketMQ {report.release}  {dict(report.numbers)}")
     print(f"{'median of rounds':28}" + "".join(f"{side:>14}" for side in medians) + f"{'ours ÷ theirs':>16}")
     for key in REPORTED:
         if not all(key in figures for figures in medians.values()):

@@ -1,12 +1,14 @@
-"""RayMQ beside Apache RocketMQ 5.3.3: the same Java client on each, one alone on the machine at a time.
+"""RayMQ beside Apache RocketMQ: the same Java client on each, one alone on the machine at a time.
 
     uv run python -m benchmarks.versus_rocketmq [--load NAME [--flush async|sync]] [--rounds 3] [--seconds 20]
-                                                [--without-ray] [--only raymq|rocketmq] [--json]
+                                                [--rocketmq 5.3.3|5.5.0] [--without-ray]
+                                                [--only raymq|rocketmq] [--json]
 
 Without `--load` every load of `benchmarks.goals` runs, and a table says what was reached. Each run has a
 fresh store. RocketMQ has a process for the nameserver and one for the broker, whose heap is 1 GiB, with its
-defaults otherwise; RayMQ is a topology of one broker on Ray. The order of the two changes from round to
-round; figures are medians of the rounds.
+defaults otherwise; RayMQ is a topology of one broker on Ray. `--rocketmq` is the release of RocketMQ's side
+and of the Java client of both sides. The order of the two changes from round to round; figures are medians of
+the rounds.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ from benchmarks.load import LOADS, Figures, run_load
 from benchmarks.raymq_on_ray import RayMQOnRay
 from benchmarks.versus_report import Report, print_goals, print_table, round_line
 from cluster.interrupts import interrupt_once
-from tests.compat.build import JavaKit, JavaMissing, java_kit
+from tests.compat.build import RELEASES, JavaKit, JavaMissing, java_kit
 from tests.compat.peers import Served
 from tests.compat.raymq import RayMQ
 from tests.compat.rocketmq import RocketMQ
@@ -66,6 +68,9 @@ def _options() -> argparse.Namespace:
     parser.add_argument(
         "--flush", choices=("async", "sync"), default="async", help="the flush mode of --load"
     )
+    parser.add_argument(
+        "--rocketmq", choices=RELEASES, default="5.3.3", help="the release of RocketMQ and of the Java client"
+    )
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=int, default=20, help="measured, after the warm-up")
     parser.add_argument(
@@ -91,19 +96,21 @@ def _measure(kit: JavaKit, case: Case, options: argparse.Namespace) -> Report:
                     if isinstance(peer, RayMQOnRay):
                         others = dict(peer.other_anonymous_mib())
             print(f"round {number + 1} {side:9} {round_line(rounds[side][-1])}", file=sys.stderr)
-    return Report(case, {**_numbers(options), "rounds": options.rounds}, rounds, others)
+    numbers = {**_numbers(options), "rounds": options.rounds}
+    return Report(case, options.rocketmq, numbers, rounds, others)
 
 
 def _peer(kit: JavaKit, side: str, root: Path, case: Case, options: argparse.Namespace) -> Served:
     settings = {"flushDiskType": f"{case.flush.upper()}_FLUSH"}
     if side == "rocketmq":
-        return RocketMQ(kit, root, settings)
+        return RocketMQ(kit, root, settings, profile=RELEASES[options.rocketmq].server)
     return RayMQ(root, settings) if options.without_ray else RayMQOnRay(root, case.flush)
 
 
 def _run(kit: JavaKit, peer: Served, case: Case, options: argparse.Namespace, root: Path) -> Figures:
     return run_load(
         kit,
+        RELEASES[options.rocketmq].client,
         peer.nameserver_address,
         peer.broker_address,
         peer.broker_pid,

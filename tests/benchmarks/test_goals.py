@@ -44,13 +44,13 @@ def test_a_report_compares_medians_and_only_what_was_measured_on_both_sides(
     ours = [figures(20, 0.4), figures(90, 0.9), figures(30, 0.5)]
     theirs = [figures(10, 1.0), figures(15, 2.0), figures(15, 1.0)]
     case = Case("java-producer", "async")
-    report = Report(case, {"seconds": 1}, {"raymq": ours, "rocketmq": theirs}, {"ray": 300.0})
+    report = Report(case, "5.3.3", {"seconds": 1}, {"raymq": ours, "rocketmq": theirs}, {"ray": 300.0})
 
     ratios = report.ratios()
     assert ratios["messages_per_s"] == 2.0
     assert ratios["p99_ms"] == 0.5
     assert report.as_json()["others_anonymous_mib"] == {"ray": 300.0}
-    assert Report(case, {}, {"raymq": ours}, {}).ratios() == {}
+    assert Report(case, "5.3.3", {}, {"raymq": ours}, {}).ratios() == {}
 
     print_goals(reached({case: ratios}), as_json=True)
     [said] = [json.loads(line) for line in capsys.readouterr().out.splitlines()]

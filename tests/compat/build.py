@@ -25,13 +25,28 @@ SOURCES = HERE / "java"
 
 ROCKETMQ = "rocketmq-5.3.3"
 CLIENT = "client-5.3.3"
+ROCKETMQ_5_5 = "rocketmq-5.5.0"
+CLIENT_5_5 = "client-5.5.0"
 OLD_CLIENT = "client-4.9.8"
 # What each profile of the pom compiles. Client programs run on clients' jars alone, as users run them.
 PROGRAMS = {
     ROCKETMQ: ("common", "store", "tools"),
     CLIENT: ("common", "client"),
+    ROCKETMQ_5_5: ("common", "tools"),
+    CLIENT_5_5: ("common", "client"),
     OLD_CLIENT: ("common", "client"),
 }
+
+
+@dataclass(frozen=True)
+class Release:
+    """The profiles of a release: `server` is nameserver, broker, store and mqadmin."""
+
+    server: str
+    client: str
+
+
+RELEASES = {"5.3.3": Release(ROCKETMQ, CLIENT), "5.5.0": Release(ROCKETMQ_5_5, CLIENT_5_5)}
 
 RESOLVE_TIMEOUT_S = 600
 COMPILE_TIMEOUT_S = 120

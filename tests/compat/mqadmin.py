@@ -18,14 +18,14 @@ JVM = ("-Xmx256m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 class Mqadmin:
     """One JVM that runs any number of mqadmin's commands, many at once."""
 
-    def __init__(self, kit: JavaKit, nameserver: str, home: Path) -> None:
+    def __init__(self, kit: JavaKit, nameserver: str, home: Path, *, profile: str = ROCKETMQ) -> None:
         """`home` is where it works, and leaves what some commands write."""
         home.mkdir(parents=True, exist_ok=True)
         options = (
             f"-Drocketmq.home.dir={home}",
             f"-Drocketmq.namesrv.addr={nameserver}",
         )
-        command = kit.command("compat.Mqadmin", home=home, profile=ROCKETMQ, jvm=(*JVM, *options))
+        command = kit.command("compat.Mqadmin", home=home, profile=profile, jvm=(*JVM, *options))
         self._program = Program(command, home / "mqadmin.log", cwd=home)
         self._numbers = itertools.count(1)
         self._program.wait_for("@ready", LIMIT_S)

@@ -1,4 +1,4 @@
-"""Apache RocketMQ 5.3.3 itself: its nameserver and one broker, on free ports of the loopback.
+"""Apache RocketMQ itself: its nameserver and one broker, on free ports of the loopback.
 
 <root>/home/        ROCKETMQ_HOME, with an empty conf/
 <root>/store/       storePathRootDir
@@ -13,7 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from tests.compat.build import JavaKit
+from tests.compat.build import ROCKETMQ, JavaKit
 from tests.compat.processes import Program
 from tests.eventually import LIMIT_S
 from tests.ports import free_port
@@ -37,10 +37,17 @@ class RocketMQ:
     broker_name = BROKER_NAME
 
     def __init__(
-        self, kit: JavaKit, root: Path, settings: Mapping[str, str] | None = None, *, heap: str = "1g"
+        self,
+        kit: JavaKit,
+        root: Path,
+        settings: Mapping[str, str] | None = None,
+        *,
+        heap: str = "1g",
+        profile: str = ROCKETMQ,
     ) -> None:
         """Prepare; nothing runs yet. `settings` are lines of broker.conf; `heap` is the broker's."""
         self._kit = kit
+        self._profile = profile
         self.root = root
         self.store_root = root / "store"
         self._heap = heap
@@ -127,7 +134,7 @@ class RocketMQ:
     def _run(self, main: str, conf: Path, log: str, *jvm: str) -> Program:
         home = self.root / "home"
         (home / "conf").mkdir(parents=True, exist_ok=True)
-        command = self._kit.command(main, "-c", str(conf), home=home, jvm=jvm)
+        command = self._kit.command(main, "-c", str(conf), home=home, profile=self._profile, jvm=jvm)
         return Program(command, self.root / log, env={**os.environ, "ROCKETMQ_HOME": str(home)})
 
     def _write_conf(self, name: str, settings: Mapping[str, str]) -> Path:

@@ -1,4 +1,4 @@
-"""The comparison with RocketMQ runs: a second of it, on our side alone, once on Ray."""
+"""The comparison with RocketMQ runs: a second of it, on one side alone, once on Ray."""
 
 from __future__ import annotations
 
@@ -19,20 +19,21 @@ REPO = Path(__file__).parent.parent.parent
 
 
 @pytest.mark.parametrize(
-    ("load", "how", "beside"),
+    ("load", "side", "release", "how", "beside"),
     [
-        ("java-producer", [], {"nameserver", "rebalancer", "ray"}),
-        ("java-push", ["--without-ray"], set()),
-        ("java-end-to-end", ["--without-ray"], set()),
+        ("java-producer", "raymq", "5.3.3", [], {"nameserver", "rebalancer", "ray"}),
+        ("java-push", "raymq", "5.3.3", ["--without-ray"], set()),
+        ("java-end-to-end", "raymq", "5.5.0", ["--without-ray", "--rocketmq", "5.5.0"], set()),
+        ("java-producer", "rocketmq", "5.5.0", ["--rocketmq", "5.5.0"], set()),
     ],
 )
 def test_the_benchmark_prints_its_figures(
-    kit: JavaKit, load: str, how: Sequence[str], beside: Collection[str]
+    kit: JavaKit, load: str, side: str, release: str, how: Sequence[str], beside: Collection[str]
 ) -> None:
     options = [
         *how,
         "--only",
-        "raymq",
+        side,
         "--rounds",
         "1",
         "--warmup",
@@ -58,7 +59,8 @@ def test_the_benchmark_prints_its_figures(
     [line] = done.stdout.splitlines()
     report = json.loads(line)
     assert report["name"] == f"versus-rocketmq {load}"
-    assert report["medians"]["raymq"]["messages_per_s"] > 0
-    assert len(report["rounds"]["raymq"]) == 1
-    assert report["medians"]["raymq"]["broker_anonymous_mib"] > 0
+    assert report["parameters"]["rocketmq"] == release
+    assert report["medians"][side]["messages_per_s"] > 0
+    assert len(report["rounds"][side]) == 1
+    assert report["medians"][side]["broker_anonymous_mib"] > 0
     assert set(report["others_anonymous_mib"]) == beside

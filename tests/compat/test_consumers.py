@@ -197,7 +197,7 @@ def test_an_assigned_consumer_seeks_back(client: Agent, topic: str, names: Names
 
 
 def test_versions_and_encodings_read_each_others_messages(agents: Agents, topic: str, names: Names) -> None:
-    writers = ["5.3.3-json", "5.3.3-binary", "4.9.8-json"]
+    writers = list(CLIENTS)
     for number, writer in enumerate(writers):
         agents.get(writer).send(numbered(topic, 10, first=10 * number))
 
@@ -206,7 +206,8 @@ def test_versions_and_encodings_read_each_others_messages(agents: Agents, topic:
             "push_start", name=topic, group=names.group(reader.replace(".", "_")), topic=topic
         )
     for reader in writers:
-        assert bodies(agents.get(reader).received(topic, 30)) == texts(30)
+        count = 10 * len(writers)
+        assert bodies(agents.get(reader).received(topic, count)) == texts(count)
         agents.get(reader).call("push_stop", name=topic)
 
 

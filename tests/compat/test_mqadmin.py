@@ -161,6 +161,32 @@ def test_what_it_changes(client: Agent, mqadmin: Mqadmin, names: Names, topic: s
     assert pairs(told[3], "=")["retryMaxTimes"] == "3"
 
 
+def test_the_tools_read_queue_maps(
+    client: Agent, mqadmin: Mqadmin, names: Names, topic: str, peer: Peer
+) -> None:
+    source, target = names.group("_source"), names.group("_target")
+    for group, committed in ((source, 2), (target, 1)):
+        filled(client, topic, group, count=2, committed=committed)
+    status, progress, lags, cloned = mqadmin.run(
+        f"topicStatus -t {topic}",
+        f"consumerProgress -g {source}",
+        f"brokerConsumeStats -b {peer.broker_address}",
+        f"cloneGroupOffset -s {source} -d {target} -t {topic}",
+    )
+    [reset] = mqadmin.run(f"resetOffsetByTime -g {source} -t {topic} -s 0")
+    [skipped] = mqadmin.run(f"skipAccumulatedMessage -g {target} -t {topic}")
+
+    columns = ("Broker Offset", "Consumer Offset", "Diff")
+    assert {row["QID"]: row["Max Offset"] for row in rows(status)} == {"0": "0", "1": "4", "2": "0", "3": "0"}
+    of_queue = {row["QID"]: row for row in rows(progress) if row["Topic"] == topic}
+    assert [of_queue["1"][name] for name in columns] == ["4", "2", "2"]
+    of_group = {(row["Group"], row["QID"]): row for row in rows(lags) if row["Topic"] == topic}
+    assert [of_group[target, "1"][name] for name in columns] == ["4", "1", "3"]
+    assert "clone group offset success" in cloned, cloned
+    assert {row["queueId"]: row["offset"] for row in rows(reset)} == dict.fromkeys("0123", "0")
+    assert {row["queueId"]: row["offset"] for row in rows(skipped)} == dict.fromkeys("023", "0") | {"1": "4"}
+
+
 def test_a_running_member_goes_on_where_it_is_reset_to(
     client: Agent, mqadmin: Mqadmin, names: Names, topic: str
 ) -> None:

@@ -1,0 +1,21 @@
+"""What the comparison with RocketMQ refuses."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from benchmarks.versus_rocketmq import main
+from tests.compat.build import RELEASES
+
+
+def test_an_unknown_release_is_refused_with_the_list(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["versus_rocketmq", "--rocketmq", "5.4.0"])
+    with pytest.raises(SystemExit) as refusal:
+        main()
+    assert refusal.value.code == 2
+    error = capsys.readouterr().err.splitlines()[-1]
+    assert all(word in error for word in ("--rocketmq", "5.4.0", *RELEASES)), error
