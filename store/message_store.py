@@ -254,6 +254,11 @@ class MessageStore(ReadableStore):
     # ---- tick ----------------------------------------------------------------------------------------------
 
     @property
+    def dispatch_refusal(self) -> str | None:
+        """Why what is confirmed is not dispatched; None when it is."""
+        return str(self._failure) if self.is_superseded else self._dispatch_fault
+
+    @property
     def has_more_to_dispatch(self) -> bool:
         """Whether another `tick` has work left from this one."""
         confirmed = self.positions.confirmed
@@ -321,10 +326,6 @@ class MessageStore(ReadableStore):
         if not self._dispatcher.is_under_way:
             self._maintain()
         return arrivals
-
-    def await_units(self, timeout_s: float) -> bool:
-        """Wait a little for units that were left to another thread; whether a `tick` will take some in."""
-        return self._dispatcher.await_written(timeout_s)
 
     def _maintain(self) -> None:
         self._maintenance.turn()

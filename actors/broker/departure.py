@@ -64,7 +64,7 @@ class Departure:
     def __init__(self, parts: BrokerParts) -> None:
         self.state = DepartureState.STAYS
         self._store = parts.store
-        self._catch_up_all = parts.catch_up_all
+        self._reads = parts.reads
         self._topics = parts.topics
         self._offsets = parts.offsets
         self._clients = parts.clients
@@ -103,7 +103,7 @@ class Departure:
     async def progress(self) -> dict[str, Any]:
         """What each group has yet to read here, those without members among them, as plain values."""
         self._heard_ns = self._clock.monotonic_ns()
-        await self._catch_up_all()  # who is drained must not go before what is acknowledged is read
+        await self._reads.caught_up()  # who is drained must not go before what is acknowledged is read
         groups = [await self._of_online(group) for group in list(self._clients.groups())]
         online = {group.group for group in groups}
         groups += [each for each in await self._of_offline(online) if each.unread]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from actors.broker.group.clients import Clients
@@ -40,10 +40,6 @@ class BrokerParts:
     held: HeldPulls
     stats: BrokerStats
     lag: LoopLag
-    catch_up: Callable[[], None]
-    """Makes readable what is confirmed."""
-    catch_up_all: Callable[[], Awaitable[None]]
-    """The same, however many steps that takes."""
     wake: Callable[[str], None]
     """Answers the pulls that are held for a topic."""
     request_tick: Callable[[], None]

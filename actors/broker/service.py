@@ -102,8 +102,8 @@ class BrokerService:
                 await self._listen_for_vip(port.number)
                 self._flusher.start()
                 self.lag.start()
-                await self._registration.start()
                 self._store.on_work_ended(self._post_tick())
+                await self._registration.start()  # a nameserver may be slow, while clients are served
             except BaseException:
                 self._store.close()
                 raise
@@ -259,6 +259,7 @@ class BrokerService:
             self._write_out,
             self._resume,
             self._stats.put_times,
+            settings.wait_in_pull_queue_ms,
         )
         reads = self._keep_loop_free()
         return BrokerParts(
@@ -274,8 +275,6 @@ class BrokerService:
             held=self._held,
             stats=self._stats,
             lag=self.lag,
-            catch_up=self._turns.catch_up,
-            catch_up_all=self._turns.catch_up_all,
             wake=self._turns.wake,
             request_tick=self._request_tick,
         )
@@ -300,7 +299,7 @@ class BrokerService:
         self._off_loop = OffLoop(
             clock, settings.cold_read_threads, settings.pull_queue_capacity, settings.wait_in_pull_queue_ms
         )
-        self._reads = Reads(store, self._off_loop, self._admission.admit_answer)
+        self._reads = Reads(store, self._off_loop, self._admission.admit_answer, self._turns.catch_up)
         self._tables.delays.bring = self._reads.bring
         return self._reads
 

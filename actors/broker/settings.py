@@ -137,7 +137,7 @@ class BrokerSettings(BaseModel):
     wait_in_pull_queue_ms: int = Field(
         default=5_000, ge=1, validation_alias=_alias("wait_in_pull_queue_ms", "waitTimeMillsInPullQueue")
     )
-    """How long such a read waits before it is refused."""
+    """How long such a read, or one of messages that are not dispatched yet, waits before it is refused."""
     cold_read_threads: int = Field(default=4, ge=1, le=64)
     """How many of these threads there are."""
     os_page_cache_busy_ms: Annotated[int, LIVE] = Field(

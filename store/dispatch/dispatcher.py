@@ -113,10 +113,6 @@ class Dispatcher:
         """Whether `finish` would not wait."""
         return self._writes.has_ended
 
-    def await_written(self, timeout_s: float) -> bool:
-        """Wait until a step that is under way can be finished; False where none is, or not in that time."""
-        return self._writes.await_end(timeout_s)
-
     def finish(self, arrivals: list[Arrival] | None) -> Step:
         """End the step that has been started. Raises as `step`; then it is to be done again."""
         self._writes.end(arrivals)

@@ -120,10 +120,6 @@ class UnitWrites:
         """Whether `end` would not wait."""
         return self._job is None or self._job.ended.is_set()
 
-    def await_end(self, timeout_s: float) -> bool:
-        """Wait until `end` would not; False where nothing is under way, or it takes longer."""
-        return self._job is not None and self._job.ended.wait(timeout_s)
-
     def write(self, waiting: Sequence[Waiting], found: Groups, arrivals: list[Arrival] | None) -> None:
         """Write what waits, and count it in. Raises OSError; those before that are in then."""
         written = 0

@@ -121,7 +121,7 @@ def test_a_delayed_message_is_neither_early_nor_late_by_a_jump_before_or_after_i
         delays = peer.broker._tables.delays
 
         async def arrived() -> list[bytes]:
-            peer.broker._turns.catch_up()
+            await peer.broker._reads.caught_up()
             delays.deliver()
             return [message.body for message in await peer.messages("T")]
 

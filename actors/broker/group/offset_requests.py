@@ -15,14 +15,14 @@ class OffsetRequests:
     """Answers QUERY_CONSUMER_OFFSET, UPDATE_CONSUMER_OFFSET and COMMIT_OFFSETS."""
 
     def __init__(self, parts: BrokerParts) -> None:
-        self._catch_up = parts.catch_up
+        self._reads = parts.reads
         self._settings = parts.settings
         self._store = parts.store
         self._topics = parts.topics
         self._groups = parts.groups
         self._offsets = parts.offsets
 
-    def query(self, context: RequestContext) -> RemotingCommand:
+    def query(self, context: RequestContext) -> RemotingCommand | None:
         """QUERY_CONSUMER_OFFSET: the committed offset; QUERY_NOT_FOUND lets the client choose where to begin.
 
         A member of ours that begins on a queue names the generation under which it was granted, in the field
@@ -32,6 +32,16 @@ class OffsetRequests:
         generation = context.command.ext.get("generation", "")
         if generation.isdecimal():
             self._offsets.claim(header.consumer_group, header.topic, header.queue_id, int(generation))
+        if (
+            self._settings.young_topics_are_read_from_start
+            and header.set_zero_if_not_found is not False
+            and self._offsets.query(header.consumer_group, header.topic, header.queue_id) is None
+        ):
+            return self._reads.when_caught_up(context, self._query)
+        return self._query(context)
+
+    def _query(self, context: RequestContext) -> RemotingCommand:
+        header: QueryConsumerOffsetHeader = context.header
         offset = self._offsets.query(header.consumer_group, header.topic, header.queue_id)
         if offset is None and header.set_zero_if_not_found is not False and self._is_young(header):
             offset = 0
@@ -74,7 +84,6 @@ class OffsetRequests:
         return RemotingCommand.response(body=CommitOffsetsReply(refused).encode())
 
     def _is_young(self, header: QueryConsumerOffsetHeader) -> bool:
-        self._catch_up()
         return (
             self._settings.young_topics_are_read_from_start
             and self._store.min_offset(header.topic, header.queue_id) <= 0

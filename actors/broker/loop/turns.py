@@ -3,26 +3,44 @@
 The flusher gets what is written; the store calls back those who wait for what is confirmed, their answers are
 written, and it dispatches; pulls that waited for the messages go on (`Hub.resume`). Dispatch costs a write
 for each queue, however few messages it brings, so while nobody waits for these messages several turns share
-one; whoever reads calls `catch_up` first.
+one; a reader calls `catch_up` first, and waits if units are being written by another thread.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 from actors.broker.loop.flusher import Flusher
-from actors.broker.reading.hold import HeldPull, HeldPulls
+from actors.broker.reading.hold import HeldPull, HeldPulls, shutting_down
 from actors.broker.sending.put_times import PutTimes
-from store.clock import Clock
+from actors.remoting.codes import ResponseCode
+from actors.remoting.errors import Refused
+from store.clock import NS_PER_MS, Clock
 from store.message_store import MessageStore
 
 DISPATCH_LATER_NS = 2_000_000
 DISPATCH_LATER_BYTES = 256 * 1024
-# For whoever reads; a disk that is slower holds the loop no longer than this, and he sees it a little later.
-CATCH_UP_S = 0.02
 # A timer that fires a little early would find nothing expired and spin.
 TIMER_SLACK_S = 0.001
+
+
+class _Reader(NamedTuple):
+    """A request that waits until the log is dispatched up to `position`."""
+
+    position: int
+    since_ns: int
+    caught_up: asyncio.Future[None]
+
+    def release(self, error: Refused | None = None) -> None:
+        if self.caught_up.done():  # the task that waited for it was cancelled
+            return
+        if error is None:
+            self.caught_up.set_result(None)
+        else:
+            self.caught_up.set_exception(error)
 
 
 class Turns:
@@ -38,9 +56,11 @@ class Turns:
         write_out: Callable[[], None],
         resume: Callable[[Sequence[HeldPull]], None],
         put_times: PutTimes,
+        catch_up_timeout_ms: int,
     ) -> None:
         """`request_tick` asks for another turn's end, `write_out` writes the answers that are ready, `resume`
-        answers pulls at the turn's end; `put_times` is told how long puts take.
+        answers pulls at the turn's end; `put_times` is told how long puts take. A reader that waits for
+        dispatch longer than `catch_up_timeout_ms` is refused.
         """
         self._put_times = put_times
         self._store = store
@@ -56,6 +76,8 @@ class Turns:
         self._hold_timer_ns = 0
         self._dispatch_timer: asyncio.TimerHandle | None = None
         self._dispatched_ns = 0
+        self._readers: deque[_Reader] = deque()
+        self._catch_up_timeout_ms = catch_up_timeout_ms
         self._is_stopped = False
 
     def tick(self) -> None:
@@ -72,38 +94,93 @@ class Turns:
             self._tick_store(before_dispatch=self._write_out)  # whoever sent goes on meanwhile
             if self._store.has_more_to_do:
                 self._request_tick()
+        if self._readers:
+            self._release_readers()
         if times.turns:
             times.settle(positions.confirmed)
 
-    def catch_up(self) -> None:
-        """Make readable what has been confirmed; of what another thread writes, what is soon there."""
-        store = self._store
-        if store.has_more_to_dispatch:
-            store.await_units(CATCH_UP_S)
-            self._tick_store()
-            if store.await_units(CATCH_UP_S):
-                self._tick_store(dispatch=False)
+    def catch_up(self) -> asyncio.Future[None] | None:
+        """Make readable all that is confirmed by now, with one step of dispatch if it is behind.
 
-    async def catch_up_all(self) -> None:
-        """Make readable all that has been confirmed by now; others go first after each step."""
+        Returns:
+            None if that is done, else a future that the coming turns complete. It raises Refused if dispatch
+            fails, takes longer than the time-out, or the broker stops.
+
+        Raises:
+            Refused: dispatch has failed, so that this would not end.
+        """
         store = self._store
-        confirmed = store.positions.confirmed
-        while store.positions.dispatched < confirmed and store.has_more_to_dispatch:
-            self.catch_up()
-            await asyncio.sleep(0)
+        positions = store.positions
+        confirmed = positions.confirmed
+        if positions.dispatched >= confirmed:
+            return None
+        if self._is_stopped:
+            raise shutting_down()
+        if store.has_more_to_dispatch:
+            self._tick_store()
+        if positions.dispatched >= confirmed:
+            return None
+        if not store.has_more_to_dispatch:
+            error = self._dispatch_error()
+            if error is None:
+                return None
+            raise error
+        reader = _Reader(confirmed, self._clock.monotonic_ns(), asyncio.get_running_loop().create_future())
+        self._readers.append(reader)
+        self._request_tick()
+        return reader.caught_up
 
     def wake(self, topic: str) -> None:
         """Answer those who wait for messages of a topic: it is gone, or their offsets are others now."""
         self._resume(self._held.of_topic(topic))
 
     def stop(self) -> None:
-        """Cancel the timers; what is still asked for a turn's end finds nothing done."""
+        """Cancel the timers and refuse the waiting readers; from now on a turn's end does nothing."""
         self._is_stopped = True
+        self._end_waits(shutting_down())
         for timer in (self._hold_timer, self._dispatch_timer):
             if timer is not None:
                 timer.cancel()
 
+    def _release_readers(self) -> None:
+        store, readers = self._store, self._readers
+        dispatched = store.positions.dispatched
+        while readers and readers[0].position <= dispatched:
+            readers.popleft().release()
+        if not store.has_more_to_dispatch:
+            self._end_waits(self._dispatch_error())
+        while readers and self._age_ms(readers[0]) >= self._catch_up_timeout_ms:
+            reader = readers.popleft()
+            reader.release(self._too_late(reader))
+
+    def _end_waits(self, error: Refused | None) -> None:
+        readers, self._readers = self._readers, deque()
+        for reader in readers:
+            reader.release(error)
+
+    def _dispatch_error(self) -> Refused | None:
+        """Why dispatch has ended before `confirmed`; None if only a part of a record is left."""
+        refusal = self._store.dispatch_refusal
+        if refusal is None:
+            return None
+        return Refused(ResponseCode.SYSTEM_ERROR, f"the newest messages cannot be read yet: {refusal}")
+
+    def _too_late(self, reader: _Reader) -> Refused:
+        behind_bytes = reader.position - self._store.positions.dispatched
+        return Refused(
+            ResponseCode.SYSTEM_BUSY,
+            "[TIMEOUT_CLEAN_QUEUE]broker busy, start flow control for a while, "
+            f"period in queue: {self._age_ms(reader)}ms, size of queue: {len(self._readers) + 1}: the disk "
+            f"writes consume queues too slowly, {behind_bytes:,} bytes of the log are not dispatched yet "
+            f"(wait_in_pull_queue_ms {self._catch_up_timeout_ms})",
+        )
+
+    def _age_ms(self, reader: _Reader) -> int:
+        return (self._clock.monotonic_ns() - reader.since_ns) // NS_PER_MS
+
     def _may_dispatch_later(self) -> bool:
+        if self._readers:
+            return False
         positions = self._store.positions
         behind_bytes = positions.confirmed - positions.dispatched
         if not 0 < behind_bytes < DISPATCH_LATER_BYTES or positions.awaited > positions.dispatched:

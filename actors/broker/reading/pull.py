@@ -107,7 +107,6 @@ class Puller:
     """Answers pulls."""
 
     def __init__(self, parts: BrokerParts) -> None:
-        self._catch_up = parts.catch_up
         self._stats = parts.stats
         self._settings = parts.settings
         self._store = parts.store
@@ -211,7 +210,23 @@ class Puller:
             GetMessageResult(GetMessageStatus.OFFSET_RESET, offset, first, end),
         )
 
+    def must_catch_up(self, request: PullRequest) -> bool:
+        """Return True if messages of the queue may be acknowledged and not dispatched yet.
+
+        What is in the queue can be read even if dispatch has failed (a full disk).
+        """
+        store, topic, queue_id, offset = self._store, request.topic, request.queue_id, request.offset
+        if store.is_at_end(topic, queue_id, offset):
+            return False
+        return store.dispatch_refusal is None or offset >= store.max_offset(topic, queue_id)
+
     def _answer_or_hold(self, context: RequestContext, request: PullRequest) -> None:
+        if self.must_catch_up(request):
+            self._reads.when_caught_up(context, lambda _: self._read_or_hold(context, request))
+        else:
+            self._read_or_hold(context, request)
+
+    def _read_or_hold(self, context: RequestContext, request: PullRequest) -> None:
         if not self._is_at_end(request):
             self._reads.serve(
                 context,
@@ -238,15 +253,8 @@ class Puller:
         return None
 
     def _is_at_end(self, request: PullRequest) -> bool:
-        """Make readable what is asked for; whether there is nothing of it, so that a read may be spared."""
-        topic, queue_id, offset = request.topic, request.queue_id, request.offset
-        if not self._store.is_at_end(
-            topic, queue_id, offset
-        ):  # what others have sent may be dispatched later
-            self._catch_up()
-            if self._store.max_offset(topic, queue_id) != offset:
-                return False
-        if self._offsets.resets:
+        """Return True if no message is dispatched from the offset on, so that a read may be spared."""
+        if self._offsets.resets or self._store.max_offset(request.topic, request.queue_id) != request.offset:
             return False
         self._stats.gets_missed += 1
         return True

@@ -45,17 +45,18 @@ class QueueQueries:
     """Answers what is asked about queues, beside pulling from them."""
 
     def __init__(self, parts: BrokerParts) -> None:
-        self._catch_up = parts.catch_up
         self._settings = parts.settings
         self._store = parts.store
         self._reads = parts.reads
         self._topics = parts.topics
         self._address = parts.address
 
-    def max_offset(self, context: RequestContext) -> RemotingCommand:
+    def max_offset(self, context: RequestContext) -> RemotingCommand | None:
         """GET_MAX_OFFSET: one past the last readable message."""
+        return self._reads.when_caught_up(context, self._max_offset)
+
+    def _max_offset(self, context: RequestContext) -> RemotingCommand:
         header: TopicQueueHeader = context.header
-        self._catch_up()
         return _offset(self._store.max_offset(header.topic, header.queue_id))
 
     def min_offset(self, context: RequestContext) -> None:
@@ -70,8 +71,10 @@ class QueueQueries:
 
     def search_offset(self, context: RequestContext) -> None:
         """SEARCH_OFFSET_BY_TIMESTAMP."""
+        self._reads.when_caught_up(context, self._search_offset)
+
+    def _search_offset(self, context: RequestContext) -> None:
         header: SearchOffsetHeader = context.header
-        self._catch_up()
         topic, queue_id, time_ms = header.topic, header.queue_id, header.timestamp
         upper = header.boundary_type.upper() == "UPPER"
         self._reads.serve(
@@ -83,8 +86,10 @@ class QueueQueries:
 
     def earliest_store_time(self, context: RequestContext) -> None:
         """GET_EARLIEST_MSG_STORETIME: of the oldest message of a queue, -1 where there is none."""
+        self._reads.when_caught_up(context, self._earliest_store_time)
+
+    def _earliest_store_time(self, context: RequestContext) -> None:
         header: TopicQueueHeader = context.header
-        self._catch_up()
         self._reads.serve(
             context,
             lambda: self._earliest_ms(header.topic, header.queue_id),
@@ -112,10 +117,10 @@ class QueueQueries:
 
     def query_message(self, context: RequestContext) -> None:
         """QUERY_MESSAGE: by key, or by UNIQ_KEY, within a time."""
-        self._catch_up()
         context.spawn(self._query_message(context.header))
 
     async def _query_message(self, header: QueryMessageHeader) -> RemotingCommand:
+        await self._reads.caught_up()
         store = self._store
         if header.is_unique_key:
             query = store.key_query(header.topic, header.key)
@@ -149,7 +154,7 @@ class QueueQueries:
         read.
         """
         topic = self._topics.for_pulling(topic_name)
-        self._catch_up()
+        await self._reads.caught_up()
         store = self._store
         queues = await self._reads.all_of(
             partial(self._range, topic_name, queue_id) for queue_id in range(topic.read_queue_nums)

@@ -1,6 +1,7 @@
 """Reads: reading the store on the loop, where nothing may wait for the disk (design law 4).
 
-A read is tried at once. When the page cache lacks something of it, a thread brings that in, and the read is
+A request that must see every message acknowledged before it waits until these are dispatched (`Turns`). A
+read is tried at once. When the page cache lacks something of it, a thread brings that in, and the read is
 tried again: so it sees the store as it is then, whatever has been deleted or cut meanwhile.
 """
 
@@ -35,9 +36,18 @@ READS_A_SLICE = 128
 class Reads:
     """The reads of one broker that must not hold its loop."""
 
-    def __init__(self, store: MessageStore, off_loop: OffLoop, admit: Callable[[Connection], None]) -> None:
-        """`admit` raises Refused where no more may be read for a peer that has waited."""
+    def __init__(
+        self,
+        store: MessageStore,
+        off_loop: OffLoop,
+        admit: Callable[[Connection], None],
+        catch_up: Callable[[], asyncio.Future[None] | None],
+    ) -> None:
+        """`admit` raises Refused where no more may be read for a peer that has waited; `catch_up` is that of
+        `Turns`.
+        """
         self.admit = admit
+        self._catch_up = catch_up
         self._store = store
         self._off_loop = off_loop
         self.cold = 0
@@ -56,6 +66,51 @@ class Reads:
     def longest_ms(self) -> int:
         """How long the slowest of the reads that had to wait for the disk has taken."""
         return self._off_loop.longest_ns // NS_PER_MS
+
+    async def caught_up(self) -> None:
+        """Return when all that is confirmed by now can be read. Raises Refused if dispatch fails."""
+        behind = self._catch_up()
+        if behind is not None:
+            await behind
+
+    def when_caught_up(
+        self, context: RequestContext, handle: Callable[[RequestContext], RemotingCommand | None]
+    ) -> RemotingCommand | None:
+        """Handle a request when all that is confirmed by now can be read: at once, or later in its turn.
+
+        Returns:
+            The response, or None if it comes later.
+
+        Raises:
+            Refused: dispatch has failed. Any error that `handle` raises now; a later one is the response.
+        """
+        behind = self._catch_up()
+        if behind is None:
+            return handle(context)
+        behind.add_done_callback(lambda ended: self._handle_later(context, handle, ended.exception()))
+        return None
+
+    def _handle_later(
+        self,
+        context: RequestContext,
+        handle: Callable[[RequestContext], RemotingCommand | None],
+        error: BaseException | None,
+    ) -> None:
+        if isinstance(error, Exception):
+            context.refuse(error)
+            return
+
+        def handle_in_turn(connection: Connection) -> None:
+            try:
+                self.admit(connection)
+                response = handle(context)
+                if response is not None:
+                    context.reply(response)
+            except Exception as failure:  # noqa: BLE001 - the failure of one request is its own response
+                context.refuse(failure)
+
+        # In its turn: many may have waited for the same step, and their peers may be behind.
+        context.connection.when_drained(handle_in_turn)
 
     def now(self, read: Callable[[], Result], tries_left: int) -> Result:
         """What `read` gives. Raises Cold when it would have to wait, unless no tries are left."""

@@ -87,8 +87,10 @@ class BrokerInfo:
 
     def consume_queue(self, context: RequestContext) -> None:
         """QUERY_CONSUME_QUEUE: the units of a queue from an index on."""
+        self._parts.reads.when_caught_up(context, self._serve_consume_queue)
+
+    def _serve_consume_queue(self, context: RequestContext) -> None:
         header: ConsumeQueueHeader = context.header
-        self._parts.catch_up()
         self._parts.reads.serve(
             context,
             lambda: self._consume_queue(header),

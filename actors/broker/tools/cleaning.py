@@ -30,7 +30,7 @@ class Cleaning:
     def __init__(self, parts: BrokerParts) -> None:
         self._store = parts.store
         self._tables = parts.tables
-        self._catch_up_all = parts.catch_up_all
+        self._reads = parts.reads
         self._request_tick = parts.request_tick
 
     def delete_expired_commit_log(self) -> None:
@@ -90,7 +90,7 @@ class Cleaning:
         store = self._store
         written = store.positions.written
         await self._told(topic, lambda told: store.on_confirmed(written, told))
-        await self._catch_up_all()
+        await self._reads.caught_up()
         try:
             await self._told(topic, lambda told: store.forget_topic(topic, told))
         except OSError as error:

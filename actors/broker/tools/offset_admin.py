@@ -34,7 +34,6 @@ class OffsetAdmin:
         self._groups = parts.groups
         self._offsets = parts.offsets
         self._clients = parts.clients
-        self._catch_up = parts.catch_up
         self._wake = parts.wake
 
     def reset(self, context: RequestContext) -> None:
@@ -48,7 +47,7 @@ class OffsetAdmin:
                 ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
                 f"Group {header.group} does not exist",
             )
-        self._catch_up()
+        await self._reads.caught_up()
         chosen = range(queues) if header.queue_id < 0 else [header.queue_id]
         if not chosen:
             raise Refused(ResponseCode.SYSTEM_ERROR, f"topic {header.topic!r} has no queues to reset")

@@ -52,7 +52,6 @@ class ProgressRequests:
         self._clients = parts.clients
         self._stats = parts.stats
         self._clock = parts.clock
-        self._catch_up = parts.catch_up
 
     def topic_stats(self, context: RequestContext) -> None:
         """GET_TOPIC_STATS_INFO: the ends of each queue, and how much is put in."""
@@ -96,7 +95,7 @@ class ProgressRequests:
 
     async def _topic_stats(self, topic: str) -> RemotingCommand:
         config = self._topics.get(topic)
-        self._catch_up()
+        await self._reads.caught_up()
         offsets: dict[MessageQueue, TopicOffset] = {}
         async for queue in self._queues(topic, max(config.read_queue_nums, config.write_queue_nums)):
             first = await self._first(topic, queue.queue_id)
@@ -106,7 +105,7 @@ class ProgressRequests:
         return await _response(TopicStatsTable(offsets, self._stats.put_tps(topic)).encode, len(offsets))
 
     async def _consume_stats(self, group: str, topics: Iterable[str]) -> RemotingCommand:
-        self._catch_up()
+        await self._reads.caught_up()
         stats = ConsumeStats()
         for topic in topics:
             of_topic = await self._progress(group, topic)
@@ -116,7 +115,7 @@ class ProgressRequests:
         return await _response(stats.encode, len(stats.offsets))
 
     async def _all_consume_stats(self, *, only_ordered: bool) -> RemotingCommand:
-        self._catch_up()
+        await self._reads.caught_up()
         groups: dict[str, list[ConsumeStats]] = {name: [] for name in self._groups.table.groups}
         topics = self._offsets.topics_by_group()
         for group, rows in groups.items():
@@ -145,7 +144,7 @@ class ProgressRequests:
         return stats
 
     async def _time_spans(self, group: str, topic: str) -> RemotingCommand:
-        self._catch_up()
+        await self._reads.caught_up()
         store, now_ms = self._store, self._clock.wall_ms()
         spans: list[QueueTimeSpan] = []
         async for queue in self._queues(topic, self._topics.get(topic).write_queue_nums):

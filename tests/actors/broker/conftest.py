@@ -6,15 +6,12 @@ import pytest
 
 from actors.broker import registration
 from actors.broker.group import assignments, rebalancer_link
-from actors.broker.loop import turns
 from tests.actors.broker.brokers import TIMEOUT_MS
-from tests.eventually import LIMIT_S
 
 
 @pytest.fixture(autouse=True)
 def long_timeouts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let no time-out of a broker expire that is no setting, however slow the machine."""
-    monkeypatch.setattr(turns, "CATCH_UP_S", LIMIT_S)
     for module, name in (
         (registration, "REGISTER_TIMEOUT_MS"),
         (registration, "SETTLE_MS"),

@@ -1,7 +1,6 @@
-"""Units for many queues are written by another thread: meanwhile all others are served, and those who wait
-for these messages get them then.
+"""Units for many queues are written by another thread: meanwhile the loop serves other requests.
 
-With a clock at rest the broker dispatches for readers only, at no time by itself.
+`test_catch_up` has the requests that ask for the messages.
 """
 
 from __future__ import annotations
@@ -19,36 +18,9 @@ from actors.remoting.command import RemotingCommand, encode_command
 from actors.remoting.headers import DeleteTopicHeader, TopicQueueHeader
 from actors.remoting.hot_headers import SendMessageHeader
 from store.dispatch.dispatcher import Dispatcher
-from store.kernels import unit_files
-from tests.actors.broker.brokers import HOLD_MS, Peer, settings_of, with_broker
-from tests.conftest import ClockAtRest
-from tests.eventually import LIMIT_S, eventually_async
-
-QUEUES = 20
-
-
-class SlowWrites:
-    """Lets the units of many queues be written only after `go_on`."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self._asked, self._gate = threading.Event(), threading.Event()
-        self._holds_loop = False
-        write_units = unit_files.write_units
-
-        def wait_then_write(*arguments: object) -> int:
-            self._holds_loop = threading.current_thread() is threading.main_thread()
-            self._asked.set()
-            assert self._holds_loop or self._gate.wait(LIMIT_S)
-            return int(write_units(*arguments))
-
-        monkeypatch.setattr(unit_files, "write_units", wait_then_write)
-
-    def go_on(self) -> None:
-        self._gate.set()
-
-    async def until_asked(self) -> None:
-        await eventually_async(self._asked.is_set)
-        assert not self._holds_loop, "the loop's own thread writes the units"
+from tests.actors.broker.brokers import HOLD_MS, Peer, with_broker
+from tests.actors.broker.loop.slow_writes import QUEUES, SlowWrites, send_to_all, settings
+from tests.eventually import LIMIT_S
 
 
 async def max_offset(peer: Peer, queue_id: int) -> int:
@@ -63,92 +35,46 @@ async def fill(peer: Peer) -> None:
         assert [await max_offset(peer, queue_id) for queue_id in range(QUEUES)] == [end] * QUEUES
 
 
-async def send_to_all(peer: Peer, body: bytes, queues: int = QUEUES) -> None:
-    header = {"default_topic_queue_nums": QUEUES}
-    answers = await asyncio.gather(*(peer.send("T", body, queue_id, **header) for queue_id in range(queues)))
-    assert {answer.code for answer in answers} == {ResponseCode.SUCCESS}
-
-
-def settings(tmp_path: Path):
-    return settings_of(tmp_path, {"max_open_files": 4}, default_topic_queues=QUEUES)
-
-
 def test_all_are_served_while_units_are_written_and_held_pulls_get_them_then(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clock: ClockAtRest
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def story(peer: Peer) -> None:
         await fill(peer)
-        disk = SlowWrites(monkeypatch)
-        monkeypatch.setattr(turns, "CATCH_UP_S", 0.001)
-        await send_to_all(peer, b"1")  # acknowledged: that they are in the log is what counts
-        assert await max_offset(peer, 3) == 2
-        await disk.until_asked()
-        held = asyncio.create_task(peer.pull("T", 2, 3, wait_ms=HOLD_MS))
-        assert (await peer.send("U")).code == ResponseCode.SUCCESS
-        assert not held.done()
-        disk.go_on()
-        monkeypatch.setattr(turns, "CATCH_UP_S", LIMIT_S)
-        assert (await held).code == ResponseCode.SUCCESS
-        assert [await max_offset(peer, queue_id) for queue_id in range(QUEUES)] == [3] * QUEUES
-
-    with_broker(story, settings(tmp_path), clock)
-
-
-def test_units_that_a_held_pull_waits_for_are_written_by_the_other_thread(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clock: ClockAtRest
-) -> None:
-    async def story(peer: Peer) -> None:
-        await fill(peer)
-        last = QUEUES - 1
+        last = QUEUES - 1  # its message is the one for which all are dispatched
         held = asyncio.create_task(peer.pull("T", 2, last, wait_ms=HOLD_MS))
         await peer.until_held(1)
-        disk = SlowWrites(monkeypatch)
-        await send_to_all(peer, b"1", QUEUES - 1)  # not dispatched: the pull waits for none of them
-        assert (await peer.send("T", b"1", last)).code == ResponseCode.SUCCESS
-        await disk.until_asked()
-        assert (await peer.send("U")).code == ResponseCode.SUCCESS
-        assert not held.done()
-        disk.go_on()
-        assert (await held).code == ResponseCode.SUCCESS
+        with SlowWrites(monkeypatch) as disk:
+            await send_to_all(peer, b"1")  # acknowledged: that they are in the log is what counts
+            await disk.until_asked()
+            assert (await peer.send("U")).code == ResponseCode.SUCCESS
+            assert not held.done()
+            disk.go_on()
+            assert (await held).code == ResponseCode.SUCCESS
+            assert [await max_offset(peer, queue_id) for queue_id in range(QUEUES)] == [3] * QUEUES
 
-    with_broker(story, settings(tmp_path), clock)
-
-
-def test_who_reads_what_has_just_been_acknowledged_waits_a_little_for_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clock: ClockAtRest
-) -> None:
-    async def story(peer: Peer) -> None:
-        await fill(peer)
-        disk = SlowWrites(monkeypatch)
-        await send_to_all(peer, b"1")
-        asyncio.get_running_loop().call_soon(disk.go_on)
-        assert [await max_offset(peer, queue_id) for queue_id in range(QUEUES)] == [3] * QUEUES
-
-    with_broker(story, settings(tmp_path), clock)
+    with_broker(story, settings(tmp_path))
 
 
 def test_a_topic_deleted_while_its_units_are_written_is_gone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clock: ClockAtRest
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def story(peer: Peer) -> None:
         await fill(peer)
-        disk = SlowWrites(monkeypatch)
-        await send_to_all(peer, b"1")
-        monkeypatch.setattr(turns, "CATCH_UP_S", 0.001)
-        delete = asyncio.create_task(
-            peer.ask(RequestCode.DELETE_TOPIC_IN_BROKER, DeleteTopicHeader("T").to_ext())
-        )
-        await disk.until_asked()
-        assert (await peer.send("U")).code == ResponseCode.SUCCESS
-        assert not delete.done()
-        disk.go_on()
-        monkeypatch.setattr(turns, "CATCH_UP_S", LIMIT_S)
-        assert (await delete).code == ResponseCode.SUCCESS
-        assert list((tmp_path / "store").glob("*/consumequeue/T")) == []
-        await send_to_all(peer, b"2")
-        assert [await max_offset(peer, queue_id) for queue_id in range(QUEUES)] == [1] * QUEUES
+        with SlowWrites(monkeypatch) as disk:
+            await send_to_all(peer, b"1")
+            delete = asyncio.create_task(
+                peer.ask(RequestCode.DELETE_TOPIC_IN_BROKER, DeleteTopicHeader("T").to_ext())
+            )
+            await disk.until_asked()
+            assert (await peer.send("U")).code == ResponseCode.SUCCESS
+            assert not delete.done()
+            disk.go_on()
+            assert (await delete).code == ResponseCode.SUCCESS
+            assert list((tmp_path / "store").glob("*/consumequeue/T")) == []
+            await send_to_all(peer, b"2")
+            assert [await max_offset(peer, queue_id) for queue_id in range(QUEUES)] == [1] * QUEUES
 
-    with_broker(story, settings(tmp_path), clock)
+    with_broker(story, settings(tmp_path))
 
 
 def test_answers_are_written_before_what_was_sent_is_dispatched(

@@ -82,7 +82,7 @@ def test_a_level_is_delivered_in_slices_and_goes_on_behind_a_message_that_leads_
         broker._store.append(lost)
         clock.advance(500)
         await peer.send("T", b"last", properties="DELAY\x011\x02")
-        await broker._turns.catch_up_all()
+        await broker._reads.caught_up()
         delays = broker._tables.delays
         delays.bring = None  # each delivery reads for itself, whatever the system takes for being on the disk
         clock.advance(500)

@@ -1,0 +1,64 @@
+"""SlowWrites: a disk that holds up the thread that writes consume-queue units."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from pathlib import Path
+from typing import Self
+
+import pytest
+
+from actors.broker.loop import turns
+from actors.broker.settings import BrokerSettings
+from actors.remoting.codes import ResponseCode
+from store.kernels import unit_files
+from tests.actors.broker.brokers import Peer, settings_of
+from tests.eventually import LIMIT_S, eventually_async
+
+QUEUES = 20
+"""Units of so many queues are left to a thread, if their files are new or not open."""
+
+
+class SlowWrites:
+    """Lets the units of many queues be written only after `go_on`, and dispatches only for readers."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._asked, self._gate = threading.Event(), threading.Event()
+        write_units = unit_files.write_units
+
+        def wait_then_write(*arguments: object) -> int:
+            assert threading.current_thread() is not threading.main_thread()
+            self._asked.set()
+            assert self._gate.wait(LIMIT_S)
+            return int(write_units(*arguments))
+
+        monkeypatch.setattr(unit_files, "write_units", wait_then_write)
+        dispatch_for_readers_only(monkeypatch)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.go_on()  # also if the test has failed: the store is to be closed
+
+    def go_on(self) -> None:
+        self._gate.set()
+
+    async def until_asked(self) -> None:
+        await eventually_async(self._asked.is_set)
+
+
+def dispatch_for_readers_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let no turn dispatch messages that nobody waits for, from the second turn that has some on."""
+    monkeypatch.setattr(turns, "DISPATCH_LATER_NS", 10**15)
+
+
+async def send_to_all(peer: Peer, body: bytes, topic: str = "T", properties: str = "") -> None:
+    header = {"default_topic_queue_nums": QUEUES}
+    sends = (peer.send(topic, body, queue_id, properties, **header) for queue_id in range(QUEUES))
+    assert {answer.code for answer in await asyncio.gather(*sends)} == {ResponseCode.SUCCESS}
+
+
+def settings(root: Path, **others: object) -> BrokerSettings:
+    return settings_of(root, {"max_open_files": 4}, default_topic_queues=QUEUES, **others)
