@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 
 from actors.remoting.bodies.routes import decode_kv_table
 from actors.remoting.client import RemotingClient
@@ -18,6 +19,7 @@ from actors.remoting.codes import RequestCode, ResponseCode
 from actors.remoting.command import RemotingCommand
 from actors.remoting.connection import Connection
 from actors.remoting.errors import Refused, RemotingError
+from actors.supervisor import Supervisor
 from store.logs import get_logger
 
 _log = get_logger(__name__)
@@ -56,6 +58,7 @@ class Registration:
         identity: Callable[[], dict[str, str]],
         body: Callable[[], bytes],
         on_ordered: Callable[[Iterable[str]], None],
+        supervisor: Supervisor,
     ) -> None:
         """`identity` gives the header's fields (names and addresses), `body` the RegisterBrokerBody at this
         moment; `on_ordered` is told the topics that a nameserver's order configuration names.
@@ -65,6 +68,7 @@ class Registration:
         self._identity = identity
         self._body = body
         self._on_ordered = on_ordered
+        self._supervisor = supervisor
         self._changed = {address: asyncio.Event() for address in nameservers}
         self._tasks: list[asyncio.Task[None]] = []
         self._failing: set[str] = set()
@@ -77,7 +81,7 @@ class Registration:
         """Register once with all, then keep at it."""
         await asyncio.gather(*map(self._register, self._changed))
         self._tasks = [
-            asyncio.create_task(self._run(address, changed), name=f"registration-{address}")
+            self._supervisor.start(f"registration-{address}", partial(self._run, address, changed))
             for address, changed in self._changed.items()
         ]
 
@@ -125,7 +129,11 @@ class Registration:
                     await asyncio.sleep(GATHER_MS / 1000)  # changes that come together go out together
             except TimeoutError:
                 pass
-            await self._register(address)
+            try:
+                await self._register(address)
+            except Exception:
+                changed.set()  # still to be registered: at the restart, not only after the interval
+                raise
 
     async def _register(self, address: str) -> None:
         self._changed[address].clear()

@@ -6,9 +6,8 @@ import asyncio
 import os
 import random
 import socket
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
-from typing import Any
 
 from actors.broker.admission import Admission
 from actors.broker.departure import Departure
@@ -43,6 +42,7 @@ from actors.remoting.headers import RegisterBrokerHeader
 from actors.remoting.limits import RemotingLimits
 from actors.remoting.server import RemotingServer
 from actors.remoting.table import RequestTable
+from actors.supervisor import Supervisor
 from store.clock import NS_PER_MS, Clock
 from store.disk.disk_use import DiskProbe, disk_use
 from store.identity import StoreIdentity
@@ -86,7 +86,7 @@ class BrokerService:
         self._clock = clock
         self._rng = rng or random.Random()
         self._held = HeldPulls(settings.max_held_pulls)
-        self._tasks: list[asyncio.Task[None]] = []
+        self._supervisor = Supervisor(clock, broker=settings.broker_name)
 
     async def start(self) -> None:
         """Open the store, listen, register. Raises StoreError or OSError when that cannot be done in time."""
@@ -107,15 +107,7 @@ class BrokerService:
             except BaseException:
                 self._store.close()
                 raise
-        self._tasks = [
-            asyncio.create_task(self._housekeep(), name="housekeeping"),
-            asyncio.create_task(self._every(lambda: SAVE_TABLES_MS, self._tables.save_definitions)),
-            asyncio.create_task(
-                self._every(lambda: settings.persist_offsets_interval_ms, self._tables.save_offsets)
-            ),
-            asyncio.create_task(self._every(lambda: EXPIRE_CLIENTS_MS, self._expire_clients)),
-            asyncio.create_task(self._every(lambda: NOTE_STATS_MS, self._note_stats)),
-        ]
+        self._start_background_tasks()
         _log.info("broker_serving", broker=settings.broker_name, address=self.address)
 
     def describe(self) -> dict[str, object]:
@@ -153,6 +145,7 @@ class BrokerService:
             "log_holes": len(store.holes),
             "messages_passed_over": store.passed_over,
             "requests_refused": self._admission.refused,
+            "background_task_failures": self._supervisor.failures,
             **self.lag.figures(),
         }
 
@@ -166,9 +159,7 @@ class BrokerService:
         self._server.hush()
         self._held.end_all()  # rocketmq-client 4.9 waits 30 s for those of a connection that has closed
         await self._answer_senders()
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._supervisor.stop()
         self._turns.stop()
         self.lag.stop()
         await self._off_loop.stop()
@@ -327,6 +318,7 @@ class BrokerService:
             ).to_ext(),
             tables.register_body,
             tables.topics.order,
+            self._supervisor,
         )
         tables.topics.when_announced = self._registration.when_settled
         tables.adopt_queues(self._store)
@@ -358,20 +350,34 @@ class BrokerService:
     def _topics_changed(self) -> None:
         self._registration.changed()
 
-    async def _housekeep(self) -> None:
-        while True:
-            await asyncio.sleep(HOUSEKEEPING_MS / 1000)
-            self._acks.sweep()
-            self._off_loop.sweep()
-            self.departure.sweep()
-            if self._store.is_superseded:
-                await self._registration.stop(leave_routes=False)
-            self._tables.delays.deliver()
+    def _start_background_tasks(self) -> None:
+        """Start one task for each duty: a duty that fails delays none of the others."""
+        every, tables, settings = self._supervisor.every, self._tables, self.settings
+        for name, act in (
+            ("ack-sweep", self._acks.sweep),
+            ("read-queue-sweep", self._off_loop.sweep),
+            ("departure-sweep", self.departure.sweep),
+            ("superseded-check", self._leave_if_superseded),
+            ("delayed-delivery", self._deliver_delayed),
             # A quiet store has work too: its checkpoint, files to be made ahead, a flush that somebody waits
             # for.
-            self._server.request_tick()
+            ("store-tick", self._request_tick),
+        ):
+            every(name, lambda: HOUSEKEEPING_MS, act)
+        every("save-definitions", lambda: SAVE_TABLES_MS, tables.save_definitions)
+        every("save-offsets", lambda: settings.persist_offsets_interval_ms, tables.save_offsets)
+        every("client-expiry", lambda: EXPIRE_CLIENTS_MS, self._expire_clients)
+        every("stats", lambda: NOTE_STATS_MS, self._note_stats)
 
-    async def _expire_clients(self) -> None:
+    async def _leave_if_superseded(self) -> None:
+        if self._store.is_superseded:
+            await self._registration.stop(leave_routes=False)
+
+    def _deliver_delayed(self) -> None:
+        self._tables.delays.deliver()
+        self._request_tick()
+
+    def _expire_clients(self) -> None:
         self._client_requests.expire()
         self._locks.expire()
 
@@ -379,9 +385,3 @@ class BrokerService:
         self._stats.note_second()
         for _ in self._stats.note_due(COUNTERS_A_SLICE):
             await asyncio.sleep(0)
-
-    @staticmethod
-    async def _every(interval_ms: Callable[[], int], act: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        while True:
-            await asyncio.sleep(interval_ms() / 1000)
-            await act()

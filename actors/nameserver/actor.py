@@ -34,8 +34,7 @@ class Nameserver(ActorShell):
 
     def details(self) -> dict[str, Any]:
         """What it knows, counted."""
-        routes = self._service.routes
-        return {"address": self._service.address, "topics": len(routes.topics())}
+        return self._service.describe()
 
     @control
     def route(self, topic: str) -> bytes | None:

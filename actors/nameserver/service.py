@@ -1,6 +1,5 @@
 """NameserverService: answers where topics are, over remoting; soft state, told by the brokers every 30 s."""
 
-import asyncio
 import zlib
 
 from actors.descriptors import connections_that_fit
@@ -40,6 +39,7 @@ from actors.remoting.request import Action, Cost, Handler, HeaderType, RequestCo
 from actors.remoting.server import RemotingServer
 from actors.remoting.table import RequestTable
 from actors.settings_requests import SettingsRequests
+from actors.supervisor import Supervisor
 from store.clock import NS_PER_MS, Clock
 from store.logs import get_logger
 
@@ -62,7 +62,7 @@ class NameserverService:
         fitting = connections_that_fit(settings.max_connections, OTHER_DESCRIPTORS)
         self.server = RemotingServer(self._table(), clock, RemotingLimits(max_connections=fitting))
         self._clock = clock
-        self._scanner: asyncio.TimerHandle | None = None
+        self._supervisor = Supervisor(clock)
 
     @property
     def address(self) -> str:
@@ -77,26 +77,28 @@ class NameserverService:
         """Load the kv config and listen; returns the port. Raises OSError or StoreError."""
         self.kv_config.load()
         await self.server.start(host, port)
-        self._scan()
+        self._supervisor.every("broker-expiry", lambda: self.settings.scan_interval_ms, self.expire_brokers)
         _log.info("nameserver_serving", host=host, port=self.server.port)
         return self.server.port
 
     async def stop(self) -> None:
         """Stop listening and close all connections."""
-        if self._scanner is not None:
-            self._scanner.cancel()
+        await self._supervisor.stop()
         await self.server.stop()
+
+    def describe(self) -> dict[str, object]:
+        """Return the nameserver's address and counters."""
+        return {
+            "address": self.address,
+            "topics": len(self.routes.topics()),
+            "background_task_failures": self._supervisor.failures,
+        }
 
     def expire_brokers(self) -> None:
         """Drop the brokers that have been silent for too long."""
         for live in self.routes.expire(self._clock.monotonic_ns()):
             if isinstance(live.connection, Connection):
                 live.connection.close("nothing heard of this broker for too long")
-
-    def _scan(self) -> None:
-        self.expire_brokers()
-        interval_s = self.settings.scan_interval_ms / 1000
-        self._scanner = self.server.hub.loop.call_later(interval_s, self._scan)
 
     def _table(self) -> RequestTable:
         code, action, topic, cluster = RequestCode, Action, Resource.TOPIC, Resource.CLUSTER

@@ -32,7 +32,7 @@ class Rebalancer(ActorShell):
 
     def details(self) -> dict[str, Any]:
         """What it knows, counted."""
-        return {"address": self._service.address}
+        return self._service.describe()
 
     @property
     def _service(self) -> RebalancerService:

@@ -2,8 +2,6 @@
 and time.
 """
 
-import asyncio
-
 from actors.rebalancer.generations import Generations
 from actors.rebalancer.group import Group
 from actors.rebalancer.routes import RouteWatch
@@ -19,6 +17,7 @@ from actors.remoting.request import Action, Cost, RequestContext, Resource
 from actors.remoting.server import RemotingServer
 from actors.remoting.table import RequestTable
 from actors.strategies import AllocateMessageQueueStrategy, make_strategy
+from actors.supervisor import Supervisor
 from store.clock import NS_PER_MS, Clock
 from store.logs import get_logger
 from store.message.message_queue import MessageQueue
@@ -49,7 +48,7 @@ class RebalancerService:
         self._brokers: dict[str, set[Connection]] = {}
         self._touched: set[str] = set()
         self._started_ns = 0
-        self._tasks: list[asyncio.Task[None]] = []
+        self._supervisor = Supervisor(clock)
 
     @property
     def address(self) -> str:
@@ -65,18 +64,21 @@ class RebalancerService:
         self._generations.load()
         self._started_ns = self._clock.monotonic_ns()
         await self.server.start(host, port)
-        loop = asyncio.get_running_loop()
-        self._tasks = [loop.create_task(self._watch_routes()), loop.create_task(self._watch_leases())]
+        every, settings = self._supervisor.every, self.settings
+        every("route-refresh", lambda: settings.route_interval_ms, self.refresh_routes)
+        every("lease-expiry", lambda: settings.expire_interval_ms, self.expire)
         _log.info("rebalancer_serving", host=host, port=self.server.port)
         return self.server.port
 
     async def stop(self) -> None:
         """Stop listening and close all connections; members keep what they have."""
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._supervisor.stop()
         await self.server.stop()
         await self._client.close()
+
+    def describe(self) -> dict[str, object]:
+        """Return the rebalancer's address and counters."""
+        return {"address": self.address, "background_task_failures": self._supervisor.failures}
 
     def expire(self) -> None:
         """End what is over: leases, silent members, empty groups."""
@@ -98,16 +100,6 @@ class RebalancerService:
         self._routes.forget_all_but(topics)
         await self._routes.refresh(topics)
         self._tell_changes()
-
-    async def _watch_routes(self) -> None:
-        while True:
-            await asyncio.sleep(self.settings.route_interval_ms / 1000)
-            await self.refresh_routes()
-
-    async def _watch_leases(self) -> None:
-        while True:
-            await asyncio.sleep(self.settings.expire_interval_ms / 1000)
-            self.expire()
 
     def _table(self) -> RequestTable:
         table, code = RequestTable(), RayMQRequestCode

@@ -106,10 +106,10 @@ class RemotingServer:
         return Connection(self.hub, self.chain)
 
     def _sweep(self) -> None:
-        self.hub.sweep()
         limits = self.hub.limits
         interval_s = min(limits.idle_ms, limits.unread_ms) / 1000 / _SWEEPS_PER_LIMIT
-        self._sweeper = self.hub.loop.call_later(interval_s, self._sweep)
+        self._sweeper = self.hub.loop.call_later(interval_s, self._sweep)  # first: a sweep may fail
+        self.hub.sweep()
 
 
 async def _listen(loop: asyncio.AbstractEventLoop, host: str, port: int) -> socket.socket:

@@ -109,9 +109,9 @@ class Flusher:
         self._timer = self._loop.call_later(self._interval_ms / 1000, self._timed_flush)
 
     def _timed_flush(self) -> None:
+        self._arm_timer()  # first: a flush that cannot be started must not be the last one
         if self._idle.is_set():
             self._start_flush()
-        self._arm_timer()
 
     def _work(self) -> None:
         loop = self._loop

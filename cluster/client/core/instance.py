@@ -16,6 +16,7 @@ from actors.remoting.command import RemotingCommand
 from actors.remoting.errors import RemotingError, TimedOut
 from actors.remoting.limits import RemotingLimits
 from actors.remoting.table import RequestTable
+from actors.supervisor import Supervisor
 from cluster.client.config import MIB, ClientConfig
 from cluster.client.core.hooked_calls import HookedRemotingClient
 from cluster.client.core.nameservers import Nameservers
@@ -91,6 +92,7 @@ class ClientInstance:
         )
         self._loop = asyncio.get_running_loop()
         self._tasks: set[asyncio.Task[Any]] = set()
+        self.supervisor = Supervisor(self.clock, client=self.client_id)
         self.is_closed = False
 
     def check_loop(self) -> None:
@@ -110,7 +112,7 @@ class ClientInstance:
     def spawn(
         self, work: Coroutine[Any, Any, Any], name: str, *, is_awaited: bool = False
     ) -> asyncio.Task[Any]:
-        """Run `work` until it ends or the client closes; an error that nobody awaits is logged, not lost."""
+        """Run `work` once, until it ends or the client closes; an error that nobody awaits is logged."""
         task = asyncio.get_running_loop().create_task(work, name=name)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard if is_awaited else self._ended)
@@ -123,7 +125,7 @@ class ClientInstance:
 
     def start_route_refresh(self) -> None:
         """Keep all known routes at most `route_refresh_ms` old."""
-        self.spawn(self._every(self.config.route_refresh_ms, self.routes.refresh_all), "route-refresh")
+        self.supervisor.every("route-refresh", lambda: self.config.route_refresh_ms, self.routes.refresh_all)
 
     def start_heartbeats(self, heartbeat: Heartbeat, topics: Callable[[], list[str]]) -> None:
         """Send `heartbeat()` to every broker of `topics()` each `heartbeat_ms`."""
@@ -131,12 +133,7 @@ class ClientInstance:
         async def beat() -> None:
             await self.send_heartbeats(heartbeat(), topics())
 
-        self.spawn(self._every(self.config.heartbeat_ms, beat), "heartbeat")
-
-    async def _every(self, interval_ms: int, act: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        while True:
-            await asyncio.sleep(interval_ms / 1000)
-            await act()
+        self.supervisor.every("heartbeat", lambda: self.config.heartbeat_ms, beat)
 
     async def send_heartbeats(self, heartbeat: HeartbeatData, topics: list[str]) -> None:
         """One heartbeat to each broker of `topics`, all at once; a broker that is away misses it."""
@@ -197,6 +194,7 @@ class ClientInstance:
         if self.is_closed:
             return
         self.is_closed = True
+        await self.supervisor.stop()
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()

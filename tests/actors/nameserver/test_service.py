@@ -43,10 +43,11 @@ def with_nameserver(
     story: Callable[[NameserverService, Ask], Awaitable[None]],
     data_dir: Path | None = None,
     clock: Clock | None = None,
+    **settings: object,
 ) -> None:
     async def run() -> None:
-        settings = NameserverSettings(listen_port=0, data_dir=data_dir)
-        service = NameserverService(settings, clock or SystemClock())
+        given = {"listen_port": 0, "data_dir": data_dir, **settings}
+        service = NameserverService(NameserverSettings.model_validate(given), clock or SystemClock())
         await service.start()
         client = RemotingClient(SystemClock())
 
@@ -117,6 +118,23 @@ def test_a_silent_broker_is_dropped_and_its_connection_closed(clock) -> None:
         assert not service.server.connections
 
     with_nameserver(story, clock=clock)
+
+
+def test_silent_brokers_are_dropped_after_an_expiry_that_failed(
+    clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def story(service: NameserverService, ask: Ask) -> None:
+        def fail(_now_ns: int) -> None:
+            monkeypatch.undo()
+            raise ZeroDivisionError
+
+        await ask(RequestCode.REGISTER_BROKER, BROKER.to_ext(), BODY.encode())
+        monkeypatch.setattr(service.routes, "expire", fail)
+        clock.advance(120_001)
+        await eventually_async(lambda: not service.routes.topics())
+        assert service.describe()["background_task_failures"] == 1
+
+    with_nameserver(story, clock=clock, scan_interval_ms=1)
 
 
 def test_a_java_brokers_way_of_registering_is_understood() -> None:

@@ -13,6 +13,7 @@ import uvloop
 
 from actors.nameserver.service import NameserverService
 from actors.nameserver.settings import NameserverSettings
+from actors.rebalancer.group import Group
 from actors.rebalancer.service import RebalancerService
 from actors.rebalancer.settings import RebalancerSettings
 from actors.remoting.bodies.groups import (
@@ -228,6 +229,25 @@ def test_clients_that_assign_themselves_take_their_group_along_unless_they_broad
             clock.advance(200_000)
             broker.rebalancer.expire()
             assert broker.rebalancer.groups == {}
+
+    run(story)
+
+
+def test_leases_expire_after_an_expiry_that_failed(
+    tmp_path: Path, clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_group: Group, _now_ns: int) -> None:
+        monkeypatch.undo()
+        raise ZeroDivisionError
+
+    async def story() -> None:
+        async with rebalancing(tmp_path, clock, expire_interval_ms=1) as broker:
+            await broker.register(2)
+            await broker.sync(request("a"))
+            monkeypatch.setattr(Group, "expire", fail)
+            clock.advance(200_000)
+            await eventually_async(lambda: not broker.rebalancer.groups)
+            assert broker.rebalancer.describe()["background_task_failures"] == 1
 
     run(story)
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from contextlib import AsyncExitStack
 
+import pytest
 import structlog
 from remoting_peers import ECHO, echo, is_unread_dropped, raw_peer, request, run, serving
 
 from actors.remoting.command import RemotingCommand, encode_command
+from actors.remoting.hub import Hub
 from actors.remoting.limits import RemotingLimits
 from actors.remoting.request import RequestContext
 from tests.eventually import eventually_async
@@ -44,6 +46,24 @@ def test_idle_connections_and_half_frames_are_closed_after_the_limit(clock) -> N
         run(story())
     reasons = sorted(line["reason"] for line in logs if line["event"] == "connection_ended")
     assert reasons == ["idle for 120 s", "one frame has been arriving for 120 s"]
+
+
+def test_sweeps_go_on_after_one_that_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    sweeps = 0
+
+    def sweep(_: Hub) -> None:
+        nonlocal sweeps
+        sweeps += 1
+        if sweeps == 2:  # the first is part of the start
+            raise ZeroDivisionError
+
+    monkeypatch.setattr(Hub, "sweep", sweep)
+
+    async def story() -> None:
+        async with serving(limits=RemotingLimits(idle_ms=12)):
+            await eventually_async(lambda: sweeps > 2)
+
+    run(story())
 
 
 def test_a_peer_that_does_not_read_gets_no_further_answers_produced() -> None:

@@ -97,7 +97,7 @@ class Fetcher:
 
     def start(self) -> None:
         """Begin to fetch."""
-        self._task = self._instance.spawn(self._run(), f"fetch {self.queue}")
+        self._task = self._instance.supervisor.start(f"fetch {self.queue}", self._run)
 
     def stop(self) -> None:
         """Fetch no more; a pull under way is given up."""
@@ -192,7 +192,6 @@ class Fetcher:
     def _take(self, answer: RemotingCommand) -> None:
         response = PullRecordsResponse.from_ext(answer.ext)
         asked, following = self.offset, response.next_begin_offset
-        self.offset = following
         if answer.code == ResponseCode.PULL_OFFSET_MOVED:
             log.warning(
                 "offset_moved",
@@ -204,9 +203,11 @@ class Fetcher:
                 going_on_at=following,
             )
         records = answer.body if answer.code == ResponseCode.SUCCESS else b""
-        self._buffered_bytes += len(records)
         took_ms = self._instance.now_ms() - self.asked_ms
         self._sink.arrived(Chunk(self, asked, following, response.count, records, took_ms))
+        # Only now: if the sink raises, the restarted fetch must bring the same records again.
+        self.offset = following
+        self._buffered_bytes += len(records)
 
     async def _refresh(self) -> None:
         try:

@@ -97,7 +97,7 @@ class PullCore:
         answer_status(table, self._queues)
         self.instance.start_route_refresh()
         if self.config.auto_commit:
-            self.instance.spawn(self._commit_now_and_then(), "auto-commit")
+            self.instance.supervisor.start("auto-commit", self._commit_now_and_then)
 
     def _queues(self) -> dict[MessageQueue, QueueInfo]:
         """What is held, for administrators."""

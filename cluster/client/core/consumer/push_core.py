@@ -72,9 +72,9 @@ class PushCore:
         )
         self._answer_tools(table)
         self.instance.start_route_refresh()
-        self.instance.spawn(self._commit_now_and_then(), "commit")
-        self.instance.spawn(self._watch_listeners(), "consume-timeout")
-        self.instance.spawn(self._note_stats(), "stats")
+        self.instance.supervisor.start("commit", self._commit_now_and_then)
+        self.instance.supervisor.start("consume-timeout", self._watch_listeners)
+        self.instance.supervisor.start("stats", self._note_stats)
 
     def _answer_tools(self, table: RequestTable) -> None:
         instance, session, threads = self.instance, self.session, self.config.consume_threads

@@ -99,7 +99,7 @@ class GroupSession:
         """Consume `topic` too (again: with another expression)."""
         self.subscriptions[topic] = expression
         if self._task is None:
-            self._task = self._instance.spawn(self._run(), f"group {self._config.group}")
+            self._task = self._instance.supervisor.start(f"group {self._config.group}", self._run)
             self._instance.start_heartbeats(self._heartbeat, lambda: list(self.subscriptions))
         self.wake()
 

@@ -7,6 +7,8 @@ import threading
 from collections.abc import Awaitable, Callable
 from typing import cast
 
+import pytest
+
 from actors.broker.loop.flusher import Flusher
 from store.clock import SystemClock
 from store.commitlog.flush import FlushJob
@@ -98,6 +100,22 @@ def test_under_async_flush_the_timer_flushes_and_ticks_do_not() -> None:
         store.dirty = [job]
         flusher.poke()
         assert store.asked == 0
+        await progress.get()
+        assert store.done == [job]
+
+    with_flusher(story, sync=False)
+
+
+def test_a_timed_flush_that_cannot_be_started_is_not_the_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story(store: StoreInHand, flusher: Flusher, progress: asyncio.Queue[None]) -> None:
+        def fail() -> None:
+            monkeypatch.undo()
+            raise ZeroDivisionError
+
+        job = JobInHand()
+        job.may_end.set()
+        store.dirty = [job]
+        monkeypatch.setattr(store, "flush_job", fail)
         await progress.get()
         assert store.done == [job]
 

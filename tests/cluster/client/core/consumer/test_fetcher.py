@@ -12,12 +12,15 @@ import pytest
 
 from actors.remoting.codes import RayMQRequestCode, RequestCode, ResponseCode
 from actors.remoting.command import RemotingCommand
+from actors.supervisor import Supervisor
 from cluster.client.config import ConsumerConfig
 from cluster.client.core.consumer import fetcher as module
 from cluster.client.core.consumer.fetcher import Chunk, Fetcher
 from cluster.client.core.instance import ClientInstance
 from cluster.client.errors import BrokerUnreachable, ClientError, DeadlineExceeded
+from store.clock import SystemClock
 from store.message.message_queue import MessageQueue
+from tests.eventually import eventually_async
 
 QUEUE = MessageQueue("T", "a", 0)
 MAX_ASKS = 200
@@ -43,8 +46,10 @@ class Broker:
         self.held_ms = 0
         self._script = script
 
-    def spawn(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
-        return asyncio.get_running_loop().create_task(work, name=name)
+        async def sleep(_delay_s: float) -> None:
+            await asyncio.sleep(0)
+
+        self.supervisor = Supervisor(SystemClock(), sleep=sleep)
 
     def now_ms(self) -> int:
         return self.time_ms
@@ -244,5 +249,25 @@ def test_another_expression_is_asked_for_at_once_and_the_same_one_disturbs_nothi
         fetcher.filter_by("c")  # one that is stopped stays so
         await settled()
         assert len(broker.asked) == 2
+
+    run(broker, steps, monkeypatch)
+
+
+def test_records_that_the_sink_refused_are_fetched_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    broker = Broker(lambda number, _: answer() if number < 2 else None)
+
+    async def steps(_fetcher: Fetcher, sink: Sink, _slept: list[float]) -> None:
+        arrived, refused = sink.arrived, list[Chunk]()
+
+        def refuse_the_first(chunk: Chunk) -> None:
+            if not refused:
+                refused.append(chunk)
+                raise ValueError
+            arrived(chunk)
+
+        monkeypatch.setattr(sink, "arrived", refuse_the_first)
+        await eventually_async(lambda: sink.chunks)
+        assert [chunk.begin_offset for chunk in refused + sink.chunks] == [0, 0]
+        assert broker.supervisor.failures == 1
 
     run(broker, steps, monkeypatch)
