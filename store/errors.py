@@ -18,6 +18,10 @@ class StoreError(Exception):
         return f"{place}{self.reason}{where}"
 
 
+class RecordTooLarge(StoreError):
+    """No log file of this store can hold the record: another attempt fails as well."""
+
+
 class RecordDamaged(StoreError):
     """The bytes at this position are no whole, sound record."""
 

@@ -144,6 +144,7 @@ class BrokerService:
             "cold_reads": self._reads.cold,
             "log_holes": len(store.holes),
             "messages_passed_over": store.passed_over,
+            "delayed_messages_skipped": self._tables.delays.skipped,
             "requests_refused": self._admission.refused,
             "background_task_failures": self._supervisor.failures,
             **self.lag.figures(),

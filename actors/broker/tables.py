@@ -108,9 +108,9 @@ class BrokerTables:
 
     async def save_offsets(self) -> None:
         """Save what moves all the time – offsets, generations, deliveries –, if it has changed."""
-        delivered = self.delays.delivered
-        if delivered != self._saved_deliveries:
-            self._saved_deliveries = delivered
+        deliveries = self.delays.delivered + self.delays.skipped
+        if deliveries != self._saved_deliveries:
+            self._saved_deliveries = deliveries
             self._files.changed(DELAYS)
         changes = self.offsets.changes
         if changes != self._saved_offset_changes:

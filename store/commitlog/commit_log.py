@@ -18,7 +18,7 @@ from store.commitlog.mapped_file import HEAD_BYTES, MappedFile, file_name
 from store.commitlog.positions import Positions
 from store.disk.residency import RECENT_BYTES, Cold, FileRange, Residency
 from store.disk.retired import RetiredFile
-from store.errors import StoreError
+from store.errors import RecordTooLarge, StoreError
 from store.kernels import walk
 from store.logs import get_logger
 from store.message.buffers import Buffer
@@ -125,7 +125,7 @@ class CommitLog:
         """Where an append of `size_bytes` will stand: closes the file with a blank and goes on to the next if
         need be.
 
-        Raises StoreError when no file can hold it, OSError when there is no space for the next file.
+        Raises RecordTooLarge when no file can hold it, OSError when there is no space for the next file.
         """
         last = self._last
         written = self.positions.written
@@ -135,7 +135,7 @@ class CommitLog:
 
     def _reserve_in_next(self, size_bytes: int) -> int:
         if size_bytes + BLANK_BYTES > self.file_bytes:
-            raise StoreError(
+            raise RecordTooLarge(
                 f"records of {size_bytes:,} bytes do not fit into a log file of {self.file_bytes:,} bytes "
                 "(raise commit_log_file_bytes for a new store, or send less at once)"
             )

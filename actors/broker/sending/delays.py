@@ -16,6 +16,7 @@ waiting for its delay by the clock that never jumps.
 from __future__ import annotations
 
 import re
+import struct
 from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
@@ -25,7 +26,7 @@ from actors.remoting.codes import ResponseCode
 from actors.remoting.errors import Refused
 from store.clock import NS_PER_MS, Clock
 from store.disk.residency import Cold
-from store.errors import StoreError
+from store.errors import MessageIllegal, RecordTooLarge, StoreError
 from store.logs import get_logger
 from store.message.message import MessageExt
 from store.message.properties import MessageConst, encode_properties
@@ -112,6 +113,8 @@ class Delays:
         self._now_ms = clock.wall_ms()
         self._now_ns = clock.monotonic_ns()
         self.delivered = 0
+        self.skipped = 0
+        """Messages that the store refuses for good, such as those over a lowered max_message_bytes."""
         self.bring: Callable[[Cold, Callable[[], None]], None] | None = None
         """Has a thread bring in what the page cache lacks, then calls back; without it reads may wait."""
         self._being_brought: set[int] = set()
@@ -165,12 +168,25 @@ class Delays:
             if not self._is_due(level, message.queue_offset, message.store_timestamp):
                 self._front[level] = (message.queue_offset, message.store_timestamp)
                 return
-            draft = _delivered(message)
-            if draft is not None:
-                self._store.append(draft)
+            try:
+                self._store.append(_delivered(message))
+            # Another attempt fails as well, and would block the level. All other StoreErrors pass.
+            except (MessageIllegal, RecordTooLarge, struct.error) as error:
+                self._skip(level, message, error)
+            else:
                 self.delivered += 1
             self.table.move(level, message.queue_offset + 1)
         self.table.move(level, found.next_begin_offset)
+
+    def _skip(self, level: int, message: MessageExt, error: Exception) -> None:
+        self.skipped += 1
+        _log.error(
+            "delayed_message_skipped",
+            level=level,
+            offset=message.queue_offset,
+            topic=message.properties.get(MessageConst.REAL_TOPIC, ""),
+            error=str(error),
+        )
 
     def _read(self, level: int, offset: int) -> GetMessageResult | None:
         """What comes next of a level; None as long as it has to come from the disk."""
@@ -190,12 +206,12 @@ class Delays:
             return None
 
 
-def _delivered(message: MessageExt) -> RecordDraft | None:
+def _delivered(message: MessageExt) -> RecordDraft:
+    """Return the record to append under the message's own topic. Raises MessageIllegal if it names none."""
     topic = message.properties.get(MessageConst.REAL_TOPIC)
     queue_id = message.properties.get(MessageConst.REAL_QUEUE_ID, "0")
     if not topic or not queue_id.isdecimal():
-        _log.error("delayed_message_without_topic", offset=message.queue_offset, queue_id=message.queue_id)
-        return None
+        raise MessageIllegal(f"its properties name topic {topic!r} and queue {queue_id!r} to deliver to")
     return RecordDraft(
         topic,
         int(queue_id),

@@ -7,12 +7,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import structlog
 
 from actors.broker.sending.delays import Waiting
+from actors.remoting.codes import RequestCode
+from store.disk.disk_use import DiskUse
 from store.disk.residency import Cold
 from store.message.message import MessageExt
 from store.message.record import RecordDraft, decode_record
 from tests.actors.broker.brokers import HOLD_MS, Peer, settings_of, with_broker
+from tests.eventually import eventually_async
 
 LEVEL_2_MS = 5_000
 MS = 1_000_000
@@ -202,3 +206,106 @@ def test_a_level_has_waited_only_since_the_last_look_that_saw_it_grow() -> None:
     assert not waiting.is_over(1, 1_000 * MS)
     assert waiting.is_over(1, 1_040 * MS)
     assert not waiting.is_over(2, 1_040 * MS), "nobody has seen that one yet"
+
+
+def test_a_message_over_a_lowered_limit_is_skipped_and_blocks_nothing(tmp_path: Path, clock) -> None:
+    async def story(peer: Peer) -> None:
+        for level, body in ((1, b"before"), (1, b"x" * 200_000), (1, b"after"), (2, b"other level")):
+            assert (await peer.send("T", body, level, f"DELAY\x01{level}\x02")).code == 0
+        assert (await peer.ask(RequestCode.UPDATE_BROKER_CONFIG, body=b"maxMessageSize=1000")).code == 0
+        clock.advance(LEVEL_2_MS)
+        other = await peer.pull("T", 0, 2, wait_ms=HOLD_MS)
+        assert decode_record(other.body).body == b"other level"
+        after = await peer.pull("T", 1, 1, wait_ms=HOLD_MS)
+        assert decode_record(after.body).body == b"after"
+        assert [message.body for message in await peer.messages("T", 0, 1)] == [b"before", b"after"]
+        assert await peer.send("T", b"later", 1, "DELAY\x011\x02")
+        clock.advance(1_000)
+        assert decode_record((await peer.pull("T", 2, 1, wait_ms=HOLD_MS)).body).body == b"later"
+        told = peer.broker.describe()
+        assert (told["delayed_messages_skipped"], told["background_task_failures"]) == (1, 0)
+
+    with structlog.testing.capture_logs() as logs:
+        with_broker(story, settings_of(tmp_path), clock)
+    (line,) = [line for line in logs if line["event"] == "delayed_message_skipped"]
+    assert (line["level"], line["offset"], line["topic"]) == (1, 1, "T")
+    assert "is over max_message_bytes 1,000" in line["error"]
+
+
+def test_a_message_that_fits_no_log_file_is_skipped(tmp_path: Path, clock) -> None:
+    """Under its own topic, whose name is longer, the record is larger than it was while it waited."""
+    topic, file_bytes = "T" * 100, 1 << 16
+
+    async def story(peer: Peer) -> None:
+        await peer.send(topic, b"1", properties="DELAY\x011\x02")
+        (small,) = await peer.messages("SCHEDULE_TOPIC_XXXX")
+        largest = bytes(file_bytes - small.store_size - 7)
+        assert (await peer.send(topic, largest, properties="DELAY\x011\x02")).code == 0
+        assert (await peer.send(topic, b"2", properties="DELAY\x011\x02")).code == 0
+        clock.advance(1_000)
+        for offset, body in enumerate((b"1", b"2")):
+            assert decode_record((await peer.pull(topic, offset, wait_ms=HOLD_MS)).body).body == body
+        assert peer.broker.describe()["delayed_messages_skipped"] == 1
+
+    with_broker(story, settings_of(tmp_path, {"commit_log_file_bytes": file_bytes}), clock)
+
+
+def test_a_full_disk_skips_no_message_and_it_comes_when_there_is_space(tmp_path: Path, clock) -> None:
+    used_percent = 10
+
+    def probe(_: Path) -> DiskUse:
+        return DiskUse(used_percent * 10, 1000 - used_percent * 10)
+
+    async def story(peer: Peer) -> None:
+        nonlocal used_percent
+
+        def is_refused(*, expected: bool) -> bool:
+            clock.advance(1_000)
+            return bool(peer.broker.describe()["write_refusal"]) is expected
+
+        await peer.send("T", b"late", properties="DELAY\x0118\x02")
+        used_percent = 95
+        await eventually_async(lambda: is_refused(expected=True))
+        clock.advance(2 * 3_600_000)
+        await eventually_async(lambda: "delayed_messages_not_delivered" in {line["event"] for line in logs})
+        assert await peer.messages("T") == []
+        used_percent = 10
+        await eventually_async(lambda: is_refused(expected=False))
+        assert decode_record((await peer.pull("T", wait_ms=HOLD_MS)).body).body == b"late"
+        assert peer.broker.describe()["delayed_messages_skipped"] == 0
+
+    with structlog.testing.capture_logs() as logs:
+        with_broker(story, settings_of(tmp_path), clock, probe)
+
+
+def test_a_message_for_a_queue_that_cannot_be_is_skipped(tmp_path: Path, clock) -> None:
+    async def story(peer: Peer) -> None:
+        real = b"REAL_TOPIC\x01T\x02REAL_QID\x0199999999999\x02"  # as an adopted store may have it
+        peer.broker._store.append(RecordDraft("SCHEDULE_TOPIC_XXXX", 0, b"lost", real))
+        await peer.send("T", b"after", properties="DELAY\x011\x02")
+        clock.advance(1_000)
+        assert decode_record((await peer.pull("T", wait_ms=HOLD_MS)).body).body == b"after"
+        assert peer.broker.describe()["delayed_messages_skipped"] == 1
+
+    with_broker(story, settings_of(tmp_path), clock)
+
+
+def test_a_skipped_message_stays_skipped_over_a_restart(tmp_path: Path, clock) -> None:
+    def skipped(peer: Peer) -> object:
+        return peer.broker.describe()["delayed_messages_skipped"]
+
+    async def before(peer: Peer) -> None:
+        await peer.send("T", b"x" * 200_000, properties="DELAY\x011\x02")
+        await peer.ask(RequestCode.UPDATE_BROKER_CONFIG, body=b"maxMessageSize=1000")
+        clock.advance(1_000)
+        await eventually_async(lambda: skipped(peer) == 1)
+
+    async def after(peer: Peer) -> None:
+        await peer.send("T", b"after", properties="DELAY\x011\x02")
+        clock.advance(1_000)
+        assert decode_record((await peer.pull("T", wait_ms=HOLD_MS)).body).body == b"after"
+        assert skipped(peer) == 0
+
+    settings = settings_of(tmp_path)
+    with_broker(before, settings, clock)
+    with_broker(after, settings, clock)
