@@ -291,7 +291,7 @@ class BrokerService:
         self._off_loop = OffLoop(
             clock, settings.cold_read_threads, settings.pull_queue_capacity, settings.wait_in_pull_queue_ms
         )
-        self._reads = Reads(store, self._off_loop, self._admission.admit_answer, self._turns.catch_up)
+        self._reads = Reads(store, self._off_loop, self._admission.admit_answer, self._turns)
         self._tables.delays.bring = self._reads.bring
         return self._reads
 

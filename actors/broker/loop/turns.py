@@ -99,36 +99,29 @@ class Turns:
         if times.turns:
             times.settle(positions.confirmed)
 
-    def catch_up(self) -> asyncio.Future[None] | None:
-        """Make readable all that is confirmed by now, with one step of dispatch if it is behind.
-
-        Returns:
-            None if that is done, else a future that the coming turns complete. It raises Refused if dispatch
-            fails, takes longer than the time-out, or the broker stops.
-
-        Raises:
-            Refused: dispatch has failed, so that this would not end.
-        """
-        store = self._store
-        positions = store.positions
-        confirmed = positions.confirmed
-        if positions.dispatched >= confirmed:
-            return None
-        if self._is_stopped:
-            raise shutting_down()
-        if store.has_more_to_dispatch:
+    def catch_up(self) -> bool:
+        """Dispatch a step of what is confirmed, if that is behind; True if all of it can be read now."""
+        positions = self._store.positions
+        if positions.dispatched >= positions.confirmed:
+            return True
+        if self._store.has_more_to_dispatch and not self._is_stopped:
             self._tick_store()
-        if positions.dispatched >= confirmed:
-            return None
-        if not store.has_more_to_dispatch:
-            error = self._dispatch_error()
-            if error is None:
-                return None
-            raise error
-        reader = _Reader(confirmed, self._clock.monotonic_ns(), asyncio.get_running_loop().create_future())
-        self._readers.append(reader)
-        self._request_tick()
-        return reader.caught_up
+        return positions.dispatched >= positions.confirmed
+
+    def when_caught_up(self) -> asyncio.Future[None]:
+        """Return a future that ends when all that is confirmed by now can be read; call if `catch_up` was not
+        enough. It raises Refused if dispatch fails, takes longer than the time-out, or the broker stops.
+        """
+        caught_up: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        reader = _Reader(self._store.positions.confirmed, self._clock.monotonic_ns(), caught_up)
+        if self._is_stopped:
+            reader.release(shutting_down())
+        elif not self._store.has_more_to_dispatch:
+            reader.release(self._dispatch_error())
+        else:
+            self._readers.append(reader)
+            self._request_tick()
+        return caught_up
 
     def wake(self, topic: str) -> None:
         """Answer those who wait for messages of a topic: it is gone, or their offsets are others now."""

@@ -210,21 +210,24 @@ class Puller:
             GetMessageResult(GetMessageStatus.OFFSET_RESET, offset, first, end),
         )
 
-    def must_catch_up(self, request: PullRequest) -> bool:
-        """Return True if messages of the queue may be acknowledged and not dispatched yet.
+    def _answer_or_hold(self, context: RequestContext, request: PullRequest) -> None:
+        if self._can_read(request):
+            self._read_or_hold(context, request)
+        else:
+            self._reads.wait_for_dispatch(context, lambda _: self._read_or_hold(context, request))
 
-        What is in the queue can be read even if dispatch has failed (a full disk).
+    def _can_read(self, request: PullRequest) -> bool:
+        """Return True if a pull need not wait for dispatch.
+
+        It waits only where it would find nothing. What can be read already is read, however far dispatch is
+        behind in other queues, and also while dispatch fails (a full disk).
         """
         store, topic, queue_id, offset = self._store, request.topic, request.queue_id, request.offset
-        if store.is_at_end(topic, queue_id, offset):
-            return False
-        return store.dispatch_refusal is None or offset >= store.max_offset(topic, queue_id)
-
-    def _answer_or_hold(self, context: RequestContext, request: PullRequest) -> None:
-        if self.must_catch_up(request):
-            self._reads.when_caught_up(context, lambda _: self._read_or_hold(context, request))
-        else:
-            self._read_or_hold(context, request)
+        return (
+            store.is_at_end(topic, queue_id, offset)
+            or self._reads.catch_up()
+            or offset < store.max_offset(topic, queue_id)
+        )
 
     def _read_or_hold(self, context: RequestContext, request: PullRequest) -> None:
         if not self._is_at_end(request):

@@ -13,6 +13,7 @@ from itertools import islice
 from typing import TypeVar
 
 from actors.broker.loop.off_loop import OffLoop
+from actors.broker.loop.turns import Turns
 from actors.remoting.command import RemotingCommand
 from actors.remoting.connection import Connection
 from actors.remoting.errors import Refused
@@ -41,13 +42,14 @@ class Reads:
         store: MessageStore,
         off_loop: OffLoop,
         admit: Callable[[Connection], None],
-        catch_up: Callable[[], asyncio.Future[None] | None],
+        turns: Turns,
     ) -> None:
-        """`admit` raises Refused where no more may be read for a peer that has waited; `catch_up` is that of
-        `Turns`.
+        """`admit` raises Refused where no more may be read for a peer that has waited; `turns` dispatch what
+        is to be read.
         """
         self.admit = admit
-        self._catch_up = catch_up
+        self.catch_up = turns.catch_up
+        self._when_caught_up = turns.when_caught_up
         self._store = store
         self._off_loop = off_loop
         self.cold = 0
@@ -68,27 +70,30 @@ class Reads:
         return self._off_loop.longest_ns // NS_PER_MS
 
     async def caught_up(self) -> None:
-        """Return when all that is confirmed by now can be read. Raises Refused if dispatch fails."""
-        behind = self._catch_up()
-        if behind is not None:
-            await behind
+        """Return when all that is confirmed by now can be read. Raises Refused if that does not come."""
+        if not self.catch_up():
+            await self._when_caught_up()
 
     def when_caught_up(
         self, context: RequestContext, handle: Callable[[RequestContext], RemotingCommand | None]
     ) -> RemotingCommand | None:
         """Handle a request when all that is confirmed by now can be read: at once, or later in its turn.
 
-        Returns:
-            The response, or None if it comes later.
-
-        Raises:
-            Refused: dispatch has failed. Any error that `handle` raises now; a later one is the response.
+        Returns the response, or None if it comes later. Raises what `handle` raises at once; a later error is
+        the response.
         """
-        behind = self._catch_up()
-        if behind is None:
+        if self.catch_up():
             return handle(context)
-        behind.add_done_callback(lambda ended: self._handle_later(context, handle, ended.exception()))
+        self.wait_for_dispatch(context, handle)
         return None
+
+    def wait_for_dispatch(
+        self, context: RequestContext, handle: Callable[[RequestContext], RemotingCommand | None]
+    ) -> None:
+        """Handle a request later: `catch_up` was not enough."""
+        self._when_caught_up().add_done_callback(
+            lambda ended: self._handle_later(context, handle, ended.exception())
+        )
 
     def _handle_later(
         self,

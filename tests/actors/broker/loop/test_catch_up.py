@@ -221,6 +221,26 @@ def test_reads_of_many_connections_wait_together(tmp_path: Path, monkeypatch: py
     with_broker(story, settings(tmp_path))
 
 
+def test_a_pull_of_dispatched_messages_does_not_wait_for_later_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def story(peer: Peer) -> None:
+        for body in (b"1", b"2"):  # the first makes the files, the second opens as many as may be open
+            await send_to_all(peer, body)
+            await max_offset(peer)
+        with SlowWrites(monkeypatch) as disk:
+            await send_to_all(peer, b"3")
+            reading = asyncio.create_task(max_offset(peer))
+            await disk.until_asked()
+            assert await pull(peer) == 2
+            assert await read_by_handle(peer) == 2
+            assert not reading.done()
+            disk.go_on()
+            assert await reading == 3
+
+    with_broker(story, settings(tmp_path))
+
+
 def test_a_read_after_sends_across_log_files_sees_all_of_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -239,7 +259,7 @@ def test_a_read_after_sends_across_log_files_sees_all_of_them(
     with_broker(story, settings_of(tmp_path, {"commit_log_file_bytes": 1 << 16, "max_message_bytes": 50_000}))
 
 
-def test_reads_get_an_error_while_dispatch_fails_but_dispatched_messages(
+def test_reads_are_refused_while_dispatch_fails_except_of_dispatched_messages(
     tmp_path: Path, clock: ClockAtRest
 ) -> None:
     async def story(peer: Peer) -> None:
