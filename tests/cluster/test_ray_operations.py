@@ -192,14 +192,15 @@ def load(raymq: RayMQ, topic: str) -> Iterator[Load]:
 
 def test_either_nameserver_may_be_killed_under_load(running: RayMQ, topic: str) -> None:
     with load(running, topic) as under:
-        for actor in ("nameserver-0", "nameserver-1"):
+        for actor, address in zip(("nameserver-0", "nameserver-1"), running.nameservers, strict=True):
             pid = kill_process(actor)
             under.go_on()
             wait_for_successor(actor, pid)
-        with Admin(running.nameservers[0]) as admin:
-            eventually(
-                lambda: set(admin.cluster_info().brokers) == {"broker-a", "broker-b"}, "all known again"
-            )
+            with Admin(address) as admin:
+                eventually(
+                    lambda admin=admin: set(admin.cluster_info().brokers) == {"broker-a", "broker-b"},
+                    f"both brokers registered at {actor}",
+                )
         under.go_on()
 
 

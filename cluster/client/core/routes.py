@@ -53,9 +53,14 @@ class TopicRoute:
 
     @cached_property
     def writable(self) -> tuple[MessageQueue, ...]:
-        """The queues to send to now, neighbours on different brokers."""
-        present = [s for s in self._shares_to_write if s.left_at_ms is None and self.master(s.broker_name)]
-        return _interleaved(_queues(self.topic, present, writing=True))
+        """The queues to send to now, neighbours on different brokers.
+
+        Where all brokers have left the routes at once, those that left: nameservers that have just started
+        know no broker yet, and the brokers still serve.
+        """
+        known = [share for share in self._shares_to_write if self.master(share.broker_name)]
+        present = [share for share in known if share.left_at_ms is None]
+        return _interleaved(_queues(self.topic, present or known, writing=True))
 
     @cached_property
     def keyed(self) -> tuple[MessageQueue, ...]:
@@ -118,7 +123,8 @@ def union(routes: Sequence[TopicRoute]) -> TopicRoute:
 def follow(before: TopicRoute | None, now: TopicRoute, now_ms: int, sticky_ms: int) -> TopicRoute:
     """`now`, with the brokers that it lacks kept from `before` until they have been away for `sticky_ms`.
 
-    Their queues stay in `keyed` and `readable` and their addresses stay known; `writable` leaves them out.
+    Their queues stay in `keyed` and `readable` and their addresses stay known; `writable` leaves them out
+    while another broker is present.
     """
     if before is None:
         return now

@@ -74,6 +74,16 @@ def test_one_that_has_forgotten_everything_takes_no_broker_from_those_who_knew(t
         assert brokers_written(late, topic) == {"a", "b"}
 
 
+def test_queues_stay_writable_while_no_nameserver_knows_a_broker(two: Cluster) -> None:
+    topic = two.topic()
+    with Admin(two.address) as admin:
+        before = admin.route(topic)
+        for address in two.addresses:
+            for broker in ("a", "b"):
+                two.make_forget(address, broker)
+        assert admin.route(topic).writable == before.writable
+
+
 def test_one_that_lags_behind_hides_a_broker_from_nobody_who_knew_it(two: Cluster) -> None:
     topic = two.topic()
     with Admin(two.address) as admin:

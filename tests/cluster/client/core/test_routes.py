@@ -50,6 +50,13 @@ def test_a_restarting_broker_keeps_its_place_in_the_hash_but_gets_no_unkeyed_sen
     assert now.master("a") == "127.0.0.1:1"
 
 
+def test_sends_go_on_where_all_brokers_have_left_the_routes_at_once() -> None:
+    both = two_brokers()
+    now = follow(both, TopicRoute("T"), now_ms=1_000, sticky_ms=120_000)
+    assert now.writable == both.writable
+    assert follow(now, only_broker_b(), now_ms=2_000, sticky_ms=120_000).writable == only_broker_b().writable
+
+
 def test_a_broker_that_stays_away_leaves_the_hash_in_the_end() -> None:
     left = follow(two_brokers(), only_broker_b(), now_ms=1_000, sticky_ms=120_000)
     waiting = follow(left, only_broker_b(), now_ms=120_999, sticky_ms=120_000)
