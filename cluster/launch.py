@@ -16,17 +16,17 @@ from pathlib import Path
 
 from rich.console import Console
 
-from actors import ray_port
-from actors.ray_port import ActorFailed, ActorGone, ActorSilent
-from actors.service_host import State
+from actors.host import ray_port
+from actors.host.ray_port import ActorFailed, ActorGone, ActorSilent
+from actors.host.service_host import State
 from cluster.driver import fleet
 from cluster.driver.draining import Draining, find_broker
 from cluster.driver.driver import Driver, LaunchFailed, LaunchRefused, UpResult
 from cluster.driver.health import probe
 from cluster.driver.placement import place
 from cluster.driver.plan import ActorSpec, Kind, Running
+from cluster.launch_report import ConsoleReport, Report
 from cluster.paths import home_of, only_one_driver
-from cluster.report import ConsoleReport, Report
 from cluster.session.environment import EnvironmentUnfit
 from cluster.session.ray_head import HeadFailed, read_record, stop_head
 from cluster.session.ray_session import Mode, SessionFailed, choose_way, disconnect, is_connected, session

@@ -12,13 +12,13 @@ from typing import Any
 from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
-from actors.broker.settings import BrokerSettings
-from actors.nameserver.settings import NameserverSettings
-from actors.rebalancer.settings import RebalancerSettings
+from actors.broker.broker_settings import BrokerSettings
+from actors.nameserver.nameserver_settings import NameserverSettings
+from actors.rebalancer.rebalancer_settings import RebalancerSettings
 from actors.remoting.settings_text import rocketmq_key
 from cluster.topology.topology import ADDRESS_KEYS
 from store.live_settings import live_names
-from store.settings import StoreSettings
+from store.store_settings import StoreSettings
 
 HEAD = """\
 # Settings

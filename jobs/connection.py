@@ -17,7 +17,7 @@ from actors.remoting.command import (
     decode_command,
     encode_command,
 )
-from jobs.errors import FetchFailed
+from jobs.job_errors import FetchFailed
 
 CALL_TIMEOUT_S = 10.0
 

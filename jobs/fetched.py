@@ -10,10 +10,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from actors.broker.wire import PULL_RECORDS_BYTES_MAX
 from actors.remoting.codes import RayMQRequestCode, ResponseCode
 from actors.remoting.command import RemotingCommand
 from actors.remoting.headers import PullRecordsHeader, PullRecordsResponse
+from actors.remoting.raymq_requests import PULL_RECORDS_BYTES_MAX
 from jobs.chunk import Chunk, Lost, make_chunk
 from jobs.connection import Connection, refusal
 from jobs.splits import Split

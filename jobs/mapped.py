@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from jobs.chunk import Chunk, Lost, Numbers, make_chunk
 from jobs.splits import Split, StorePlace
 from store.commitlog.log_paths import COMMIT_LOG
-from store.errors import StoreError
-from store.identity import read_name
+from store.ownership.identity import read_name
+from store.store_errors import StoreError
 
 UNIT = np.dtype([("position", ">i8"), ("size_bytes", ">i4"), ("tags_code", ">i8")])
 BATCH_ROWS = 16_384

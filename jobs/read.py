@@ -8,11 +8,11 @@ from pyspark.sql import DataFrame, SparkSession
 
 from cluster.client.config import Nameservers
 from jobs.describe import describe_topic, find_offsets
-from jobs.errors import DataLoss
-from jobs.offsets import EARLIEST, LATEST, Offsets, OffsetsOption, parse_offsets
+from jobs.job_errors import DataLoss
 from jobs.reader import SplitsReader
 from jobs.schema import chosen_columns, spark_schema
 from jobs.splits import QueueState, Split, choose_ranges, cut_splits
+from jobs.starting_offsets import EARLIEST, LATEST, Offsets, OffsetsOption, parse_offsets
 from jobs.times import (
     Strategy,
     Times,

@@ -10,7 +10,7 @@ from functools import cache
 import pyarrow as pa
 
 from jobs.chunk import Source
-from jobs.errors import DataLoss, MissingRange
+from jobs.job_errors import DataLoss, MissingRange
 from jobs.splits import Split
 from store.logs import get_logger
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from jobs.errors import OptionInvalid
+from jobs.job_errors import OptionInvalid
 
 SPARK_TYPES = {
     "topic": "string",

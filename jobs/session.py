@@ -16,7 +16,7 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from cluster.session.environment import JAVA_OPTIONS, java_home
-from jobs.errors import JavaMissing, JobError
+from jobs.job_errors import JavaMissing, JobError
 
 JAVA_RESOURCE = "java"
 """The resource with which `raymq up` marks a node whose Ray was started with Java on its PATH."""

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from jobs.errors import MissingRange, OffsetsInvalid, OptionInvalid
-from jobs.offsets import Offsets, resolve
+from jobs.job_errors import MissingRange, OffsetsInvalid, OptionInvalid
+from jobs.starting_offsets import Offsets, resolve
 from store.message.message_queue import MessageQueue
 
 

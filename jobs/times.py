@@ -19,9 +19,9 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Literal
 
-from jobs.errors import OffsetsInvalid, OptionInvalid
-from jobs.offsets import EARLIEST, LATEST, Offsets, parse_listed
+from jobs.job_errors import OffsetsInvalid, OptionInvalid
 from jobs.splits import QueueState
+from jobs.starting_offsets import EARLIEST, LATEST, Offsets, parse_listed
 from store.message.message_queue import MessageQueue
 
 TimestampOption = str | int | datetime

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
-from store.appender import Appender, AppendResult
 from store.clock import Clock
 from store.commitlog.flush import FlushJob
 from store.commitlog.holes import Hole
@@ -12,8 +11,12 @@ from store.disk.disk_use import DiskProbe, disk_use
 from store.disk.files import explain, explained
 from store.dispatch.dispatcher import Step
 from store.dispatch.unit_writes import Arrival
-from store.errors import StoreError
-from store.identity import (
+from store.logs import get_logger
+from store.message.buffers import Buffer
+from store.message.hosts import Host
+from store.message.record import RecordDraft
+from store.message.runs import Runs
+from store.ownership.identity import (
     Guards,
     StoreIdentity,
     StoreName,
@@ -22,17 +25,14 @@ from store.identity import (
     settle_name,
     write_name,
 )
-from store.logs import get_logger
-from store.maintenance import Maintenance
-from store.message.buffers import Buffer
-from store.message.hosts import Host
-from store.message.record import RecordDraft
-from store.message.runs import Runs
-from store.message_reader import GetMessageResult, GetMessageStatus
-from store.readable_store import ReadableStore
+from store.reading.message_reader import GetMessageResult, GetMessageStatus
+from store.reading.readable_store import ReadableStore
 from store.recovery.opening import StoreParts, open_parts, recover
-from store.retention import Retention
-from store.settings import StoreSettings
+from store.store_errors import StoreError
+from store.store_settings import StoreSettings
+from store.upkeep.maintenance import Maintenance
+from store.upkeep.retention import Retention
+from store.writing.appender import Appender, AppendResult
 
 _log = get_logger(__name__)
 

@@ -10,7 +10,6 @@ from tempfile import TemporaryDirectory
 import numpy as np
 
 from store.clock import SystemClock
-from store.identity import StoreIdentity
 from store.kernels import read
 from store.kernels.warm import load_kernels
 from store.message.batch import encode_batch
@@ -21,7 +20,8 @@ from store.message.record import RecordDraft, encode_record
 from store.message.runs import Runs
 from store.message.tags import tags_code
 from store.message_store import MessageStore
-from store.settings import StoreSettings
+from store.ownership.identity import StoreIdentity
+from store.store_settings import StoreSettings
 
 _TOPIC = "warm-up"
 _HOST = Host("127.0.0.1", 0)

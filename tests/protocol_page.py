@@ -17,10 +17,10 @@ from unittest.mock import MagicMock
 
 from actors.broker.handlers import Handlers
 from actors.broker.requests import request_table
+from actors.nameserver.nameserver_settings import NameserverSettings
 from actors.nameserver.service import NameserverService
-from actors.nameserver.settings import NameserverSettings
+from actors.rebalancer.rebalancer_settings import RebalancerSettings
 from actors.rebalancer.service import RebalancerService
-from actors.rebalancer.settings import RebalancerSettings
 from actors.remoting.codes import RayMQRequestCode, RequestCode
 from actors.remoting.request import RequestEntry
 from store.clock import SystemClock

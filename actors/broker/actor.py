@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine, Mapping
 from typing import TYPE_CHECKING, Any, cast
 
-from actors.ray_port import append, control, read
+from actors.host.ray_port import append, control, read
+from actors.host.service_host import NotServing, Service
+from actors.host.shell import ActorShell
 from actors.remoting.codes import ResponseCode
-from actors.remoting.errors import Refused
-from actors.service_host import NotServing, Service
-from actors.shell import ActorShell
+from actors.remoting.remoting_errors import Refused
 
 if TYPE_CHECKING:
     from actors.broker.handle_api import HandleApi
@@ -25,8 +25,8 @@ class Broker(ActorShell):
     def make_service(self) -> Service:
         """The broker's service, with the settings of its spec."""
         # Here and not above: numba and the kernels take a second, which the constructor should not.
+        from actors.broker.broker_settings import BrokerSettings
         from actors.broker.service import BrokerService
-        from actors.broker.settings import BrokerSettings
         from store.clock import SystemClock
 
         service = BrokerService(BrokerSettings.model_validate(self._spec["settings"]), SystemClock())
@@ -35,7 +35,7 @@ class Broker(ActorShell):
 
     def change_settings(self, settings: Mapping[str, Any]) -> None:
         """Take over settings that are live. Raises ValueError."""
-        from actors.broker.settings import BrokerSettings
+        from actors.broker.broker_settings import BrokerSettings
 
         self._broker.live.change(BrokerSettings.model_validate(settings))
 

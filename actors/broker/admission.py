@@ -14,10 +14,10 @@ What waits for a thread has its own bounds (`off_loop`), and so have held pulls 
 
 from __future__ import annotations
 
-from actors.broker.settings import BrokerSettings
+from actors.broker.broker_settings import BrokerSettings
 from actors.remoting.codes import ResponseCode
 from actors.remoting.connection import Connection
-from actors.remoting.errors import Refused
+from actors.remoting.remoting_errors import Refused
 from actors.remoting.request import Cost, RequestContext
 from store.clock import NS_PER_MS, Clock
 from store.message_store import MessageStore

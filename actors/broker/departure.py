@@ -20,8 +20,8 @@ from enum import StrEnum
 from typing import Any
 
 from actors.broker.group.clients import ConsumerGroup
+from actors.broker.metadata.topics import SCHEDULE_TOPIC
 from actors.broker.parts import BrokerParts
-from actors.broker.topics import SCHEDULE_TOPIC
 from actors.remoting.bodies.groups import BROADCASTING
 from actors.remoting.bodies.routes import PERM_READ
 from actors.remoting.connection import Connection

@@ -34,11 +34,9 @@ from typing import Any
 import msgpack
 import orjson
 
-from actors.broker.group.offsets import NO_OFFSET
-from actors.broker.wire import SplitsBody
+from actors.broker.group.consumer_offsets import NO_OFFSET
 from actors.remoting.codes import RayMQRequestCode, RequestCode, ResponseCode
 from actors.remoting.command import RemotingCommand
-from actors.remoting.errors import Closed, Refused
 from actors.remoting.header import I64_MAX, Header
 from actors.remoting.headers import (
     AppendBatchHeader,
@@ -50,11 +48,13 @@ from actors.remoting.headers import (
     TopicHeader,
 )
 from actors.remoting.in_process import InProcessConnection
+from actors.remoting.raymq_requests import SplitsBody
+from actors.remoting.remoting_errors import Closed, Refused
 from actors.remoting.server import RemotingServer
-from store.errors import MessageIllegal
 from store.message.batch import encode_batch
 from store.message.message import Message
 from store.message.properties import MessageConst
+from store.store_errors import MessageIllegal
 
 VERSION = 1
 MAX_WAIT_MS = 20_000

@@ -5,6 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from actors.broker.admin.broker_info import BrokerInfo
+from actors.broker.admin.cleaning import Cleaning
+from actors.broker.admin.client_admin import ClientAdmin
+from actors.broker.admin.offset_admin import OffsetAdmin
+from actors.broker.admin.progress_requests import ProgressRequests
+from actors.broker.admin.replica_requests import ReplicaRequests
+from actors.broker.admin.topic_admin import AdminRequests
+from actors.broker.broker_settings import BrokerSettings
+from actors.broker.broker_settings_text import as_properties, by_field
 from actors.broker.group.assignments import Assignments
 from actors.broker.group.client_requests import ClientRequests
 from actors.broker.group.offset_requests import OffsetRequests
@@ -16,17 +25,8 @@ from actors.broker.reading.queues import QueueQueries
 from actors.broker.sending.replies import Replies
 from actors.broker.sending.send import Sender
 from actors.broker.sending.send_back import SendBack
-from actors.broker.settings import BrokerSettings
-from actors.broker.settings_text import as_properties, by_field
-from actors.broker.tools.admin import AdminRequests
-from actors.broker.tools.broker_info import BrokerInfo
-from actors.broker.tools.cleaning import Cleaning
-from actors.broker.tools.client_admin import ClientAdmin
-from actors.broker.tools.offset_admin import OffsetAdmin
-from actors.broker.tools.progress_requests import ProgressRequests
-from actors.broker.tools.replica_requests import ReplicaRequests
-from actors.live_settings import LiveSettings
-from actors.settings_requests import SettingsRequests
+from actors.host.live_settings import LiveSettings
+from actors.host.settings_requests import SettingsRequests
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from actors.broker.broker_settings import BrokerSettings
 from actors.broker.group.clients import Clients
+from actors.broker.group.consumer_offsets import ConsumerOffsets
 from actors.broker.group.groups import Groups
-from actors.broker.group.offsets import ConsumerOffsets
 from actors.broker.group.queue_locks import QueueLocks
+from actors.broker.metadata.tables import BrokerTables
+from actors.broker.metadata.topics import Topics
 from actors.broker.reading.hold import HeldPulls
 from actors.broker.reading.reads import Reads
 from actors.broker.sending.acks import Acks
 from actors.broker.sending.delays import Delays
-from actors.broker.settings import BrokerSettings
 from actors.broker.stats import BrokerStats
-from actors.broker.tables import BrokerTables
-from actors.broker.topics import Topics
-from actors.loop_lag import LoopLag
+from actors.host.loop_lag import LoopLag
 from actors.remoting.connection import Connection
 from store.clock import Clock
 from store.message_store import MessageStore

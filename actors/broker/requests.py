@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
+from actors.broker.admin.broker_info import BrokerInfo
+from actors.broker.admin.cleaning import Cleaning
+from actors.broker.admin.client_admin import ClientAdmin
+from actors.broker.admin.replica_requests import ReplicaRequests
+from actors.broker.admin.topic_admin import AdminRequests
+from actors.broker.broker_settings import BrokerSettings
 from actors.broker.group.client_requests import ClientRequests
 from actors.broker.group.request_modes import RequestModes
 from actors.broker.handlers import Handlers
-from actors.broker.settings import BrokerSettings
-from actors.broker.tools.admin import AdminRequests
-from actors.broker.tools.broker_info import BrokerInfo
-from actors.broker.tools.cleaning import Cleaning
-from actors.broker.tools.client_admin import ClientAdmin
-from actors.broker.tools.replica_requests import ReplicaRequests
+from actors.host.settings_requests import SettingsRequests
 from actors.remoting import admin_headers, headers, hot_headers
 from actors.remoting.codes import RayMQRequestCode, RequestCode
 from actors.remoting.request import Action, Cost, Handler, HeaderType, Resource
 from actors.remoting.table import RequestTable
-from actors.settings_requests import SettingsRequests
 
 Row = tuple[int, Handler, HeaderType | None, Resource, Action, Cost]
 

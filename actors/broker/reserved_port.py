@@ -13,7 +13,7 @@ import socket
 from types import TracebackType
 from typing import Self
 
-from actors.broker.settings import BrokerSettings
+from actors.broker.broker_settings import BrokerSettings
 from store.clock import NS_PER_MS, Clock
 
 TRY_AGAIN_MS = 200

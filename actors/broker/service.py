@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from functools import cache
 
 from actors.broker.admission import Admission
+from actors.broker.broker_settings import VIP_PORT_DISTANCE, BrokerSettings
 from actors.broker.departure import Departure
 from actors.broker.group.assignments import Assignments
 from actors.broker.group.client_requests import ClientRequests
@@ -21,6 +22,7 @@ from actors.broker.handlers import make_handlers
 from actors.broker.loop.flusher import Flusher
 from actors.broker.loop.off_loop import OffLoop
 from actors.broker.loop.turns import Turns
+from actors.broker.metadata.tables import BrokerTables
 from actors.broker.parts import BrokerParts
 from actors.broker.reading.hold import HeldPull, HeldPulls
 from actors.broker.reading.reads import Reads
@@ -30,26 +32,24 @@ from actors.broker.reserved_port import reserve_port
 from actors.broker.sending.acks import Acks
 from actors.broker.sending.send import Sender
 from actors.broker.sending.stored_properties import PropertyWriter
-from actors.broker.settings import VIP_PORT_DISTANCE, BrokerSettings
 from actors.broker.stats import BrokerStats
-from actors.broker.tables import BrokerTables
-from actors.descriptors import connections_that_fit
-from actors.live_settings import LiveSettings
-from actors.loop_lag import LoopLag
+from actors.host.descriptors import connections_that_fit
+from actors.host.live_settings import LiveSettings
+from actors.host.loop_lag import LoopLag
+from actors.host.supervisor import Supervisor
 from actors.remoting.client import RemotingClient
 from actors.remoting.connection import Connection
 from actors.remoting.headers import RegisterBrokerHeader
 from actors.remoting.limits import RemotingLimits
 from actors.remoting.server import RemotingServer
 from actors.remoting.table import RequestTable
-from actors.supervisor import Supervisor
 from store.clock import NS_PER_MS, Clock
 from store.disk.disk_use import DiskProbe, disk_use
-from store.identity import StoreIdentity
 from store.logs import get_logger
 from store.message.hosts import Host
 from store.message.message_id import UniqKeyGenerator
 from store.message_store import MessageStore
+from store.ownership.identity import StoreIdentity
 from store.warm import warm_up
 
 _log = get_logger(__name__)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, cast
 
-from actors.ray_port import control
-from actors.service_host import Service
-from actors.shell import ActorShell
+from actors.host.ray_port import control
+from actors.host.service_host import Service
+from actors.host.shell import ActorShell
 
 if TYPE_CHECKING:
     from actors.nameserver.service import NameserverService
@@ -18,8 +18,8 @@ class Nameserver(ActorShell):
 
     def make_service(self) -> Service:
         """The nameserver's service, with the settings of its spec."""
+        from actors.nameserver.nameserver_settings import NameserverSettings
         from actors.nameserver.service import NameserverService
-        from actors.nameserver.settings import NameserverSettings
         from store.clock import SystemClock
 
         service = NameserverService(NameserverSettings.model_validate(self._spec["settings"]), SystemClock())
@@ -28,7 +28,7 @@ class Nameserver(ActorShell):
 
     def change_settings(self, settings: Mapping[str, Any]) -> None:
         """Take over settings that are live. Raises ValueError."""
-        from actors.nameserver.settings import NameserverSettings
+        from actors.nameserver.nameserver_settings import NameserverSettings
 
         self._service.live.change(NameserverSettings.model_validate(settings))
 

@@ -21,7 +21,7 @@ from actors.remoting.bodies.routes import (
     TopicRouteData,
 )
 from actors.remoting.codes import ResponseCode
-from actors.remoting.errors import Refused
+from actors.remoting.remoting_errors import Refused
 from store.logs import get_logger
 from store.metadata.data_version import DataVersion
 

@@ -2,12 +2,14 @@
 
 import zlib
 
-from actors.descriptors import connections_that_fit
-from actors.live_settings import LiveSettings
+from actors.host.descriptors import connections_that_fit
+from actors.host.live_settings import LiveSettings
+from actors.host.settings_requests import SettingsRequests
+from actors.host.supervisor import Supervisor
 from actors.nameserver.kv_config import ORDER_TOPIC_CONFIG, KVConfig
+from actors.nameserver.nameserver_settings import NameserverSettings
+from actors.nameserver.nameserver_settings_text import as_properties, by_field
 from actors.nameserver.route_table import BrokerIdentity, RouteTable
-from actors.nameserver.settings import NameserverSettings
-from actors.nameserver.settings_text import as_properties, by_field
 from actors.remoting.bodies.routes import (
     RegisterBrokerBody,
     encode_data_version,
@@ -18,7 +20,6 @@ from actors.remoting.bodies.routes import (
 from actors.remoting.codes import RequestCode, ResponseCode
 from actors.remoting.command import RemotingCommand
 from actors.remoting.connection import Connection
-from actors.remoting.errors import Refused
 from actors.remoting.headers import (
     BrokerHeartbeatHeader,
     BrokerNameHeader,
@@ -35,11 +36,10 @@ from actors.remoting.headers import (
 )
 from actors.remoting.json_fields import load_object
 from actors.remoting.limits import RemotingLimits
+from actors.remoting.remoting_errors import Refused
 from actors.remoting.request import Action, Cost, Handler, HeaderType, RequestContext, Resource
 from actors.remoting.server import RemotingServer
 from actors.remoting.table import RequestTable
-from actors.settings_requests import SettingsRequests
-from actors.supervisor import Supervisor
 from store.clock import NS_PER_MS, Clock
 from store.logs import get_logger
 

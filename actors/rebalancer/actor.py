@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, cast
 
-from actors.service_host import Service
-from actors.shell import ActorShell
+from actors.host.service_host import Service
+from actors.host.shell import ActorShell
 from store.live_settings import take_over
 
 if TYPE_CHECKING:
@@ -18,15 +18,15 @@ class Rebalancer(ActorShell):
 
     def make_service(self) -> Service:
         """The rebalancer's service, with the settings of its spec."""
+        from actors.rebalancer.rebalancer_settings import RebalancerSettings
         from actors.rebalancer.service import RebalancerService
-        from actors.rebalancer.settings import RebalancerSettings
         from store.clock import SystemClock
 
         return RebalancerService(RebalancerSettings.model_validate(self._spec["settings"]), SystemClock())
 
     def change_settings(self, settings: Mapping[str, Any]) -> None:
         """Take over settings that are live. Raises ValueError."""
-        from actors.rebalancer.settings import RebalancerSettings
+        from actors.rebalancer.rebalancer_settings import RebalancerSettings
 
         take_over(self._service.settings, RebalancerSettings.model_validate(settings))
 

@@ -30,7 +30,7 @@ from dataclasses import dataclass, field
 from actors.rebalancer.self_assigning import SelfAssigning
 from actors.remoting.bodies.groups import GrantedQueue, GroupMembers, SyncGroupReply, SyncGroupRequest
 from actors.remoting.codes import ResponseCode
-from actors.remoting.errors import Refused
+from actors.remoting.remoting_errors import Refused
 from actors.strategies import AllocateMessageQueueStrategy, share_out
 from store.clock import NS_PER_MS
 from store.message.message_queue import MessageQueue

@@ -2,22 +2,22 @@
 and time.
 """
 
+from actors.host.supervisor import Supervisor
 from actors.rebalancer.generations import Generations
 from actors.rebalancer.group import Group
-from actors.rebalancer.routes import RouteWatch
-from actors.rebalancer.settings import RebalancerSettings
+from actors.rebalancer.rebalancer_settings import RebalancerSettings
+from actors.rebalancer.route_watch import RouteWatch
 from actors.remoting.bodies.groups import BROADCASTING, GroupMembers, HeartbeatData, SyncGroupRequest
 from actors.remoting.client import RemotingClient
 from actors.remoting.codes import RayMQRequestCode, ResponseCode
 from actors.remoting.command import RemotingCommand
 from actors.remoting.connection import Connection
-from actors.remoting.errors import Refused
 from actors.remoting.headers import ConsumerGroupHeader, ForwardHeartbeatHeader, ForwardUnregisterHeader
+from actors.remoting.remoting_errors import Refused
 from actors.remoting.request import Action, Cost, RequestContext, Resource
 from actors.remoting.server import RemotingServer
 from actors.remoting.table import RequestTable
 from actors.strategies import AllocateMessageQueueStrategy, make_strategy
-from actors.supervisor import Supervisor
 from store.clock import NS_PER_MS, Clock
 from store.logs import get_logger
 from store.message.message_queue import MessageQueue

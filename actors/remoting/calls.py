@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Final, TypeVar
 
 from actors.remoting.command import RemotingCommand
-from actors.remoting.errors import Closed, RemotingError, TimedOut
+from actors.remoting.remoting_errors import Closed, RemotingError, TimedOut
 from store.logs import get_logger
 
 _log = get_logger(__name__)

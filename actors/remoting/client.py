@@ -7,9 +7,9 @@ from actors.remoting.calls import Callback
 from actors.remoting.chain import Chain
 from actors.remoting.command import RemotingCommand
 from actors.remoting.connection import Connection
-from actors.remoting.errors import Closed, ConnectFailed, Refused, RemotingError, TimedOut
 from actors.remoting.hub import Hub
 from actors.remoting.limits import RemotingLimits
+from actors.remoting.remoting_errors import Closed, ConnectFailed, Refused, RemotingError, TimedOut
 from actors.remoting.table import RequestTable
 from store.clock import NS_PER_MS, Clock
 from store.logs import get_logger

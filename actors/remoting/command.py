@@ -21,7 +21,7 @@ import msgspec
 import orjson
 
 from actors.remoting.codes import FLAG_RESPONSE, VERSION_5_3_3, LanguageCode, SerializeType
-from actors.remoting.errors import ProtocolError
+from actors.remoting.remoting_errors import ProtocolError
 
 if TYPE_CHECKING:
     Buffer = bytes | bytearray | memoryview

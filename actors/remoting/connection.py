@@ -9,9 +9,9 @@ from typing import Any, Final, Protocol, cast
 from actors.remoting.calls import Callback, Calls, guarded
 from actors.remoting.codes import FLAG_ONEWAY, FLAG_RESPONSE
 from actors.remoting.command import Buffer, RemotingCommand, append_command
-from actors.remoting.errors import Closed, ProtocolError
 from actors.remoting.frame import CodeMarks, FrameReader
 from actors.remoting.hub import Hub
+from actors.remoting.remoting_errors import Closed, ProtocolError
 from store.logs import get_logger
 
 _log = get_logger(__name__)

@@ -20,7 +20,7 @@ from actors.remoting.command import (
     decode_command,
     decode_json_command,
 )
-from actors.remoting.errors import ProtocolError
+from actors.remoting.remoting_errors import ProtocolError
 
 SHARED_BUFFER_BYTES: Final = 256 * 1024
 # From here on a frame has memory of its own; below, its rest is copied once.

@@ -9,7 +9,7 @@ from dataclasses import MISSING, Field, dataclass, field, fields
 from typing import Any, Final, NamedTuple, Self
 
 from actors.remoting.codes import ResponseCode
-from actors.remoting.errors import Refused
+from actors.remoting.remoting_errors import Refused
 
 I32_MAX: Final = 2**31 - 1
 I64_MAX: Final = 2**63 - 1

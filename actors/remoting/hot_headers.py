@@ -10,8 +10,8 @@ SEND_MESSAGE_V2 names its fields by letters:
 from collections.abc import Mapping
 from typing import Self
 
-from actors.remoting.errors import Refused
 from actors.remoting.header import missing_field, read_bool, unreadable_field, write_bool
+from actors.remoting.remoting_errors import Refused
 
 
 class SendMessageHeader:

@@ -6,8 +6,8 @@ import asyncio
 
 from actors.remoting.command import RemotingCommand
 from actors.remoting.connection import Connection, Service
-from actors.remoting.errors import Closed
 from actors.remoting.hub import Hub
+from actors.remoting.remoting_errors import Closed
 
 
 class InProcessConnection(Connection):

@@ -7,8 +7,8 @@ from typing import Any, Final
 
 from actors.remoting.codes import ResponseCode
 from actors.remoting.command import Buffer
-from actors.remoting.errors import Refused
 from actors.remoting.header import I64_MAX
+from actors.remoting.remoting_errors import Refused
 from store.message.json_text import parse_rocketmq_json
 
 _KEPT_DEPTH_MAX: Final = 32

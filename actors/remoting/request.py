@@ -7,9 +7,9 @@ from typing import Any, Final, Protocol
 from actors.remoting.codes import FLAG_ONEWAY, FLAG_RESPONSE, ResponseCode
 from actors.remoting.command import RemotingCommand
 from actors.remoting.connection import Connection
-from actors.remoting.errors import Refused
-from store.errors import MessageIllegal, StoreError
+from actors.remoting.remoting_errors import Refused
 from store.logs import get_logger
+from store.store_errors import MessageIllegal, StoreError
 
 _log = get_logger(__name__)
 

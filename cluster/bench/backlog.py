@@ -24,7 +24,7 @@ from cluster.bench.result import BenchResult, Run, calm_median, compared
 from cluster.bench.sending import await_arrival, make_topic, readable
 from cluster.client import Admin, Producer, PullConsumer
 from store.disk.files import sync_file_system
-from store.identity import read_name
+from store.ownership.identity import read_name
 from store.recovery.summary import read_summary
 
 POOL_ROWS = 500_000

@@ -87,7 +87,7 @@ def running(root: Path, flush: str, settings: Sequence[str] = ()) -> Iterator[Be
     root.mkdir(exist_ok=True)
     log_file = root / "broker.log"
     command = [
-        sys.executable, "-m", "actors.standalone", "--store-root", str(root), "--nameserver-port", "0",
+        sys.executable, "-m", "actors.host.standalone", "--store-root", str(root), "--nameserver-port", "0",
         "--broker-port", "0", "--flush", flush, *(f"--store={each}" for each in (*KEPT, *settings)),
     ]  # fmt: skip
     environment = {**os.environ, "PYTHONPATH": str(SOURCE_ROOT)}

@@ -16,7 +16,6 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack
 
-from actors.broker.wire import CommitOffsetsBody, OffsetCommit
 from actors.remoting.codes import RayMQRequestCode, RequestCode, ResponseCode
 from actors.remoting.headers import (
     PullRecordsHeader,
@@ -25,6 +24,7 @@ from actors.remoting.headers import (
     TopicQueueHeader,
 )
 from actors.remoting.hot_headers import SendMessageHeader
+from actors.remoting.raymq_requests import CommitOffsetsBody, OffsetCommit
 from cluster.bench.raw_peer import RawPeer
 from cluster.bench.sending import QUEUES
 

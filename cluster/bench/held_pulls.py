@@ -16,8 +16,8 @@ from typing import cast
 
 import uvloop
 
+from actors.broker.broker_settings import BrokerSettings
 from actors.broker.reading.hold import wait_ms_of
-from actors.broker.settings import BrokerSettings
 from actors.remoting.codes import RequestCode
 from actors.remoting.command import PREFIX, RemotingCommand, encode_command
 from actors.remoting.hot_headers import PullMessageHeader

@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from actors.loop_lag import longest_us, percentile_us
+from actors.host.loop_lag import longest_us, percentile_us
 from cluster.bench.broker import SOURCE_ROOT, BenchCluster, bench_root, running
 from cluster.bench.disturbances import ROLL_BYTES_PER_S
 from cluster.bench.messages import MessagePool

@@ -12,12 +12,12 @@ from cluster.bench.options import BenchFailed, BenchOptions
 from cluster.bench.result import BenchResult, Run
 from cluster.bench.sending import fill
 from store.clock import SystemClock
-from store.identity import read_name
 from store.message_store import MessageStore
+from store.ownership.identity import read_name
 from store.recovery.opening import CHECKPOINT, CONSUME_QUEUE, INDEX, open_parts
 from store.recovery.summary import summary_path
 from store.recovery.tail import find_tail
-from store.settings import StoreSettings
+from store.store_settings import StoreSettings
 
 POOL_ROWS = 250_000
 TOPIC = "bench"

@@ -87,9 +87,9 @@ def _run(name: str, options: BenchOptions, as_json: bool) -> int:
 
     from rich.console import Console
 
+    from cluster.bench.bench_report import flush_ratios, results_table
     from cluster.bench.options import BenchFailed
     from cluster.bench.registry import run_named
-    from cluster.bench.report import flush_ratios, results_table
     from cluster.bench.result import as_json as json_line
     from cluster.client.errors import ClientError
     from cluster.interrupts import interrupt_once

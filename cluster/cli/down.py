@@ -17,7 +17,7 @@ def command(
     from rich.console import Console
 
     from cluster.launch import down
-    from cluster.report import ConsoleReport
+    from cluster.launch_report import ConsoleReport
     from cluster.topology.topology_file import load_topology
 
     console = Console()

@@ -56,9 +56,9 @@ def command(
     """
     from rich.console import Console
 
+    from cluster.actor_logs import checked_level, parse_since, read
+    from cluster.launch_report import ConsoleReport
     from cluster.log_files import Query
-    from cluster.logs import checked_level, parse_since, read
-    from cluster.report import ConsoleReport
     from cluster.topology.topology_file import load_topology
 
     console, errors = Console(), Console(stderr=True)

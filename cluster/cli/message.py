@@ -76,7 +76,7 @@ def query(
     """Find messages by key."""
 
     def work(admin: Admin) -> None:
-        from cluster.client.aio.admin import END_OF_TIME_MS
+        from cluster.client.admin.aio_admin import END_OF_TIME_MS
 
         until_ms = END_OF_TIME_MS if end is None else moment_ms(end)
         found = admin.messages_by_key(

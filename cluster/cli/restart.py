@@ -48,7 +48,7 @@ def command(
     from rich.console import Console
 
     from cluster.launch import restart
-    from cluster.report import ConsoleReport
+    from cluster.launch_report import ConsoleReport
 
     console = Console()
 

@@ -194,7 +194,7 @@ def _run(work: Callable[[Progress], Result], what: str, again: str = "nothing wa
 def told() -> Iterator[None]:
     """End the command with its reason where a store, or a file of it, cannot be worked on."""
     from store.disk.files import explain
-    from store.errors import StoreError
+    from store.store_errors import StoreError
 
     try:
         yield

@@ -19,7 +19,7 @@ def command(
     ] = False,
 ) -> None:
     """Show the versions of RayMQ and of what it stands on; `code` is what actors are compared with."""
-    from actors.code_version import code_version
+    from actors.host.code_version import code_version
 
     found = {package: installed(package) for package in PACKAGES}
     found = {

@@ -11,12 +11,12 @@ with PullConsumer("127.0.0.1:9876", group="billing") as consumer:
         print(message.body)
 """
 
-from cluster.client.admin import Admin
+from cluster.client.admin.admin import Admin
 from cluster.client.config import ClientConfig, ConsumerConfig, ProducerConfig, PushConfig
+from cluster.client.consumer.pull_consumer import PullConsumer
+from cluster.client.consumer.push_consumer import PushConsumer
 from cluster.client.errors import ClientError
-from cluster.client.producer import Producer
-from cluster.client.pull_consumer import PullConsumer
-from cluster.client.push_consumer import PushConsumer
+from cluster.client.producer.producer import Producer
 from cluster.client.results import ConsumeStatus, SendResult, SendStatus, TableReceipt
 from cluster.client.selectors import (
     SelectMessageQueueByHash,

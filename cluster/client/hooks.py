@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from actors.remoting.command import RemotingCommand
-from actors.remoting.errors import RemotingError
+from actors.remoting.remoting_errors import RemotingError
 from cluster.client.results import SendResult, TableReceipt
 from store.logs import get_logger
 from store.message.message import Message, MessageExt

@@ -15,11 +15,11 @@ from typing import Any
 
 import psutil
 
-from actors.ray_port import ActorGone, ActorName, ActorSilent, ask
-from actors.service_host import State
+from actors.host.ray_port import ActorGone, ActorName, ActorSilent, ask
+from actors.host.service_host import State
 from cluster.launch import leave_embedded, up
+from cluster.launch_report import Report
 from cluster.paths import HOME_ENV
-from cluster.report import Report
 from cluster.session.environment import TOKEN_PATH_ENV
 from cluster.topology.topology import DEFAULT_NAMESPACE
 

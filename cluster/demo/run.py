@@ -11,10 +11,10 @@ from rich.console import Console
 
 from cluster.client import Admin
 from cluster.demo.cluster_up import VICTIM, DemoCluster, DemoFailed, demo_cluster
+from cluster.demo.demo_report import SparkCount, Timings, carriers_table, disagreements, summary_table
 from cluster.demo.feed import Feed
 from cluster.demo.flights import ALL_FLIGHTS, Delays, as_messages, delays_by_carrier, read_flights
 from cluster.demo.follow import MEMBERS, Follower
-from cluster.demo.report import SparkCount, Timings, carriers_table, disagreements, summary_table
 from cluster.demo.spark_count import count_by_spark
 from cluster.demo.stage import Stage, StageReport
 from cluster.demo.tally import Tally, Verdict

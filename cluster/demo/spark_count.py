@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from cluster.demo.demo_report import SparkCount
 from cluster.demo.flights import Delays
-from cluster.demo.report import SparkCount
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -7,12 +7,12 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from actors.ray_port import ActorFailed, ActorGone, ActorSilent
+from actors.host.ray_port import ActorFailed, ActorGone, ActorSilent
 from cluster.driver import fleet
 from cluster.driver.drain import Drain, Seen, Step
 from cluster.driver.driver import LaunchFailed, LaunchRefused
 from cluster.driver.plan import Kind, Running, full_name
-from cluster.report import Report
+from cluster.launch_report import Report
 
 PAUSE_S = 0.3
 

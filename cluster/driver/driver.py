@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from actors import ray_port
-from actors.code_version import code_version
-from actors.service_host import State
+from actors.host import ray_port
+from actors.host.code_version import code_version
+from actors.host.service_host import State
 from cluster.driver import fleet
 from cluster.driver.health import wait_until_healthy
 from cluster.driver.placement import place
@@ -20,14 +20,14 @@ from cluster.driver.plan import Action, ActorSpec, Kind, Plan, Running, Verb, ma
 from cluster.driver.preflight import Demand, check_all, free_ports
 from cluster.driver.returns import Returns
 from cluster.driver.specs import is_live_setting, make_specs
+from cluster.launch_report import Report
 from cluster.paths import home_of, only_one_driver
-from cluster.report import Report
 from cluster.session.environment import AUTH_MODE_ENV
 from cluster.session.ray_head import read_record, stop_head
 from cluster.session.ray_session import Mode, Way, choose_way, is_connected, session
 from cluster.topology.topology import Topology
 from cluster.topology.topology_file import Source, TopologyError
-from store.identity import StoreIdentity
+from store.ownership.identity import StoreIdentity
 
 Result = TypeVar("Result")
 

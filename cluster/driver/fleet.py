@@ -1,4 +1,4 @@
-"""The actors of a cluster as Ray has them: seen, made, ended, waited for. All through `actors.ray_port`."""
+"""The actors of a cluster as Ray has them: seen, made, ended, waited for, through `ray_port`."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
-from actors import ray_port
-from actors.ray_port import ActorFailed, ActorGone, ActorName, ActorSilent
-from actors.service_host import STOP_TIMEOUT_S, State
+from actors.host import ray_port
+from actors.host.ray_port import ActorFailed, ActorGone, ActorName, ActorSilent
+from actors.host.service_host import STOP_TIMEOUT_S, State
 from cluster.driver.plan import ActorSpec, Kind, Running
 
 CLASSES = {

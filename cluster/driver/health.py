@@ -17,7 +17,7 @@ from actors.remoting.command import (
     decode_command,
     encode_command,
 )
-from actors.remoting.errors import ProtocolError
+from actors.remoting.remoting_errors import ProtocolError
 from cluster.driver.plan import ActorSpec, Kind
 
 PROBE_TIMEOUT_S = 2.0

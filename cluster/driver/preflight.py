@@ -16,8 +16,8 @@ from pathlib import Path
 
 import psutil
 
-from store.errors import StoreError
-from store.identity import LOCK_FILE, StoreIdentity, read_name
+from store.ownership.identity import LOCK_FILE, StoreIdentity, read_name
+from store.store_errors import StoreError
 
 FLOCK = struct.Struct("hhqqi4x")
 """`struct flock` of 64-bit Linux: type, whence, start, length, pid."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Self
 
-from actors.service_host import State
+from actors.host.service_host import State
 from cluster.driver.plan import Kind, Running
 
 LOOK_S = 1.0

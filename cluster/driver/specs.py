@@ -8,15 +8,15 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from actors.broker.settings import VIP_PORT_DISTANCE, BrokerSettings
-from actors.broker.settings_text import STORE_KEY, split_settings
-from actors.nameserver.settings import NameserverSettings
-from actors.rebalancer.settings import RebalancerSettings
+from actors.broker.broker_settings import VIP_PORT_DISTANCE, BrokerSettings
+from actors.broker.broker_settings_text import STORE_KEY, split_settings
+from actors.nameserver.nameserver_settings import NameserverSettings
+from actors.rebalancer.rebalancer_settings import RebalancerSettings
 from cluster.driver.plan import ActorSpec, Kind
 from cluster.topology.topology import Broker, KeyPath, Listener, Topology, show
 from cluster.topology.topology_file import Source, explain
 from store.live_settings import live_names
-from store.settings import StoreSettings
+from store.store_settings import StoreSettings
 
 SETTINGS: Mapping[Kind, type[BaseModel]] = {
     Kind.NAMESERVER: NameserverSettings,

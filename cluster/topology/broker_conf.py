@@ -15,11 +15,11 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from actors.broker.settings import BrokerSettings
+from actors.broker.broker_settings import BrokerSettings
 from actors.remoting.properties_text import located_properties
 from actors.remoting.settings_text import names_by_key
 from cluster.topology.topology import ADDRESS_KEYS
-from store.settings import StoreSettings
+from store.store_settings import StoreSettings
 
 ENTRY_KEYS = {
     "brokerName": "name",

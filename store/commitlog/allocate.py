@@ -24,7 +24,7 @@ from store.commitlog.commit_log import CommitLog
 from store.commitlog.mapped_file import MappedFile, file_name
 from store.disk.touch_ahead import AHEAD_BYTES, touch
 from store.logs import get_logger
-from store.settings import StoreSettings
+from store.store_settings import StoreSettings
 
 _log = get_logger(__name__)
 

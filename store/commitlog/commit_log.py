@@ -18,11 +18,11 @@ from store.commitlog.mapped_file import HEAD_BYTES, MappedFile, file_name
 from store.commitlog.positions import Positions
 from store.disk.residency import RECENT_BYTES, Cold, FileRange, Residency
 from store.disk.retired import RetiredFile
-from store.errors import RecordTooLarge, StoreError
 from store.kernels import walk
 from store.logs import get_logger
 from store.message.buffers import Buffer
 from store.message.record import BLANK_BYTES, encode_blank
+from store.store_errors import RecordTooLarge, StoreError
 
 _log = get_logger(__name__)
 

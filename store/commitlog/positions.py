@@ -9,7 +9,7 @@ from bisect import insort
 from collections.abc import Callable
 from typing import Literal, NamedTuple
 
-from store.errors import StoreError
+from store.store_errors import StoreError
 
 Callback = Callable[[StoreError | None], None]
 

@@ -15,7 +15,7 @@ from store.consumequeue.unit import FILLER, UNIT, UNIT_BYTES, Unit
 from store.disk.files import Descriptors, running_crc, settled_time_ns, zero_data
 from store.disk.files import write_all as write_bytes
 from store.disk.residency import Residency
-from store.errors import StoreError
+from store.store_errors import StoreError
 
 _UNIT_ROW = np.dtype(f"V{UNIT_BYTES}")
 _FILLER_ROW = np.frombuffer(FILLER, dtype=_UNIT_ROW)

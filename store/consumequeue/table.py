@@ -10,9 +10,9 @@ from store.consumequeue.consume_queue import ConsumeQueue, QueueFiles, QueueNote
 from store.consumequeue.unit import UNIT_BYTES
 from store.disk.files import Descriptors
 from store.disk.residency import Residency
-from store.errors import StoreError
 from store.logs import get_logger
 from store.message.validate import LMQ_TOPIC_PREFIX
+from store.store_errors import StoreError
 
 _log = get_logger(__name__)
 

@@ -11,7 +11,7 @@ from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from store.errors import StoreError
+from store.store_errors import StoreError
 
 try:
     from isal.isal_zlib import crc32 as running_crc

@@ -8,10 +8,10 @@ from store.commitlog.holes import LogFiles
 from store.commitlog.mapped_file import MappedFile
 from store.consumequeue.consume_queue import ConsumeQueue
 from store.consumequeue.unit import UNIT, UNIT_BYTES
-from store.errors import StoreError
 from store.kernels import units as kernel
 from store.logs import get_logger
 from store.message.record import MIN_RECORD_BYTES, decode_record
+from store.store_errors import StoreError
 
 _log = get_logger(__name__)
 

@@ -15,7 +15,7 @@ from store.disk.background import Job
 from store.disk.touch_ahead import AHEAD_BYTES, touch
 from store.index.index_file import IndexFile, index_file_bytes
 from store.index.index_service import IndexService
-from store.settings import StoreSettings
+from store.store_settings import StoreSettings
 
 _NAME = "index.ahead"
 

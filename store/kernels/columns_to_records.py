@@ -13,7 +13,6 @@ import numpy as np
 import numpy.typing as npt
 from numba import types
 
-from store.errors import MessageIllegal
 from store.kernels.compiled import helper, kernel
 from store.kernels.java_hash import as_i32, hash_bytes
 from store.kernels.memory import (
@@ -39,6 +38,7 @@ from store.message.record import (
     topic_field,
 )
 from store.message.tags import java_hash
+from store.store_errors import MessageIllegal
 
 _I64 = types.Array(types.int64, 1, "C", readonly=True)
 _I32 = types.Array(types.int32, 1, "C", readonly=True)

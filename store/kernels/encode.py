@@ -10,7 +10,6 @@ from typing import NamedTuple
 import numpy as np
 from numba import types
 
-from store.errors import MessageIllegal
 from store.kernels.compiled import helper, kernel
 from store.kernels.crc32 import crc32_kernel
 from store.kernels.memory import (
@@ -32,6 +31,7 @@ from store.message.batch import decode_batch
 from store.message.buffers import Buffer
 from store.message.properties import PROPERTY_SEPARATOR, MessageConst
 from store.message.record import RecordDraft, encode_record, record_template, topic_field
+from store.store_errors import MessageIllegal
 
 _SEPARATOR = ord(PROPERTY_SEPARATOR)
 _CRC_NAME = np.frombuffer(f"{MessageConst.CRC32}\x01".encode(), np.uint8)

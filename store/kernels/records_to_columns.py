@@ -11,7 +11,6 @@ import numpy as np
 import numpy.typing as npt
 from numba import types
 
-from store.errors import RecordDamaged
 from store.kernels.compiled import helper, kernel
 from store.kernels.crc32 import crc32_kernel
 from store.kernels.memory import BYTES, I64, U8, WRITABLE_BYTES, copy_bytes, find_byte, load_i32, load_i64
@@ -26,6 +25,7 @@ from store.message.record import (
     STORE_TIMESTAMP,
     SYS_FLAG,
 )
+from store.store_errors import RecordDamaged
 
 I32: TypeAlias = npt.NDArray[np.int32]
 

@@ -12,7 +12,6 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 from numba import types
 
-from store.errors import MessageIllegal, RecordDamaged
 from store.kernels.compiled import helper, kernel
 from store.kernels.crc32 import crc32_kernel
 from store.kernels.memory import BYTES, I64, U8, WRITABLE_BYTES, copy_bytes, load_i32, store_i32, store_i64
@@ -33,6 +32,7 @@ from store.message.record import (
 )
 from store.message.runs import Runs
 from store.message.sys_flag import BORN_HOST_V6, COMPRESSED, COMPRESSION_MASK, MULTI_TAGS, STORE_HOST_V6
+from store.store_errors import MessageIllegal, RecordDamaged
 
 # Transactions and RocketMQ's inner batches are not for bulk sends.
 FREE_FLAGS = COMPRESSED | COMPRESSION_MASK | MULTI_TAGS

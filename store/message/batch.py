@@ -10,11 +10,11 @@ from collections.abc import Sequence
 from struct import Struct
 from typing import NamedTuple
 
-from store.errors import MessageIllegal
 from store.message.buffers import Buffer
 from store.message.message import Message
 from store.message.properties import properties_texts
 from store.message.validate import check_properties
+from store.store_errors import MessageIllegal
 
 FLAG = 12
 BODY_LENGTH = 16

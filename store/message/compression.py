@@ -2,7 +2,6 @@
 
 import zlib
 
-from store.errors import MessageIllegal
 from store.message.message import MessageExt
 from store.message.sys_flag import (
     COMPRESSED,
@@ -12,6 +11,7 @@ from store.message.sys_flag import (
     COMPRESSION_ZSTD,
     is_compressed,
 )
+from store.store_errors import MessageIllegal
 
 DEFAULT_LEVEL = 5
 MAX_PLAIN_BYTES = 64 << 20  # a small body must not inflate without end

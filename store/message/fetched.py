@@ -3,11 +3,11 @@
 Its compiled twin is `store.kernels.records_to_messages`.
 """
 
-from store.errors import MessageIllegal, RecordDamaged
 from store.message.buffers import Buffer
 from store.message.compression import plain_body
 from store.message.message import MessageExt
 from store.message.record import decode_record
+from store.store_errors import MessageIllegal, RecordDamaged
 
 
 def decode_messages(

@@ -16,8 +16,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from store.clock import Clock
-from store.errors import MessageIllegal
 from store.message.hosts import PORT_BYTES, V4_BYTES, V6_BYTES, Host, unpack_host
+from store.store_errors import MessageIllegal
 
 PHYSICAL_OFFSET_BYTES = 8
 COUNTER_BITS = 16

@@ -8,7 +8,7 @@ and let the last of two equal names win.
 
 from collections.abc import Mapping, Sequence
 
-from store.errors import MessageIllegal
+from store.store_errors import MessageIllegal
 
 NAME_VALUE_SEPARATOR = "\x01"
 PROPERTY_SEPARATOR = "\x02"

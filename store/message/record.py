@@ -18,13 +18,13 @@ from functools import lru_cache
 from struct import Struct
 from typing import NamedTuple
 
-from store.errors import MessageIllegal, RecordDamaged
 from store.message.buffers import Buffer
 from store.message.crc import crc32
 from store.message.hosts import V4_BYTES, V6_BYTES, unpack_host
 from store.message.message import MessageExt
 from store.message.properties import MessageConst, decode_properties
 from store.message.sys_flag import BORN_HOST_V6, HOST_BITS, STORE_HOST_V6, TRANSACTION_UNQUEUED
+from store.store_errors import MessageIllegal, RecordDamaged
 
 MAGIC_V1 = 0xDAA320A7 - (1 << 32)
 MAGIC_V2 = 0xDAA320AB - (1 << 32)

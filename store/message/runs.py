@@ -17,8 +17,8 @@ from operator import lt
 from struct import Struct, error, pack, unpack, unpack_from
 from typing import NamedTuple
 
-from store.errors import MessageIllegal
 from store.message.buffers import Buffer
+from store.store_errors import MessageIllegal
 
 RUNS_MAX = 1024
 """How many runs a body may have: each costs its broker some 3 µs, and a request must not hold the loop up."""

@@ -2,9 +2,9 @@
 
 import re
 
-from store.errors import MessageIllegal
 from store.message.buffers import Buffer
 from store.message.record import MAX_PROPERTIES_BYTES
+from store.store_errors import MessageIllegal
 
 MAX_MESSAGE_BYTES = 4 << 20
 MAX_TOPIC_CHARS = 127

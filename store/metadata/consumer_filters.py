@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from store.errors import StoreError
 from store.metadata.fields import Field, entries, read_fields, table_entries, write_fields
+from store.store_errors import StoreError
 
 _BY_TOPIC = "filterDataByTopic"
 _BY_GROUP = "groupFilterData"

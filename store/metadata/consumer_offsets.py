@@ -5,10 +5,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from store.clock import Clock
-from store.errors import StoreError
 from store.metadata.data_version import DATA_VERSION, DataVersion
 from store.metadata.fields import table_entries, typed
 from store.metadata.pieces import table_pieces
+from store.store_errors import StoreError
 
 COMMITS_A_VERSION = 500  # RocketMQ's consumerOffsetUpdateVersionStep
 

@@ -13,9 +13,9 @@ from typing import Any, TypeVar
 import orjson
 
 from store.disk.files import sync_directory
-from store.errors import StoreError
 from store.logs import get_logger
 from store.message.json_text import parse_rocketmq_json
+from store.store_errors import StoreError
 
 logger = get_logger(__name__)
 

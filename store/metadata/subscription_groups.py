@@ -5,9 +5,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from store.clock import Clock
-from store.errors import StoreError
 from store.metadata.data_version import DATA_VERSION, DataVersion
 from store.metadata.fields import Field, entries, read_fields, table_entries, write_fields
+from store.store_errors import StoreError
 
 _TABLE = "subscriptionGroupTable"
 _FORBIDDEN = "forbiddenTable"

@@ -18,7 +18,7 @@ from store.logs import get_logger
 from store.recovery.checkpoint import StoreCheckpoint
 from store.recovery.summary import DerivedSummary, read_summary
 from store.recovery.tail import Tail, dispatch_start, find_tail, keep_places, scan_start
-from store.settings import StoreSettings
+from store.store_settings import StoreSettings
 
 _log = get_logger(__name__)
 

@@ -7,12 +7,12 @@ from typing import Any
 
 from store.consumequeue.consume_queue import ConsumeQueue
 from store.consumequeue.unit import UNIT, Unit
-from store.errors import MessageIllegal, StoreError
 from store.message.compression import decompress
 from store.message.crc import crc32
 from store.message.message import MessageExt
 from store.message.record import decode_record
 from store.message.sys_flag import is_compressed
+from store.store_errors import MessageIllegal, StoreError
 from store.tools.image import StoreImage
 
 _UNITS_AT_ONCE = 4096

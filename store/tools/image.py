@@ -15,17 +15,17 @@ from store.consumequeue.table import ConsumeQueueTable
 from store.consumequeue.unit import FILLER, UNIT_BYTES
 from store.disk.files import Descriptors
 from store.dispatch.dispatcher import Dispatcher
-from store.errors import StoreError
-from store.identity import AbortFile, read_name, refuse_foreign_kinds
 from store.index.index_file import IndexFile
 from store.kernels import walk
 from store.kernels.java_hash import plain_key_hash
-from store.queries import has_key
+from store.ownership.identity import AbortFile, read_name, refuse_foreign_kinds
+from store.reading.queries import has_key
 from store.recovery.checkpoint import StoreCheckpoint
 from store.recovery.opening import CHECKPOINT, CONSUME_QUEUE, INDEX
 from store.recovery.summary import read_summary
 from store.recovery.tail import Tail, find_tail
-from store.settings import StoreSettings
+from store.store_errors import StoreError
+from store.store_settings import StoreSettings
 from store.tools.layout import find_sizes, log_directories, require_directory
 
 _CANDIDATES_MAX = 1 << 20

@@ -11,8 +11,15 @@ from store.consumequeue.consume_queue import ConsumeQueue, QueueNote
 from store.consumequeue.table import ConsumeQueueTable
 from store.consumequeue.unit import UNIT_BYTES
 from store.disk.files import Descriptors
-from store.identity import AbortFile, StoreName, read_epoch, read_name, refuse_foreign_kinds, writer_of
 from store.kernels import walk
+from store.ownership.identity import (
+    AbortFile,
+    StoreName,
+    read_epoch,
+    read_name,
+    refuse_foreign_kinds,
+    writer_of,
+)
 from store.recovery.checkpoint import StoreCheckpoint
 from store.recovery.opening import CHECKPOINT, CONSUME_QUEUE
 from store.recovery.summary import DerivedSummary, read_summary

@@ -5,12 +5,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 from store.commitlog.log_paths import COMMIT_LOG
-from store.errors import StoreError
-from store.identity import StoreName
 from store.index.index_file import index_file_bytes
 from store.kernels.index import ENTRY_BYTES, HEADER_BYTES, SLOT_BYTES
+from store.ownership.identity import StoreName
 from store.recovery.opening import CONSUME_QUEUE, INDEX
-from store.settings import StoreSettings
+from store.store_errors import StoreError
+from store.store_settings import StoreSettings
 
 
 def require_directory(root: Path) -> None:

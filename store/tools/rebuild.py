@@ -26,8 +26,9 @@ from store.commitlog.positions import Positions
 from store.consumequeue.table import ConsumeQueueTable
 from store.disk.files import Descriptors, replace_file, sync_directory, sync_files
 from store.dispatch.dispatcher import Dispatcher
-from store.errors import StoreError
-from store.identity import (
+from store.index.index_file import IndexNote
+from store.index.index_service import IndexService
+from store.ownership.identity import (
     AbortFile,
     StoreLock,
     StoreName,
@@ -37,12 +38,11 @@ from store.identity import (
     refuse_foreign_kinds,
     writer_of,
 )
-from store.index.index_file import IndexNote
-from store.index.index_service import IndexService
 from store.recovery.opening import CONSUME_QUEUE, INDEX
 from store.recovery.summary import DerivedSummary, QueueNotes, read_summary, summary_path
 from store.recovery.tail import Tail, dispatch_start, find_tail, keep_places
-from store.settings import StoreSettings
+from store.store_errors import StoreError
+from store.store_settings import StoreSettings
 from store.tools.layout import StoreSizes, find_sizes, log_directories, require_directory
 
 _MARK = "raymq.rebuild"

@@ -9,8 +9,8 @@ from typing import Any
 
 import msgpack
 
-from actors import ray_port
-from actors.ray_port import ActorName
+from actors.host import ray_port
+from actors.host.ray_port import ActorName
 from cluster.paths import home_of
 from cluster.session.ray_head import read_record
 from cluster.session.ray_session import choose_way, connect, disconnect, is_connected

@@ -44,7 +44,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_version_names_the_code_that_actors_are_compared_with() -> None:
-    from actors.code_version import code_version
+    from actors.host.code_version import code_version
 
     status, shown = run("version", "--json")
     assert status == 0

@@ -19,8 +19,8 @@ from zipfile import ZipFile
 import msgpack
 import pytest
 
-from actors import ray_port
 from actors.broker.handle_api import MAX_WAIT_MS
+from actors.host import ray_port
 from actors.remoting.client import RemotingClient
 from actors.remoting.codes import RequestCode
 from actors.remoting.command import RemotingCommand
@@ -34,7 +34,7 @@ from cluster.session.ray_head import marked_processes, read_record
 from cluster.session.ray_session import disconnect
 from cluster.topology.topology_file import TopologyError, load_topology
 from store.clock import SystemClock
-from store.identity import StoreIdentity, StoreName, write_name
+from store.ownership.identity import StoreIdentity, StoreName, write_name
 from tests.cluster.conftest import REPO, RayMQ
 from tests.cluster.ray_helpers import (
     TOPIC,

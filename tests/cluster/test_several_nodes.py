@@ -16,9 +16,9 @@ import psutil
 import pytest
 import yaml
 
-from actors import ray_port
-from actors.ray_port import ActorName
-from cluster import launch, logs
+from actors.host import ray_port
+from actors.host.ray_port import ActorName
+from cluster import actor_logs, launch
 from cluster.client import Admin, Producer, PullConsumer
 from cluster.driver.fleet import status_of
 from cluster.log_files import Query, event_of
@@ -161,7 +161,7 @@ def test_brokers_stand_where_their_resource_is_and_are_dialled_at_their_address(
 
 
 def test_events_of_all_nodes_are_gathered_once(multi: Multi) -> None:
-    lines = list(logs.read(multi.topology, Query("multi", ("y",))))
+    lines = list(actor_logs.read(multi.topology, Query("multi", ("y",))))
     serving = [event_of(line) for _, line in lines if event_of(line)["event"] == "broker_serving"]
     assert [(event["broker"], event["level"]) for event in serving] == [("y", "info")]
 

@@ -51,7 +51,7 @@ class RayMQ:
         command = [
             sys.executable,
             "-m",
-            "actors.standalone",
+            "actors.host.standalone",
             "--json",
             "--store-root",
             str(self.root / "store"),

@@ -19,7 +19,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from store.clock import SystemClock
-from store.identity import StoreIdentity
 from store.message.batch import encode_batch
 from store.message.compression import compress
 from store.message.hosts import Host
@@ -28,7 +27,8 @@ from store.message.message_id import UniqKeyGenerator
 from store.message.properties import encode_properties
 from store.message.record import RecordDraft, encode_record
 from store.message_store import MessageStore
-from store.settings import StoreSettings
+from store.ownership.identity import StoreIdentity
+from store.store_settings import StoreSettings
 
 STORE_CONF = {
     "mappedFileSizeCommitLog": "1048576",

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from store.errors import StoreError
 from store.message.record import MAGIC_V1
+from store.store_errors import StoreError
 from tests.checkers import Event, Recorder, assert_sound
 from tests.faults.aftermath import check_store, read_everything
 from tests.faults.stories import Writer, open_store

@@ -13,13 +13,13 @@ from pathlib import Path
 import orjson
 import pytest
 
-from actors.broker.config_files import DELAYS, GENERATIONS, GROUPS, OFFSETS, TOPICS
+from actors.broker.broker_settings import BrokerSettings
+from actors.broker.metadata.config_files import DELAYS, GENERATIONS, GROUPS, OFFSETS, TOPICS
 from actors.broker.service import BrokerService
-from actors.broker.settings import BrokerSettings
 from actors.remoting.codes import RequestCode
 from actors.remoting.headers import CreateTopicHeader
 from store.clock import SystemClock
-from store.errors import StoreError
+from store.store_errors import StoreError
 from tests.actors.broker.brokers import Peer, run, settings_of, with_broker
 from tests.eventually import LIMIT_S
 

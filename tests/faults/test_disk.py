@@ -14,12 +14,12 @@ from pathlib import Path
 import pytest
 
 from actors.broker.service import BrokerService, warm_up_once
+from actors.host.service_host import ServiceHost, State
 from actors.remoting.codes import RequestCode, ResponseCode
 from actors.remoting.headers import CreateTopicHeader
-from actors.service_host import ServiceHost, State
 from store.clock import SystemClock
-from store.errors import StoreError
 from store.message_store import MessageStore
+from store.store_errors import StoreError
 from tests.actors.broker.brokers import Peer, run, settings_of, with_broker
 from tests.checkers import Recorder
 from tests.eventually import eventually, eventually_async

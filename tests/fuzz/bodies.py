@@ -7,13 +7,13 @@ from typing import Any
 
 import orjson
 
-from actors.broker.wire import CommitOffsetsBody
 from actors.remoting.bodies import broker, connected, groups, locks, progress, routes
-from actors.remoting.errors import Refused
 from actors.remoting.properties_text import parse_properties
-from store.errors import MessageIllegal
+from actors.remoting.raymq_requests import CommitOffsetsBody
+from actors.remoting.remoting_errors import Refused
 from store.message.json_text import parse_rocketmq_json
 from store.message.properties import decode_properties, encode_properties
+from store.store_errors import MessageIllegal
 
 Decoder = Callable[[bytes], Any]
 

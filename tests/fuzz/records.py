@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from store.errors import MessageIllegal, RecordDamaged
 from store.kernels import index as index_kernel
 from store.kernels import properties, resync, units, walk
 from store.kernels.columns_to_records import (
@@ -37,6 +36,7 @@ from store.message.record import (
     encode_record,
 )
 from store.message.runs import Runs, decode_runs, encode_heads
+from store.store_errors import MessageIllegal, RecordDamaged
 from tests.fuzz.fence import Bytes, Fence
 
 V4 = Host("10.0.0.1", 1234).packed

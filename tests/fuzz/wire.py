@@ -15,9 +15,9 @@ from actors.remoting.command import (
     decode_json_command,
     encode_command,
 )
-from actors.remoting.errors import ProtocolError, Refused
 from actors.remoting.frame import FrameReader, ReceiveMemory
 from actors.remoting.header import I64_MAX, Header, wire
+from actors.remoting.remoting_errors import ProtocolError, Refused
 
 FRAMES = Path(__file__).parents[1] / "fixtures" / "frames"
 CORPUS = [path.read_bytes() for path in sorted(FRAMES.glob("*.bin"))]

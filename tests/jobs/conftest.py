@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pytest
 
-from actors.standalone import StandaloneCluster, StandaloneSettings
+from actors.host.standalone import StandaloneCluster, StandaloneSettings
 from cluster.client import Admin, Message, Producer, ProducerConfig
 from store.clock import SystemClock
-from store.settings import StoreSettings
+from store.store_settings import StoreSettings
 from tests.eventually import LIMIT_S
 
 if TYPE_CHECKING:

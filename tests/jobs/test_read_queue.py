@@ -9,7 +9,7 @@ import pytest
 
 from cluster.client import Admin, ClientError, Producer
 from jobs import raydp_session, read_queue
-from jobs.errors import DataLoss, JobError, OffsetsInvalid, OptionInvalid
+from jobs.job_errors import DataLoss, JobError, OffsetsInvalid, OptionInvalid
 from jobs.schema import ALL_COLUMNS
 from store.clock import SystemClock
 from tests.eventually import eventually

@@ -12,12 +12,12 @@ import pyarrow as pa
 import pytest
 
 from jobs.describe import describe_topic
-from jobs.errors import DataLoss
+from jobs.job_errors import DataLoss
 from jobs.mapped import lies_here
-from jobs.offsets import EARLIEST, LATEST, Offsets
 from jobs.reader import SplitsReader
 from jobs.schema import ALL_COLUMNS
 from jobs.splits import QueueState, Split, choose_ranges, cut_splits
+from jobs.starting_offsets import EARLIEST, LATEST, Offsets
 from tests.jobs.conftest import MESSAGES, STORE, TOPIC, Orders
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from jobs.errors import JavaMissing
+from jobs.job_errors import JavaMissing
 from jobs.session import check_ray_has_java, prepare_environment
 
 

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jobs.errors import DataLoss, MissingRange, OffsetsInvalid, OptionInvalid
-from jobs.offsets import EARLIEST, LATEST, OffsetsOption, parse_offsets
+from jobs.job_errors import DataLoss, MissingRange, OffsetsInvalid, OptionInvalid
 from jobs.splits import QueueState, Split, StorePlace, choose_ranges, cut_splits
+from jobs.starting_offsets import EARLIEST, LATEST, OffsetsOption, parse_offsets
 from store.message.message_queue import MessageQueue
 
 PLACE = StorePlace("127.0.0.1:10911", "/nowhere", "id", 1024, 1000)

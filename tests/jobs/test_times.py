@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from jobs.errors import OffsetsInvalid, OptionInvalid
-from jobs.offsets import EARLIEST, LATEST
+from jobs.job_errors import OffsetsInvalid, OptionInvalid
 from jobs.splits import QueueState, StorePlace
+from jobs.starting_offsets import EARLIEST, LATEST
 from jobs.times import (
     Times,
     check_order,

@@ -13,13 +13,13 @@ import pytest
 
 from store.clock import Clock
 from store.disk.disk_use import DiskProbe, disk_use
-from store.identity import StoreIdentity
 from store.message.hosts import Host
 from store.message.message import MessageExt
 from store.message.properties import encode_properties
 from store.message.record import RecordDraft, decode_records
 from store.message_store import GetMessageStatus, MessageStore
-from store.settings import StoreSettings
+from store.ownership.identity import StoreIdentity
+from store.store_settings import StoreSettings
 
 SMALL: dict[str, Any] = {
     "commit_log_file_bytes": 8192,

@@ -7,7 +7,6 @@ import shutil
 import pytest
 
 from store.disk.retired import RemoveTreeJob
-from store.errors import MessageIllegal, StoreError
 from store.message.batch import encode_batch
 from store.message.message import Message
 from store.message.record import RecordDraft, decode_record, encode_record
@@ -15,6 +14,7 @@ from store.message.runs import Runs
 from store.message.sys_flag import TRANSACTION_COMMIT, TRANSACTION_PREPARED, TRANSACTION_ROLLBACK
 from store.message.tags import tags_code
 from store.message_store import AppendResult, GetMessageStatus
+from store.store_errors import MessageIllegal, StoreError
 from tests.eventually import eventually
 
 HOST = b"\x7f\x00\x00\x01\x00\x00\x1f\x90"

@@ -12,7 +12,7 @@ import pytest
 
 from store.commitlog import allocate, mapped_file
 from store.consumequeue import consume_queue
-from store.errors import StoreError
+from store.store_errors import StoreError
 from tests.eventually import LIMIT_S, NEVER_S
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from numba.core.dispatcher import Dispatcher
 from store import warm
 from store.clock import SystemClock
-from store.identity import StoreIdentity
+from store.ownership.identity import StoreIdentity
 from store.message_store import MessageStore
 
 def compiled():

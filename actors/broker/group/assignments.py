@@ -21,9 +21,9 @@ from actors.remoting.bodies.routes import TopicRouteData
 from actors.remoting.client import RemotingClient
 from actors.remoting.codes import RequestCode, ResponseCode
 from actors.remoting.command import Buffer, RemotingCommand
-from actors.remoting.errors import RemotingError
 from actors.remoting.headers import GetRouteInfoHeader
 from actors.remoting.json_fields import get_str, load_object
+from actors.remoting.remoting_errors import RemotingError
 from actors.remoting.request import RequestContext
 from actors.strategies import (
     AllocateMessageQueueAveragely,

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from actors.broker.group.clients import Clients, ConsumerHeartbeat, Subscription
+from actors.broker.group.consumer_offsets import ConsumerOffsets
 from actors.broker.group.groups import Groups
-from actors.broker.group.offsets import ConsumerOffsets
 from actors.broker.group.rebalancer_link import RebalancerLink
 from actors.broker.group.subscriptions import require_tag_type, subscription_data
-from actors.broker.topics import Topics
+from actors.broker.metadata.topics import Topics
 from actors.remoting.bodies.groups import (
     ConsumerData,
     GroupMembers,
@@ -21,9 +21,9 @@ from actors.remoting.bodies.groups import (
 from actors.remoting.codes import RequestCode, ResponseCode
 from actors.remoting.command import RemotingCommand
 from actors.remoting.connection import Connection
-from actors.remoting.errors import Refused, RemotingError
 from actors.remoting.headers import ConsumerGroupHeader, UnregisterClientHeader
 from actors.remoting.json_fields import get_object, load_object
+from actors.remoting.remoting_errors import Refused, RemotingError
 from actors.remoting.request import RequestContext
 from store.message.validate import MAX_RETRY_TOPIC_CHARS, RETRY_TOPIC_PREFIX
 

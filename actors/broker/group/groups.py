@@ -6,13 +6,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from actors.broker.settings import BrokerSettings
+from actors.broker.broker_settings import BrokerSettings
 from actors.remoting.codes import ResponseCode
-from actors.remoting.errors import Refused
-from store.errors import MessageIllegal
+from actors.remoting.remoting_errors import Refused
 from store.logs import get_logger
 from store.message.validate import check_group
 from store.metadata import SubscriptionGroupConfig, SubscriptionGroupTable
+from store.store_errors import MessageIllegal
 
 _log = get_logger(__name__)
 

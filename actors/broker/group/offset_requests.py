@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from actors.broker.parts import BrokerParts
-from actors.broker.wire import CommitOffsetsBody, CommitOffsetsReply
 from actors.remoting.codes import ResponseCode
 from actors.remoting.command import RemotingCommand
-from actors.remoting.errors import Refused
 from actors.remoting.headers import OffsetResponse, QueryConsumerOffsetHeader, UpdateConsumerOffsetHeader
+from actors.remoting.raymq_requests import CommitOffsetsBody, CommitOffsetsReply
+from actors.remoting.remoting_errors import Refused
 from actors.remoting.request import RequestContext
 
 
@@ -70,7 +70,7 @@ class OffsetRequests:
         return RemotingCommand.response()
 
     def commit_all(self, context: RequestContext) -> RemotingCommand:
-        """COMMIT_OFFSETS: many queues at once, each under its generation (`actors.broker.wire`)."""
+        """COMMIT_OFFSETS: many queues at once, each under its generation (`raymq_requests`)."""
         try:
             body = CommitOffsetsBody.decode(context.command.body)
         except ValueError as error:

@@ -14,8 +14,8 @@ from actors.remoting.client import RemotingClient
 from actors.remoting.codes import RayMQRequestCode, ResponseCode
 from actors.remoting.command import Buffer, RemotingCommand
 from actors.remoting.connection import Connection
-from actors.remoting.errors import RemotingError
 from actors.remoting.headers import ConsumerGroupHeader, ForwardHeartbeatHeader, ForwardUnregisterHeader
+from actors.remoting.remoting_errors import RemotingError
 from store.clock import Clock
 from store.logs import get_logger
 from store.message.tags import java_hash

@@ -7,11 +7,11 @@ from collections.abc import Callable
 import orjson
 
 from actors.broker.group.groups import Groups
-from actors.broker.topics import Topics
+from actors.broker.metadata.topics import Topics
 from actors.remoting.codes import ResponseCode
 from actors.remoting.command import RemotingCommand
-from actors.remoting.errors import Refused
 from actors.remoting.json_fields import load_kept_object
+from actors.remoting.remoting_errors import Refused
 from actors.remoting.request import RequestContext
 from store.message.validate import RETRY_TOPIC_PREFIX
 from store.metadata import MessageRequestMode, MessageRequestModeTable

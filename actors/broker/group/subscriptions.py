@@ -7,7 +7,7 @@ from functools import lru_cache
 from actors.broker.group.clients import Subscription
 from actors.remoting.bodies.groups import SubscriptionData
 from actors.remoting.codes import ResponseCode
-from actors.remoting.errors import Refused
+from actors.remoting.remoting_errors import Refused
 from store.message.tags import tags_code
 
 ALL_TAGS = "*"

@@ -13,7 +13,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import NamedTuple
 
 from actors.remoting.codes import ResponseCode
-from actors.remoting.errors import Refused
+from actors.remoting.remoting_errors import Refused
 from store.clock import NS_PER_MS, Clock
 
 Work = Callable[[], object]

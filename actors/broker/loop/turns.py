@@ -17,7 +17,7 @@ from actors.broker.loop.flusher import Flusher
 from actors.broker.reading.hold import HeldPull, HeldPulls, shutting_down
 from actors.broker.sending.put_times import PutTimes
 from actors.remoting.codes import ResponseCode
-from actors.remoting.errors import Refused
+from actors.remoting.remoting_errors import Refused
 from store.clock import NS_PER_MS, Clock
 from store.message_store import MessageStore
 

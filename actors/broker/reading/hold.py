@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Hashable
 from typing import TypeVar
 
 from actors.remoting.codes import ResponseCode
-from actors.remoting.errors import Refused
+from actors.remoting.remoting_errors import Refused
 from store.clock import NS_PER_MS
 
 DEADLINE_SPAN_NS = 1 << 23

@@ -21,8 +21,8 @@ from actors.broker.group.clients import Clients, Subscription
 from actors.broker.group.subscriptions import require_tag_type, tags_codes_of
 from actors.remoting.codes import ResponseCode
 from actors.remoting.connection import Connection
-from actors.remoting.errors import Refused
 from actors.remoting.hot_headers import PullMessageHeader
+from actors.remoting.remoting_errors import Refused
 from actors.remoting.request import RequestContext
 
 WAIT_MS = 300

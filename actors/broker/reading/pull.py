@@ -13,12 +13,12 @@ from actors.broker.parts import BrokerParts
 from actors.broker.reading.hold import HeldPull, deadline_of, shutting_down, wait_ms_of
 from actors.broker.reading.late_subscriptions import LateSubscriptions, NotTold
 from actors.broker.reading.queue_ends import QueueEnds, not_found, offsets_of
-from actors.broker.wire import PULL_RECORDS_BYTES_MAX
 from actors.remoting.codes import ResponseCode
 from actors.remoting.command import RemotingCommand
-from actors.remoting.errors import Refused
 from actors.remoting.headers import PullRecordsHeader
 from actors.remoting.hot_headers import PullMessageHeader
+from actors.remoting.raymq_requests import PULL_RECORDS_BYTES_MAX
+from actors.remoting.remoting_errors import Refused
 from actors.remoting.request import RequestContext
 from store.message_store import GetMessageResult, GetMessageStatus
 
@@ -154,7 +154,7 @@ class Puller:
         self._answer_or_hold(context, request)
 
     def pull_records(self, context: RequestContext) -> None:
-        """PULL_RECORDS: as many records as fit into the bytes asked for (`actors.broker.wire`)."""
+        """PULL_RECORDS: as many records as fit into the bytes asked for (`raymq_requests`)."""
         header: PullRecordsHeader = context.header
         if header.consumer_group or header.commit_offset is not None:
             self._groups.for_consuming(header.consumer_group)

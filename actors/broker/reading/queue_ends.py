@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from actors.remoting.codes import ResponseCode
 from actors.remoting.command import RemotingCommand, SharedAnswer
-from store.message_reader import GetMessageResult
 from store.message_store import MessageStore
+from store.reading.message_reader import GetMessageResult
 
 _ANSWERS_MAX = 1024
 

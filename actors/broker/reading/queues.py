@@ -10,10 +10,8 @@ from pathlib import Path
 
 from actors.broker.parts import BrokerParts
 from actors.broker.reading.reads import TRIES_OF_A_SEARCH
-from actors.broker.wire import QueueRange, SplitsBody
 from actors.remoting.codes import ResponseCode
 from actors.remoting.command import RemotingCommand
-from actors.remoting.errors import Refused
 from actors.remoting.headers import (
     OffsetResponse,
     QueryMessageHeader,
@@ -24,10 +22,12 @@ from actors.remoting.headers import (
     TopicQueueHeader,
     ViewMessageHeader,
 )
+from actors.remoting.raymq_requests import QueueRange, SplitsBody
+from actors.remoting.remoting_errors import Refused
 from actors.remoting.request import RequestContext
 from store.consumequeue.unit import UNIT_BYTES
-from store.errors import StoreError
 from store.message.record import decode_record
+from store.store_errors import StoreError
 
 QUERY_MESSAGES_MAX = 64
 NO_TIMESTAMP = -1

@@ -16,12 +16,12 @@ from actors.broker.loop.off_loop import OffLoop
 from actors.broker.loop.turns import Turns
 from actors.remoting.command import RemotingCommand
 from actors.remoting.connection import Connection
-from actors.remoting.errors import Refused
+from actors.remoting.remoting_errors import Refused
 from actors.remoting.request import RequestContext
 from store.clock import NS_PER_MS
 from store.disk.residency import Cold, FileRange, WarmJob
 from store.message_store import MessageStore
-from store.queries import KeyQuery
+from store.reading.queries import KeyQuery
 
 Result = TypeVar("Result")
 

@@ -13,7 +13,7 @@ from typing import Protocol
 
 from actors.remoting.codes import ResponseCode
 from store.clock import NS_PER_MS, Clock
-from store.errors import StoreError
+from store.store_errors import StoreError
 
 
 class ConfirmingStore(Protocol):

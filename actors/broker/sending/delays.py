@@ -21,18 +21,18 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
 
-from actors.broker.topics import SCHEDULE_TOPIC
+from actors.broker.metadata.topics import SCHEDULE_TOPIC
 from actors.remoting.codes import ResponseCode
-from actors.remoting.errors import Refused
+from actors.remoting.remoting_errors import Refused
 from store.clock import NS_PER_MS, Clock
 from store.disk.residency import Cold
-from store.errors import MessageIllegal, RecordTooLarge, StoreError
 from store.logs import get_logger
 from store.message.message import MessageExt
 from store.message.properties import MessageConst, encode_properties
 from store.message.record import RecordDraft, decode_records
 from store.message_store import GetMessageResult, MessageStore
 from store.metadata import DelayOffsetTable
+from store.store_errors import MessageIllegal, RecordTooLarge, StoreError
 
 _log = get_logger(__name__)
 

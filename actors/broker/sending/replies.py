@@ -12,8 +12,8 @@ from actors.broker.parts import BrokerParts
 from actors.broker.sending.send import Sender
 from actors.remoting.codes import RequestCode, ResponseCode
 from actors.remoting.command import RemotingCommand
-from actors.remoting.errors import Refused, RemotingError
 from actors.remoting.hot_headers import SendMessageHeader
+from actors.remoting.remoting_errors import Refused, RemotingError
 from actors.remoting.request import RequestContext
 from store.message.properties import MessageConst, decode_properties, encode_properties
 

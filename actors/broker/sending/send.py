@@ -10,13 +10,12 @@ import struct
 from collections.abc import Callable
 from functools import partial
 
+from actors.broker.metadata.topics import DEFAULT_TOPIC
 from actors.broker.parts import BrokerParts
 from actors.broker.sending.acks import PendingAck
 from actors.broker.sending.stored_properties import PropertyWriter, is_prepared, of_dead_letter, uniq_key_of
-from actors.broker.topics import DEFAULT_TOPIC
 from actors.remoting.codes import ResponseCode
 from actors.remoting.command import Buffer, RemotingCommand
-from actors.remoting.errors import Refused
 from actors.remoting.headers import (
     AppendBatchHeader,
     AppendBatchResponse,
@@ -26,8 +25,8 @@ from actors.remoting.headers import (
     SendRunsResponse,
 )
 from actors.remoting.hot_headers import SendMessageHeader
+from actors.remoting.remoting_errors import Refused
 from actors.remoting.request import RequestContext
-from store.errors import StoreError
 from store.message.message_id import offset_message_ids
 from store.message.record import RecordDraft
 from store.message.runs import decode_runs, encode_offsets
@@ -35,6 +34,7 @@ from store.message.sys_flag import TRANSACTION_MASK
 from store.message.validate import DLQ_TOPIC_PREFIX, RETRY_TOPIC_PREFIX
 from store.message_store import AppendResult
 from store.metadata import TopicConfig
+from store.store_errors import StoreError
 
 
 class Sender:
@@ -145,7 +145,7 @@ class Sender:
         self._answer_when_confirmed(context, result, ext)
 
     def send_records(self, context: RequestContext) -> None:
-        """SEND_RECORDS: a run of V1 records that the client has built (`actors.broker.wire`)."""
+        """SEND_RECORDS: a run of V1 records that the client has built (`actors.remoting.raymq_requests`)."""
         header: SendRecordsHeader = context.header
         topic = self._topics.for_sending(header.topic, header.default_topic, header.default_topic_queue_nums)
         queue_id = self._queue(topic, header.queue_id)

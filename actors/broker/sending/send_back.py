@@ -10,14 +10,14 @@ from actors.broker.parts import BrokerParts
 from actors.broker.sending.send import SendAck
 from actors.remoting.codes import ResponseCode
 from actors.remoting.command import RemotingCommand
-from actors.remoting.errors import Refused
 from actors.remoting.headers import ConsumerSendMsgBackHeader
+from actors.remoting.remoting_errors import Refused
 from actors.remoting.request import RequestContext
-from store.errors import StoreError
 from store.message.message import MessageExt
 from store.message.properties import MessageConst, encode_properties
 from store.message.record import RecordDraft, decode_record
 from store.message.validate import DLQ_TOPIC_PREFIX, RETRY_TOPIC_PREFIX
+from store.store_errors import StoreError
 
 # Where the consumer leaves it to the broker: 10 s after the first failure, then longer each time.
 FIRST_RETRY_LEVEL = 3

@@ -6,10 +6,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from actors.broker.broker_settings import BrokerSettings
 from actors.broker.sending.delays import delay_level
-from actors.broker.settings import BrokerSettings
 from actors.remoting.codes import ResponseCode
-from actors.remoting.errors import Refused
+from actors.remoting.remoting_errors import Refused
 from store.message.message_id import UniqKeyGenerator
 from store.message.properties import MessageConst
 from store.message.record import MAX_PROPERTIES_BYTES

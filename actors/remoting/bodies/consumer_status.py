@@ -13,7 +13,7 @@ import orjson
 
 from actors.remoting.bodies.flat import queue_map
 from actors.remoting.codes import ResponseCode
-from actors.remoting.errors import Refused
+from actors.remoting.remoting_errors import Refused
 from store.message.message_queue import MessageQueue
 
 _TABLE = b'"messageQueueTable":'

@@ -9,7 +9,6 @@ import orjson
 
 from actors.remoting.codes import ResponseCode
 from actors.remoting.command import Buffer
-from actors.remoting.errors import Refused
 from actors.remoting.json_fields import (
     get_bool,
     get_int,
@@ -20,6 +19,7 @@ from actors.remoting.json_fields import (
     get_strings,
     load_object,
 )
+from actors.remoting.remoting_errors import Refused
 from store.message.message_queue import MessageQueue
 
 # Java writes enums by name, C++ by number.

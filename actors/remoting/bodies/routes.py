@@ -10,7 +10,6 @@ import orjson
 
 from actors.remoting.codes import ResponseCode
 from actors.remoting.command import Buffer
-from actors.remoting.errors import Refused
 from actors.remoting.json_fields import (
     get_bool,
     get_int,
@@ -20,6 +19,7 @@ from actors.remoting.json_fields import (
     get_strings,
     load_object,
 )
+from actors.remoting.remoting_errors import Refused
 from store.metadata.data_version import DataVersion
 
 PERM_PRIORITY: Final = 8

@@ -8,10 +8,10 @@ from numpy.typing import NDArray
 
 from store.commitlog.holes import Hole
 from store.disk.files import data_ranges
-from store.errors import StoreError
 from store.index.index_file import IndexFile, index_file_bytes
 from store.kernels import index_check as kernel
 from store.kernels.index import ENTRY_BYTES, HEADER_BYTES, SLOT_BYTES
+from store.store_errors import StoreError
 from store.tools.verify.findings import Report
 
 _PROBLEMS = 4096

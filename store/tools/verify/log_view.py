@@ -13,7 +13,7 @@ import numpy as np
 
 from store.commitlog.log_paths import LogPaths
 from store.commitlog.mapped_file import MappedFile, file_name
-from store.errors import StoreError
+from store.store_errors import StoreError
 from store.tools.verify.findings import Report
 
 _OPEN_MAX = 256

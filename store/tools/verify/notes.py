@@ -8,15 +8,15 @@ from typing import Any
 from store.clock import Clock, SystemClock
 from store.consumequeue.table import ConsumeQueueTable
 from store.disk.files import running_crc
-from store.errors import StoreError
-from store.identity import EPOCH_FILE
 from store.index.index_file import IndexFile
 from store.message.json_text import parse_rocketmq_json
 from store.metadata import ConsumerOffsetTable, SubscriptionGroupTable, TopicConfigTable
+from store.ownership.identity import EPOCH_FILE
 from store.recovery.checkpoint import CHECKPOINT_BYTES, StoreCheckpoint
 from store.recovery.opening import CHECKPOINT, INDEX
 from store.recovery.summary import DerivedSummary, summary_path
 from store.recovery.tail import Tail
+from store.store_errors import StoreError
 from store.tools.verify.findings import Report
 from store.tools.verify.queues import CheckedQueue
 

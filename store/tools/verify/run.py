@@ -7,12 +7,19 @@ from store.commitlog.log_paths import LogPaths
 from store.consumequeue.table import ConsumeQueueTable
 from store.disk.files import Descriptors, data_ranges
 from store.dispatch.dispatcher import Dispatcher
-from store.errors import StoreError
-from store.identity import AbortFile, StoreLock, StoreName, read_name, refuse_foreign_kinds, writer_of
+from store.ownership.identity import (
+    AbortFile,
+    StoreLock,
+    StoreName,
+    read_name,
+    refuse_foreign_kinds,
+    writer_of,
+)
 from store.recovery.opening import CONSUME_QUEUE, INDEX
 from store.recovery.summary import DerivedSummary, read_summary
 from store.recovery.tail import Tail, find_tail
-from store.settings import StoreSettings
+from store.store_errors import StoreError
+from store.store_settings import StoreSettings
 from store.tools.layout import find_sizes, log_directories, require_directory
 from store.tools.verify import notes
 from store.tools.verify.behind import Behind

@@ -14,10 +14,10 @@ import orjson
 import pytest
 import uvloop
 
+from actors.broker.broker_settings import BrokerSettings
 from actors.broker.service import BrokerService, warm_up_once
-from actors.broker.settings import BrokerSettings
+from actors.nameserver.nameserver_settings import NameserverSettings
 from actors.nameserver.service import NameserverService
-from actors.nameserver.settings import NameserverSettings
 from actors.remoting.bodies.groups import ConsumerData, HeartbeatData, SubscriptionData
 from actors.remoting.client import RemotingClient
 from actors.remoting.codes import RayMQRequestCode, RequestCode
@@ -35,7 +35,7 @@ from store.clock import Clock, SystemClock
 from store.disk.disk_use import DiskProbe, disk_use
 from store.message.message import MessageExt
 from store.message.record import decode_records
-from store.settings import StoreSettings
+from store.store_settings import StoreSettings
 from tests.eventually import LIMIT_S, eventually_async
 
 SUSPEND, SUBSCRIPTION = 2, 4

@@ -11,7 +11,7 @@ import pytest
 
 from actors.broker.admission import Admission
 from actors.remoting.codes import RequestCode, ResponseCode
-from actors.remoting.errors import Refused
+from actors.remoting.remoting_errors import Refused
 from actors.remoting.request import Cost
 from store.clock import Clock, SystemClock
 from store.message_store import MessageStore

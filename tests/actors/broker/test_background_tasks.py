@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from actors.broker.departure import Departure
+from actors.broker.metadata.tables import BrokerTables
 from actors.broker.service import BrokerService
 from actors.broker.stats import BrokerStats
-from actors.broker.tables import BrokerTables
+from actors.nameserver.nameserver_settings import NameserverSettings
 from actors.nameserver.service import NameserverService
-from actors.nameserver.settings import NameserverSettings
 from actors.remoting.codes import RequestCode, ResponseCode
 from store.clock import SystemClock
 from store.message.record import decode_record

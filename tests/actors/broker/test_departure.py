@@ -8,15 +8,15 @@ from pathlib import Path
 import pytest
 
 from actors.broker import service
+from actors.broker.broker_settings import BrokerSettings
 from actors.broker.departure import LEASE_MS
 from actors.broker.service import BrokerService
-from actors.broker.settings import BrokerSettings
+from actors.nameserver.nameserver_settings import NameserverSettings
 from actors.nameserver.service import NameserverService
-from actors.nameserver.settings import NameserverSettings
 from actors.remoting.bodies.routes import TopicRouteData
 from actors.remoting.codes import RequestCode, ResponseCode
 from actors.remoting.command import RemotingCommand
-from actors.remoting.errors import RemotingError
+from actors.remoting.remoting_errors import RemotingError
 from store.clock import SystemClock
 from tests.actors.broker.brokers import TIMEOUT_MS, Peer, Story, run, settings_of, with_broker
 from tests.conftest import ClockAtRest

@@ -11,16 +11,16 @@ import orjson
 import pytest
 
 from actors.broker.service import BrokerService
+from actors.nameserver.nameserver_settings import NameserverSettings
 from actors.nameserver.service import NameserverService
-from actors.nameserver.settings import NameserverSettings
 from actors.remoting.bodies.routes import TopicRouteData
 from actors.remoting.client import RemotingClient
 from actors.remoting.codes import RequestCode, ResponseCode
 from actors.remoting.command import RemotingCommand
-from actors.remoting.errors import RemotingError
 from actors.remoting.headers import CreateTopicHeader, TopicQueueHeader
+from actors.remoting.remoting_errors import RemotingError
 from store.clock import SystemClock
-from store.errors import StoreError
+from store.store_errors import StoreError
 from tests.actors.broker.brokers import (
     A_DAY_MS,
     TIMEOUT_MS,

@@ -9,8 +9,8 @@ from pathlib import Path
 import structlog
 import uvloop
 
+from actors.nameserver.nameserver_settings import NameserverSettings
 from actors.nameserver.service import NameserverService
-from actors.nameserver.settings import NameserverSettings
 from actors.remoting.bodies.routes import RegisterBrokerBody, TopicRouteData
 from actors.remoting.client import RemotingClient
 from actors.remoting.codes import RequestCode, ResponseCode

@@ -8,7 +8,7 @@ import pytest
 
 from actors.nameserver.route_table import BrokerIdentity, RouteTable
 from actors.remoting.bodies.routes import RegisterBrokerBody
-from actors.remoting.errors import Refused
+from actors.remoting.remoting_errors import Refused
 from store.metadata.data_version import DataVersion
 
 EXPIRY_NS = 120_000_000_000

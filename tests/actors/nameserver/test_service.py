@@ -11,8 +11,8 @@ import orjson
 import pytest
 import uvloop
 
+from actors.nameserver.nameserver_settings import NameserverSettings
 from actors.nameserver.service import NameserverService
-from actors.nameserver.settings import NameserverSettings
 from actors.remoting.bodies.routes import (
     ClusterInfo,
     RegisterBrokerBody,
@@ -24,9 +24,9 @@ from actors.remoting.bodies.routes import (
 from actors.remoting.client import RemotingClient
 from actors.remoting.codes import RequestCode
 from actors.remoting.command import RemotingCommand
-from actors.remoting.errors import Refused
 from actors.remoting.headers import RegisterBrokerHeader
 from actors.remoting.properties_text import parse_properties
+from actors.remoting.remoting_errors import Refused
 from store.clock import Clock, SystemClock
 from store.metadata.data_version import DataVersion
 from tests.eventually import LIMIT_S, eventually_async

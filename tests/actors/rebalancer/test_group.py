@@ -10,7 +10,7 @@ import pytest
 
 from actors.rebalancer.group import NS_PER_MS, Group
 from actors.remoting.bodies.groups import GrantedQueue, SyncGroupReply, SyncGroupRequest
-from actors.remoting.errors import Refused
+from actors.remoting.remoting_errors import Refused
 from actors.strategies import AllocateMessageQueueAveragely
 from store.message.message_queue import MessageQueue
 

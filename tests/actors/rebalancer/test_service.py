@@ -11,11 +11,11 @@ import pytest
 import structlog
 import uvloop
 
+from actors.nameserver.nameserver_settings import NameserverSettings
 from actors.nameserver.service import NameserverService
-from actors.nameserver.settings import NameserverSettings
 from actors.rebalancer.group import Group
+from actors.rebalancer.rebalancer_settings import RebalancerSettings
 from actors.rebalancer.service import RebalancerService
-from actors.rebalancer.settings import RebalancerSettings
 from actors.remoting.bodies.groups import (
     ConsumerData,
     GroupMembers,
@@ -28,8 +28,8 @@ from actors.remoting.bodies.routes import RegisterBrokerBody
 from actors.remoting.client import RemotingClient
 from actors.remoting.codes import RayMQRequestCode, RequestCode
 from actors.remoting.command import RemotingCommand
-from actors.remoting.errors import Refused
 from actors.remoting.headers import ForwardHeartbeatHeader, ForwardUnregisterHeader, RegisterBrokerHeader
+from actors.remoting.remoting_errors import Refused
 from actors.remoting.request import RequestContext
 from actors.remoting.table import RequestTable
 from store.clock import Clock, SystemClock

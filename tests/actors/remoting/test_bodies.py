@@ -27,7 +27,7 @@ from actors.remoting.bodies.routes import (
     RegisterBrokerBody,
     TopicRouteData,
 )
-from actors.remoting.errors import Refused
+from actors.remoting.remoting_errors import Refused
 from store.message.message_queue import MessageQueue
 from store.metadata.data_version import DataVersion
 

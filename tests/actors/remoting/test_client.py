@@ -10,7 +10,7 @@ from remoting_peers import ECHO, TIMEOUT_MS, echo, run, serving
 
 from actors.remoting.client import RemotingClient, parse_address
 from actors.remoting.command import RemotingCommand
-from actors.remoting.errors import Closed, ConnectFailed, Refused, RemotingError, TimedOut
+from actors.remoting.remoting_errors import Closed, ConnectFailed, Refused, RemotingError, TimedOut
 from actors.remoting.request import RequestContext
 from actors.remoting.table import RequestTable
 from store.clock import SystemClock

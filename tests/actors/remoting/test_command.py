@@ -19,7 +19,7 @@ from actors.remoting.command import (
     decode_command,
     encode_command,
 )
-from actors.remoting.errors import ProtocolError
+from actors.remoting.remoting_errors import ProtocolError
 
 # Written by RocketMQ 5.3.3's own classes: code 105, opaque 5, version 479, extFields {topic: T1}, body "B".
 JSON_FRAME = bytes.fromhex(

@@ -9,7 +9,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from actors.remoting.command import MAX_FRAME_BYTES, PREFIX, RemotingCommand, encode_command
-from actors.remoting.errors import ProtocolError
 from actors.remoting.frame import (
     FIRST_ALLOCATION_BYTES,
     OWN_MEMORY_BYTES,
@@ -19,6 +18,7 @@ from actors.remoting.frame import (
     ReceiveMemory,
     describe_bytes,
 )
+from actors.remoting.remoting_errors import ProtocolError
 
 
 def frame(number: int, body: bytes = b"") -> bytes:

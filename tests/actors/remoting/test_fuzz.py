@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 
 from actors.remoting import admin_headers, headers, hot_headers
 from actors.remoting.command import RemotingCommand, encode_command
-from actors.remoting.errors import ProtocolError, Refused
 from actors.remoting.frame import FrameReader, ReceiveMemory
+from actors.remoting.remoting_errors import ProtocolError, Refused
 from tests.actors.header_names import least_fields
 
 CORPUS = {

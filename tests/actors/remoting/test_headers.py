@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from actors.remoting.errors import Refused
 from actors.remoting.headers import (
     GetRouteInfoHeader,
     PullMessageHeader,
@@ -14,6 +13,7 @@ from actors.remoting.headers import (
     SendMessageHeaderV1,
     UnregisterClientHeader,
 )
+from actors.remoting.remoting_errors import Refused
 
 V2 = {
     "a": "group",

@@ -9,8 +9,8 @@ from remoting_peers import ECHO, LATER, echo, raw_peer, request, run
 
 from actors.remoting.codes import ResponseCode
 from actors.remoting.command import RemotingCommand
-from actors.remoting.errors import Closed, Refused
 from actors.remoting.in_process import InProcessConnection
+from actors.remoting.remoting_errors import Closed, Refused
 from actors.remoting.request import Handler, RequestContext
 from actors.remoting.server import RemotingServer
 from actors.remoting.table import RequestTable

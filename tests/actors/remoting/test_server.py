@@ -11,9 +11,9 @@ from remoting_peers import ECHO, RawPeer, echo, raw_peer, request, run, serving
 
 from actors.remoting.codes import FLAG_ONEWAY, ResponseCode
 from actors.remoting.command import PREFIX, RemotingCommand
-from actors.remoting.errors import Refused
+from actors.remoting.remoting_errors import Refused
 from actors.remoting.request import RequestContext
-from store.errors import MessageIllegal, StoreError
+from store.store_errors import MessageIllegal, StoreError
 
 
 @pytest.mark.parametrize("serialize_type", [0, 1], ids=["json", "rocketmq"])

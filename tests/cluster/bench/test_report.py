@@ -6,7 +6,7 @@ from io import StringIO
 
 from rich.console import Console
 
-from cluster.bench.report import results_table
+from cluster.bench.bench_report import results_table
 from cluster.bench.result import BenchResult, Run
 
 

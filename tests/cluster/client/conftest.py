@@ -10,16 +10,16 @@ from typing import Any, TypeVar
 
 import pytest
 
+from actors.broker.broker_settings import BrokerSettings
 from actors.broker.service import BrokerService
-from actors.broker.settings import BrokerSettings
+from actors.nameserver.nameserver_settings import NameserverSettings
 from actors.nameserver.service import NameserverService
-from actors.nameserver.settings import NameserverSettings
+from actors.rebalancer.rebalancer_settings import RebalancerSettings
 from actors.rebalancer.service import RebalancerService
-from actors.rebalancer.settings import RebalancerSettings
 from cluster.client import Admin
-from cluster.client.core.loop_thread import LoopThread
+from cluster.client.transport.loop_thread import LoopThread
 from store.clock import Clock, SystemClock
-from store.settings import StoreSettings
+from store.store_settings import StoreSettings
 from tests.eventually import eventually
 
 T = TypeVar("T")

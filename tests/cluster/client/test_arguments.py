@@ -204,10 +204,10 @@ def test_offsets_times_and_queues_that_are_none_are_refused(cluster: Cluster, gr
 def test_an_assignment_ends_its_wait_for_a_broker_that_is_silent(
     cluster: Cluster, group: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from cluster.client.core.consumer import pull_core
-    from cluster.client.core.consumer.deliveries import NOWHERE
-    from cluster.client.core.group.offsets import OffsetClient
+    from cluster.client.consumer import pull_core
+    from cluster.client.consumer.deliveries import NOWHERE
     from cluster.client.errors import DeadlineExceeded
+    from cluster.client.group.offset_client import OffsetClient
 
     topic = cluster.topic(queues=1)
     committed = OffsetClient.committed

@@ -18,9 +18,9 @@ from cluster.client import (
     PushConsumer,
     aio,
 )
-from cluster.client.core.consumer.queue_work import Limits
-from cluster.client.core.group.offsets import OffsetClient
+from cluster.client.consumer.queue_work import Limits
 from cluster.client.errors import SubscriptionDiffers, refused
+from cluster.client.group.offset_client import OffsetClient
 from tests.eventually import LIMIT_S, eventually, eventually_async
 
 from .conftest import LONG_LEASE_MS, Cluster

@@ -9,7 +9,7 @@ import pytest
 
 from actors.remoting.codes import RequestCode
 from actors.remoting.command import RemotingCommand
-from actors.remoting.errors import RemotingError
+from actors.remoting.remoting_errors import RemotingError
 from cluster.client import Admin, Message, Producer, ProducerConfig, aio
 from cluster.client.errors import MessageRejected, SendFailed
 from cluster.client.hooks import SendContext

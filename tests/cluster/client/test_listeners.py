@@ -14,7 +14,7 @@ import pytest
 import structlog
 
 from cluster.client import MessageExt, Producer, PullConsumer, PushConfig, PushConsumer, aio
-from cluster.client.core.loop_thread import LoopThread, Waiter
+from cluster.client.transport.loop_thread import LoopThread, Waiter
 from tests.eventually import LIMIT_S, NEVER_S, eventually, eventually_async
 
 from .conftest import Cluster

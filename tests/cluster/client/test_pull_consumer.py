@@ -11,7 +11,6 @@ import pytest
 import structlog
 
 from cluster.client import Admin, ConsumerConfig, MessageExt, MessageQueue, Producer, PullConsumer, aio
-from cluster.client.core.group.offsets import Commit, Committed, OffsetClient
 from cluster.client.errors import (
     BrokerUnreachable,
     ClientClosed,
@@ -19,6 +18,7 @@ from cluster.client.errors import (
     QueueNotAssigned,
     SubscriptionDiffers,
 )
+from cluster.client.group.offset_client import Commit, Committed, OffsetClient
 from tests.eventually import LIMIT_S, NEVER_S, eventually
 
 from .conftest import LONG_LEASE_MS, Cluster
@@ -396,7 +396,7 @@ def test_a_commit_waits_for_a_broker_that_is_started_again(
 def test_a_close_by_another_thread_ends_an_iteration(
     cluster: Cluster, group: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("cluster.client.aio.pull_consumer.ITERATION_WAIT_MS", int(NEVER_S * 1000))
+    monkeypatch.setattr("cluster.client.consumer.aio_pull_consumer.ITERATION_WAIT_MS", int(NEVER_S * 1000))
     topic = cluster.topic()
     fill(cluster, topic, 10)
     consumer = PullConsumer(cluster.address, group).start()

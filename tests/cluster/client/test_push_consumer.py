@@ -16,7 +16,7 @@ from actors.remoting.bodies.groups import SyncGroupReply, SyncGroupRequest
 from actors.remoting.client import RemotingClient
 from actors.remoting.codes import RequestCode, ResponseCode
 from actors.remoting.command import RemotingCommand
-from actors.remoting.errors import Refused
+from actors.remoting.remoting_errors import Refused
 from actors.remoting.request import RequestContext
 from cluster.client import (
     Admin,

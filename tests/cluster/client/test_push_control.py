@@ -19,7 +19,7 @@ from cluster.client import (
     PushConfig,
     PushConsumer,
 )
-from cluster.client.core.consumer.queue_work import Limits, QueueWork
+from cluster.client.consumer.queue_work import Limits, QueueWork
 from cluster.client.errors import BrokerUnreachable, ConfigInvalid, QueueNotAssigned
 from cluster.client.hooks import ConsumeContext
 from tests.conftest import ClockAtRest

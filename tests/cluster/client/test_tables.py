@@ -12,7 +12,7 @@ import pytest
 
 from actors.broker.sending.send import Sender
 from actors.remoting.codes import RayMQRequestCode, ResponseCode
-from actors.remoting.errors import Refused
+from actors.remoting.remoting_errors import Refused
 from actors.remoting.request import RequestContext
 from cluster.client import Admin, MessageQueue, Producer, ProducerConfig, PullConsumer, TableReceipt
 from cluster.client.errors import ConfigInvalid, MessageRejected, TableSendFailed, TopicNotFound

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from actors.ray_port import Node
+from actors.host.ray_port import Node
 from cluster.driver.placement import place
 from cluster.topology.topology import Topology
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from cluster.driver.preflight import Demand, check_all, check_port, check_store, free_ports, lock_owner
-from store.identity import StoreIdentity, StoreName, write_name
+from store.ownership.identity import StoreIdentity, StoreName, write_name
 
 HOLDS_A_LOCK = """
 import fcntl, sys

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from actors.broker.settings import BrokerSettings
+from actors.broker.broker_settings import BrokerSettings
 from cluster import launch
 from cluster.driver.plan import Kind, Plan
 from cluster.driver.specs import make_specs

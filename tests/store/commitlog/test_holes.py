@@ -18,7 +18,7 @@ from store.message.message import Message, MessageExt
 from store.message.record import RecordDraft
 from store.message_store import MessageStore
 from store.recovery.tail import find_tail
-from store.settings import StoreSettings
+from store.store_settings import StoreSettings
 from store.tools.dump import dump
 from store.tools.rebuild import rebuild
 from tests.conftest import ClockAtRest

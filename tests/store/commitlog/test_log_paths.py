@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from cluster.cli.store import app
 from store.commitlog import log_paths, mapped_file
 from store.disk.disk_use import DiskUse
-from store.errors import StoreError
+from store.store_errors import StoreError
 from store.tools.dump import dump
 
 FILE_BYTES = 8192

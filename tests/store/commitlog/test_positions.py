@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from store.commitlog.positions import Positions
-from store.errors import StoreError
+from store.store_errors import StoreError
 
 
 def test_confirmed_is_flushed_under_sync_and_written_under_async():

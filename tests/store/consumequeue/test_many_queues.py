@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from store import maintenance
 from store.consumequeue import check, consume_queue
 from store.consumequeue.consume_queue import ConsumeQueue
 from store.disk import background
-from store.errors import StoreError
 from store.index.index_file import IndexFile, IndexNote
+from store.store_errors import StoreError
+from store.upkeep import maintenance
 
 
 def fill(store, draft, count: int, queues: int = 3, start: int = 0) -> None:

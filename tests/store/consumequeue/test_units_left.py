@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 import pytest
 
 from store.consumequeue.unit import UNIT_BYTES
-from store.errors import StoreError
 from store.kernels import unit_files
+from store.store_errors import StoreError
 from tests.eventually import LIMIT_S
 
 QUEUES = 20

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from store.errors import StoreError
 from store.kernels import unit_files
+from store.store_errors import StoreError
 
 QUEUES = 12
 WRITE_UNITS = unit_files.write_units

@@ -12,7 +12,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from store.errors import MessageIllegal
 from store.kernels.columns_to_records import (
     RowBatch,
     TextColumn,
@@ -34,6 +33,7 @@ from store.message.properties import encode_properties
 from store.message.record import RecordDraft, RecordVerdict, check_record, decode_records, encode_record
 from store.message.runs import Runs
 from store.message.sys_flag import TRANSACTION_PREPARED
+from store.store_errors import MessageIllegal
 
 V4 = Host("10.0.0.1", 1234).packed
 V6 = Host("fd00::2", 65535).packed

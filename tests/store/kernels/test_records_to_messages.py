@@ -9,7 +9,6 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from store.errors import MessageIllegal, RecordDamaged
 from store.kernels.records_to_messages import SCRATCH_BYTES, decode_messages
 from store.message import fetched
 from store.message.buffers import Buffer
@@ -17,6 +16,7 @@ from store.message.compression import compress
 from store.message.message import MessageExt
 from store.message.properties import encode_properties
 from store.message.record import RecordDraft, decode_record, encode_record
+from store.store_errors import MessageIllegal, RecordDamaged
 
 V4, V6 = bytes([10, 0, 0, 1, 0, 0, 0x1F, 0x90]), bytes(19) + b"\x01"
 texts = st.text(

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from store.errors import MessageIllegal
 from store.message.batch import decode_batch, encode_batch
 from store.message.message import Message
 from store.message.properties import encode_properties
+from store.store_errors import MessageIllegal
 
 GOLDEN = bytes.fromhex("000000290000000000000000000000070000000568656c6c6f000e6b01760257414954017472756502")
 

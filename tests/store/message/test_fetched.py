@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from store.errors import RecordDamaged
 from store.message.compression import compress
 from store.message.fetched import decode_messages
 from store.message.record import RecordDraft, encode_record
+from store.store_errors import RecordDamaged
 
 HOST = bytes([10, 0, 0, 1, 0, 0, 0x1F, 0x90])
 

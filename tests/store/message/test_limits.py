@@ -6,10 +6,10 @@ import zlib
 
 import pytest
 
-from store.errors import MessageIllegal
 from store.message.compression import compress, decompress
 from store.message.sys_flag import COMPRESSED, COMPRESSION_LZ4, COMPRESSION_ZLIB, COMPRESSION_ZSTD
 from store.message.validate import check_body, check_group, check_properties, check_topic
+from store.store_errors import MessageIllegal
 
 PLAIN = b"all work and no play " * 1000
 

@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from store.errors import MessageIllegal
 from store.message.hosts import Host
 from store.message.message_id import (
     UniqKeyBlock,
@@ -19,6 +18,7 @@ from store.message.message_id import (
     offset_message_id,
     offset_message_ids,
 )
+from store.store_errors import MessageIllegal
 from tests.conftest import ClockAtRest
 
 

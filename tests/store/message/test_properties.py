@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from store.errors import MessageIllegal
 from store.message.properties import decode_properties, encode_properties, properties_text, properties_texts
+from store.store_errors import MessageIllegal
 
 names = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\x01\x02"), min_size=1)
 values = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\x02"), min_size=1)

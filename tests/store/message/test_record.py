@@ -12,7 +12,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from store.errors import RecordDamaged
 from store.message.compression import plain_body
 from store.message.hosts import Host
 from store.message.message import MessageExt
@@ -31,6 +30,7 @@ from store.message.record import (
     record_size,
 )
 from store.message.sys_flag import TRANSACTION_COMMIT, TRANSACTION_PREPARED, TRANSACTION_ROLLBACK
+from store.store_errors import RecordDamaged
 
 # Made by RocketMQ 5.3.3's own encoder, which leaves the CRC 0.
 GOLDEN = bytes.fromhex(

@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from store.errors import MessageIllegal
 from store.message.runs import (
     RUNS_MAX,
     Runs,
@@ -17,6 +16,7 @@ from store.message.runs import (
     encode_heads,
     encode_offsets,
 )
+from store.store_errors import MessageIllegal
 
 heads_of_a_body = st.lists(
     st.tuples(st.integers(0, 2**31 - 1), st.integers(1, 9), st.integers(1, 40)),

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from store.errors import StoreError
 from store.message.json_text import parse_rocketmq_json
 from store.metadata import (
     ConsumerFilterTable,
@@ -22,6 +21,7 @@ from store.metadata import (
     TopicConfig,
     TopicConfigTable,
 )
+from store.store_errors import StoreError
 from tests.conftest import ClockAtRest
 
 TABLES = {

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from store.commitlog.mapped_file import HEAD_BYTES, MappedFile
-from store.errors import StoreError
 from store.message.batch import encode_batch
 from store.message.message import Message
 from store.message.record import RecordDraft
+from store.store_errors import StoreError
 
 
 def fill(store, draft: Callable[..., RecordDraft], count: int = 120, start: int = 0) -> None:

@@ -9,10 +9,10 @@ import pytest
 from typer.testing import CliRunner
 
 from cluster.cli.store import app
-from store.identity import StoreIdentity
 from store.message.record import decode_record
 from store.message_store import MessageStore
-from store.settings import StoreSettings
+from store.ownership.identity import StoreIdentity
+from store.store_settings import StoreSettings
 from store.tools.dump import dump, query
 from store.tools.image import StoreImage
 

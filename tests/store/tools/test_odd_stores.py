@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from cluster.cli.store import app
-from store.errors import StoreError
+from store.store_errors import StoreError
 from store.tools.dump import dump
 
 COMMANDS = (["verify"], ["info"], ["dump"], ["query", "Topic", "k"], ["rebuild", "--dry-run"])

@@ -14,10 +14,10 @@ from typer.testing import CliRunner
 import store.tools.rebuild as module
 from cluster.cli.store import app
 from store.dispatch.dispatcher import Dispatcher
-from store.errors import StoreError
-from store.identity import StoreIdentity
 from store.message_store import MessageStore
-from store.settings import StoreSettings
+from store.ownership.identity import StoreIdentity
+from store.store_errors import StoreError
+from store.store_settings import StoreSettings
 from store.tools.info import store_info
 from store.tools.rebuild import rebuild
 from store.tools.verify import verify

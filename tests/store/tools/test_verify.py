@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from cluster.cli.store import app
-from store.errors import StoreError
 from store.message_store import MessageStore
-from store.settings import StoreSettings
+from store.store_errors import StoreError
+from store.store_settings import StoreSettings
 from store.tools.rebuild import rebuild
 from store.tools.verify import Report, verify
 from tests.conftest import ClockAtRest

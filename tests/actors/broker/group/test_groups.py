@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from actors.broker.broker_settings import BrokerSettings
 from actors.broker.group.groups import Groups
-from actors.broker.settings import BrokerSettings
 from actors.remoting.codes import ResponseCode
-from actors.remoting.errors import Refused
+from actors.remoting.remoting_errors import Refused
 from store.metadata import SubscriptionGroupConfig, SubscriptionGroupTable
 
 

@@ -8,7 +8,6 @@ from pathlib import Path
 import orjson
 
 from actors.broker.reading.pull import COMMIT_OFFSET
-from actors.broker.wire import CommitOffsetsBody, CommitOffsetsReply, OffsetCommit, RefusedCommit
 from actors.remoting.bodies.groups import GroupMembers, SyncGroupRequest
 from actors.remoting.codes import RayMQRequestCode, RequestCode, ResponseCode
 from actors.remoting.headers import (
@@ -18,6 +17,7 @@ from actors.remoting.headers import (
     UnregisterClientHeader,
 )
 from actors.remoting.hot_headers import PullMessageHeader
+from actors.remoting.raymq_requests import CommitOffsetsBody, CommitOffsetsReply, OffsetCommit, RefusedCommit
 from actors.remoting.request import RequestContext
 from actors.remoting.table import RequestTable
 from store.message.record import decode_record

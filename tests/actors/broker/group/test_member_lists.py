@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
+from actors.broker.broker_settings import BrokerSettings
 from actors.broker.group import rebalancer_link
 from actors.broker.group.rebalancer_link import MEMBERS_TIMEOUT_MS
 from actors.broker.service import BrokerService
-from actors.broker.settings import BrokerSettings
 from actors.rebalancer.group import Group
+from actors.rebalancer.rebalancer_settings import RebalancerSettings
 from actors.rebalancer.service import RebalancerService
-from actors.rebalancer.settings import RebalancerSettings
 from actors.remoting.bodies.groups import ConsumerData, GroupMembers, HeartbeatData, SubscriptionData
 from actors.remoting.codes import RayMQRequestCode, RequestCode, ResponseCode
 from actors.remoting.command import RemotingCommand

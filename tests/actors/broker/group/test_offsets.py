@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from actors.broker.group.offsets import ConsumerOffsets
-from actors.broker.wire import OffsetCommit, RefusedCommit
+from actors.broker.group.consumer_offsets import ConsumerOffsets
+from actors.remoting.raymq_requests import OffsetCommit, RefusedCommit
 from store.metadata import ConsumerOffsetTable
 
 

@@ -11,8 +11,8 @@ import pytest
 from actors.remoting.admin_headers import DeleteGroupHeader
 from actors.remoting.codes import RequestCode, ResponseCode
 from actors.remoting.headers import DeleteTopicHeader
-from store.errors import StoreError
 from store.metadata import MessageRequestModeTable
+from store.store_errors import StoreError
 from tests.actors.broker.brokers import Peer, settings_of, with_broker
 
 

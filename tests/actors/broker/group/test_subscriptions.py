@@ -6,7 +6,7 @@ import pytest
 
 from actors.broker.group.subscriptions import require_tag_type, tags_codes_of
 from actors.remoting.codes import ResponseCode
-from actors.remoting.errors import Refused
+from actors.remoting.remoting_errors import Refused
 from store.message.tags import tags_code
 
 

@@ -9,8 +9,8 @@ from typing import Self
 
 import pytest
 
+from actors.broker.broker_settings import BrokerSettings
 from actors.broker.loop import turns
-from actors.broker.settings import BrokerSettings
 from actors.remoting.codes import ResponseCode
 from store.kernels import unit_files
 from tests.actors.broker.brokers import Peer, settings_of

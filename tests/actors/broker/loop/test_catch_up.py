@@ -14,7 +14,6 @@ import pytest
 
 from actors.broker.loop import turns
 from actors.broker.service import BrokerService
-from actors.broker.wire import SplitsBody
 from actors.remoting.admin_headers import (
     ConsumeQueueHeader,
     ConsumeStatsHeader,
@@ -38,6 +37,7 @@ from actors.remoting.headers import (
     TopicHeader,
     TopicQueueHeader,
 )
+from actors.remoting.raymq_requests import SplitsBody
 from store.clock import SystemClock
 from store.message.message_queue import MessageQueue
 from store.message.record import decode_records

@@ -9,10 +9,8 @@ from pathlib import Path
 import pytest
 
 from actors.broker.loop.off_loop import OffLoop
-from actors.broker.wire import SplitsBody
 from actors.remoting.codes import RayMQRequestCode, RequestCode, ResponseCode
 from actors.remoting.command import RemotingCommand
-from actors.remoting.errors import Closed
 from actors.remoting.headers import (
     DeleteTopicHeader,
     QueryMessageHeader,
@@ -21,6 +19,8 @@ from actors.remoting.headers import (
     TopicQueueHeader,
     ViewMessageHeader,
 )
+from actors.remoting.raymq_requests import SplitsBody
+from actors.remoting.remoting_errors import Closed
 from store.disk import residency
 from store.message.record import decode_record, decode_records
 from tests.actors.broker.brokers import HOLD_MS, Peer, settings_of, with_broker

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from actors.broker.reading.hold import DEADLINE_SPAN_NS, HeldPull, HeldPulls, deadline_of, wait_ms_of
 from actors.remoting.codes import ResponseCode
-from actors.remoting.errors import Refused
+from actors.remoting.remoting_errors import Refused
 
 
 def a_pull(

@@ -10,7 +10,6 @@ import pytest
 
 from actors.broker.loop import turns
 from actors.broker.service import BrokerService
-from actors.broker.wire import SplitsBody
 from actors.remoting.codes import RayMQRequestCode, RequestCode, ResponseCode
 from actors.remoting.command import RemotingCommand, encode_command
 from actors.remoting.headers import (
@@ -24,6 +23,7 @@ from actors.remoting.headers import (
     ViewMessageHeader,
 )
 from actors.remoting.hot_headers import PullMessageHeader
+from actors.remoting.raymq_requests import SplitsBody
 from store.clock import SystemClock
 from store.message.message_id import decode_message_id
 from store.message.record import decode_record, decode_records

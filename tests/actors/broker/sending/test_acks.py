@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from actors.broker.sending.acks import Acks, PendingAck
 from actors.remoting.codes import ResponseCode
-from store.errors import StoreError
+from store.store_errors import StoreError
 
 
 class Answers(PendingAck):

@@ -12,7 +12,7 @@ from actors.remoting.bodies.broker import BrokerStatsData
 from actors.remoting.bodies.routes import decode_kv_table
 from actors.remoting.codes import RayMQRequestCode, RequestCode, ResponseCode
 from actors.remoting.headers import SendRecordsHeader
-from store.errors import StoreError
+from store.store_errors import StoreError
 from tests.actors.broker.brokers import Peer, hang_disk, settings_of, with_broker
 from tests.actors.broker.sending.test_sending import send_runs, some_records, some_runs
 from tests.eventually import eventually_async

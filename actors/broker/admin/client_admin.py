@@ -1,0 +1,186 @@
+"""Who is connected, and questions that a tool puts to a client through its broker."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from contextlib import suppress
+from functools import partial
+
+from actors.broker.group.clients import CLIENT_TIMEOUT_MS, Member
+from actors.broker.group.subscriptions import subscription_data
+from actors.broker.parts import BrokerParts
+from actors.remoting.admin_headers import (
+    ClientHeader,
+    ConsumerStatusHeader,
+    GroupTopicHeader,
+    ProducerGroupHeader,
+)
+from actors.remoting.bodies.connected import (
+    ClientConnection,
+    ConsumerConnection,
+    ProducerInfo,
+    encode_producer_table,
+    encode_producers,
+    encode_subscription,
+)
+from actors.remoting.bodies.consumer_status import encode_of_group, table_of_member
+from actors.remoting.codes import RequestCode, ResponseCode
+from actors.remoting.command import RemotingCommand
+from actors.remoting.connection import Connection
+from actors.remoting.headers import ConsumerGroupHeader
+from actors.remoting.remoting_errors import Refused, RemotingError, TimedOut
+from actors.remoting.request import RequestContext
+from store.clock import NS_PER_MS
+from store.message.message_id import decode_message_id
+from store.store_errors import StoreError
+
+
+class ClientAdmin:
+    """Answers GET_CONSUMER_CONNECTION_LIST, GET_PRODUCER_CONNECTION_LIST, GET_ALL_PRODUCER_INFO and
+    QUERY_SUBSCRIPTION_BY_CONSUMER; passes GET_CONSUMER_RUNNING_INFO, CONSUME_MESSAGE_DIRECTLY and
+    INVOKE_BROKER_TO_GET_CONSUMER_STATUS on.
+    """
+
+    def __init__(self, parts: BrokerParts) -> None:
+        self._broker_name = parts.settings.broker_name
+        self._clients = parts.clients
+        self._clock = parts.clock
+        self._store = parts.store
+        self._reads = parts.reads
+
+    def consumers(self, context: RequestContext) -> RemotingCommand:
+        """GET_CONSUMER_CONNECTION_LIST."""
+        header: ConsumerGroupHeader = context.header
+        group = self._clients.group(header.consumer_group)
+        if group is None:
+            raise Refused(
+                ResponseCode.CONSUMER_NOT_ONLINE, f"the consumer group[{header.consumer_group}] not online"
+            )
+        body = ConsumerConnection(
+            _connections(group.members.values()),
+            {topic: subscription_data(each) for topic, each in sorted(group.subscriptions.items())},
+            group.consume_type,
+            group.message_model,
+            group.consume_from_where,
+        )
+        return RemotingCommand.response(body=body.encode())
+
+    def producers(self, context: RequestContext) -> RemotingCommand:
+        """GET_PRODUCER_CONNECTION_LIST."""
+        header: ProducerGroupHeader = context.header
+        connections = _connections(self._clients.producers(header.producer_group))
+        if not connections:
+            raise Refused(ResponseCode.SYSTEM_ERROR, f"the producer group[{header.producer_group}] not exist")
+        return RemotingCommand.response(body=encode_producers(connections))
+
+    def subscription(self, context: RequestContext) -> RemotingCommand:
+        """QUERY_SUBSCRIPTION_BY_CONSUMER: what a group that is online wants of a topic."""
+        header: GroupTopicHeader = context.header
+        group = self._clients.group(header.group)
+        found = group.subscriptions.get(header.topic) if group is not None else None
+        wanted = None if found is None else subscription_data(found)
+        return RemotingCommand.response(body=encode_subscription(header.group, header.topic, wanted))
+
+    def all_producers(self, context: RequestContext) -> RemotingCommand:
+        """GET_ALL_PRODUCER_INFO."""
+        now_ns, now_ms = self._clock.monotonic_ns(), self._clock.wall_ms()
+        groups = {
+            group: [
+                ProducerInfo(
+                    member.client_id,
+                    f"/{member.connection.peer}",  # as Java writes an address that has no name
+                    member.connection.attributes.language or "OTHER",
+                    member.connection.attributes.version,
+                    now_ms - (now_ns - member.heard_ns) // NS_PER_MS,
+                )
+                for member in self._clients.producers(group)
+            ]
+            for group in self._clients.producer_groups()
+        }
+        return RemotingCommand.response(body=encode_producer_table(groups))
+
+    def running_info(self, context: RequestContext) -> None:
+        """GET_CONSUMER_RUNNING_INFO: the member's own answer, as it is."""
+        self._ask(context, bytes(context.command.body))
+
+    def consume_directly(self, context: RequestContext) -> None:
+        """CONSUME_MESSAGE_DIRECTLY: a member is given one message now, and tells what became of it."""
+        header: ClientHeader = context.header
+        _, offset = decode_message_id(header.msg_id or "")
+
+        def read() -> bytes:
+            try:
+                return bytes(self._store.record_at(offset))
+            except StoreError as error:
+                raise Refused(ResponseCode.SYSTEM_ERROR, f"no message at offset {offset}: {error}") from error
+
+        self._reads.serve(context, read, lambda record: self._ask(context, record))
+
+    def consumer_status(self, context: RequestContext) -> None:
+        """INVOKE_BROKER_TO_GET_CONSUMER_STATUS: where each member says that it is; who says nothing, or
+        nothing in time, is left out.
+        """
+        header: ConsumerStatusHeader = context.header
+        group = self._clients.group(header.group)
+        if group is None:
+            raise Refused(
+                ResponseCode.SYSTEM_ERROR, f"No Any Consumer online in the consumer group: [{header.group}]"
+            )
+        wanted = header.client_addr.strip()
+        members = [each for each in group.members.values() if wanted in ("", each.client_id)]
+        told: dict[str, bytes] = {}
+        left = len(members)
+
+        def answered(client_id: str, answer: RemotingCommand | RemotingError) -> None:
+            nonlocal left
+            left -= 1
+            if isinstance(answer, RemotingCommand) and answer.code == ResponseCode.SUCCESS and answer.body:
+                with suppress(Refused):  # what cannot be read is no answer
+                    told[client_id] = table_of_member(bytes(answer.body))
+            if not left:
+                context.reply(RemotingCommand.response(body=encode_of_group(told)))
+
+        ext = ConsumerStatusHeader(header.topic, header.group).to_ext()
+        for member in members:
+            command = RemotingCommand(RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT, ext)
+            member.connection.call(command, CLIENT_TIMEOUT_MS, partial(answered, member.client_id))
+        if not members:
+            context.reply(RemotingCommand.response(body=encode_of_group(told)))
+
+    def _ask(self, context: RequestContext, body: bytes) -> None:
+        """Put a request to the member that it names, and hand its answer back."""
+        header: ClientHeader = context.header
+        group = self._clients.group(header.consumer_group)
+        member = group.members.get(header.client_id) if group is not None else None
+        who = f"<{header.consumer_group}> <{header.client_id}>"
+        if member is None:
+            raise Refused(ResponseCode.SYSTEM_ERROR, f"The Consumer {who} not online")
+        request = context.command
+        ext = {**request.ext, "brokerName": self._broker_name}
+
+        def answered(answer: RemotingCommand | RemotingError) -> None:
+            if isinstance(answer, TimedOut):
+                remark = f"consumer {who} Timeout: {answer}"
+                context.reply(RemotingCommand.response(ResponseCode.CONSUME_MSG_TIMEOUT, remark))
+            elif isinstance(answer, RemotingError):
+                remark = f"invoke consumer {who} Exception: {answer}"
+                context.reply(RemotingCommand.response(ResponseCode.SYSTEM_ERROR, remark))
+            else:
+                context.reply(
+                    RemotingCommand.response(answer.code, answer.remark, answer.ext, bytes(answer.body))
+                )
+
+        command = RemotingCommand(request.code, ext, body)
+        member.connection.call(command, CLIENT_TIMEOUT_MS, answered)
+
+
+def _connections(members: Iterable[Member[Connection]]) -> list[ClientConnection]:
+    return [
+        ClientConnection(
+            member.client_id,
+            member.connection.peer,
+            member.connection.attributes.language or "OTHER",
+            member.connection.attributes.version,
+        )
+        for member in members
+    ]

@@ -1,0 +1,94 @@
+"""Moving a group's offsets by hand: reset to a time, an offset or the end, and copying them to another group.
+
+A reset is the broker's own affair, as in RocketMQ since 5.1 (`useServerSideResetOffset`): it stands until the
+group's next pull of the queue, which is told to go on from there (PULL_OFFSET_MOVED); commits that come
+before that are of the time before, and are passed over. So it reaches members in any language, and those that
+start later.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+from actors.broker.parts import BrokerParts
+from actors.remoting.admin_headers import CloneGroupOffsetHeader, ResetOffsetHeader
+from actors.remoting.bodies.progress import encode_offsets
+from actors.remoting.codes import ResponseCode
+from actors.remoting.command import RemotingCommand
+from actors.remoting.remoting_errors import Refused
+from actors.remoting.request import RequestContext
+from store.logs import get_logger
+from store.message.message_queue import MessageQueue
+
+_log = get_logger(__name__)
+
+
+class OffsetAdmin:
+    """Answers INVOKE_BROKER_TO_RESET_OFFSET and CLONE_GROUP_OFFSET."""
+
+    def __init__(self, parts: BrokerParts) -> None:
+        self._broker_name = parts.settings.broker_name
+        self._store = parts.store
+        self._reads = parts.reads
+        self._topics = parts.topics
+        self._groups = parts.groups
+        self._offsets = parts.offsets
+        self._clients = parts.clients
+        self._wake = parts.wake
+
+    def reset(self, context: RequestContext) -> None:
+        """INVOKE_BROKER_TO_RESET_OFFSET; the answer says where the group goes on in each queue."""
+        context.spawn(self._reset(context.header))
+
+    async def _reset(self, header: ResetOffsetHeader) -> RemotingCommand:
+        queues = self._topics.get(header.topic).read_queue_nums
+        if header.group not in self._groups.table.groups:
+            raise Refused(
+                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
+                f"Group {header.group} does not exist",
+            )
+        await self._reads.caught_up()
+        chosen = range(queues) if header.queue_id < 0 else [header.queue_id]
+        if not chosen:
+            raise Refused(ResponseCode.SYSTEM_ERROR, f"topic {header.topic!r} has no queues to reset")
+        # All of them are found before the first is set: nothing is reset by halves.
+        targets = {
+            queue_id: await self._reads.settled(partial(self._target, header, queue_id))
+            for queue_id in chosen
+        }
+        for queue_id, offset in targets.items():
+            self._offsets.reset(header.group, header.topic, queue_id, offset)
+        self._wake(header.topic)
+        _log.info("offsets_reset", group=header.group, topic=header.topic, offsets=targets)
+        body = encode_offsets(
+            {MessageQueue(header.topic, self._broker_name, queue): at for queue, at in targets.items()}
+        )
+        return RemotingCommand.response(body=body)
+
+    def clone(self, context: RequestContext) -> RemotingCommand:
+        """CLONE_GROUP_OFFSET: the offsets of one group become another's."""
+        header: CloneGroupOffsetHeader = context.header
+        topics = [header.topic] if header.topic else self._offsets.topics_of(header.src_group)
+        for topic in topics:
+            if self._topics.find(topic) is None:
+                continue
+            if not header.offline and not self._clients.may_consume(header.src_group, topic):
+                continue
+            for queue_id, offset in self._offsets.of_group(header.src_group, topic).items():
+                self._offsets.commit(header.dest_group, topic, queue_id, offset)
+        return RemotingCommand.response()
+
+    def _target(self, header: ResetOffsetHeader, queue_id: int) -> int:
+        topic, offset = header.topic, header.offset
+        end = self._store.max_offset(topic, queue_id)
+        if header.queue_id >= 0 and offset is not None and offset != -1:
+            first = self._store.min_offset(topic, queue_id)
+            if not first <= offset <= end:
+                raise Refused(
+                    ResponseCode.SYSTEM_ERROR,
+                    f"Target offset {offset} not in consume queue range [{first}-{end}]",
+                )
+            return offset
+        if header.timestamp < 0:
+            return end
+        return self._store.offset_by_timestamp(topic, queue_id, header.timestamp)

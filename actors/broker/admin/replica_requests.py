@@ -1,0 +1,64 @@
+"""What RocketMQ's slaves ask of a master, and mqadmin of the two: tables, and how far the slaves have come.
+
+A broker of ours has no slaves, and says so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+import orjson
+
+from actors.broker.metadata.tables import BrokerTables
+from actors.remoting.command import RemotingCommand
+from actors.remoting.request import RequestContext
+from store.message_store import MessageStore
+
+
+class ReplicaRequests:
+    """Answers GET_ALL_CONSUMER_OFFSET, GET_ALL_DELAY_OFFSET, GET_BROKER_HA_STATUS and
+    RESET_MASTER_FLUSH_OFFSET.
+    """
+
+    def __init__(self, store: MessageStore, tables: BrokerTables) -> None:
+        self._store = store
+        self._tables = tables
+
+    def consumer_offsets(self, context: RequestContext) -> None:
+        """GET_ALL_CONSUMER_OFFSET: `consumerOffset.json` as it is now."""
+        context.spawn(self._consumer_offsets())
+
+    def delay_offsets(self, context: RequestContext) -> RemotingCommand:
+        """GET_ALL_DELAY_OFFSET: `delayOffset.json` as it is now."""
+        return RemotingCommand.response(body=orjson.dumps(self._tables.delays.table.to_json()))
+
+    def ha_status(self, context: RequestContext) -> RemotingCommand:
+        """GET_BROKER_HA_STATUS: a master without slaves (RocketMQ HARuntimeInfo)."""
+        own = {
+            "lastReadTimestamp": 0,
+            "lastWriteTimestamp": 0,
+            "masterFlushOffset": 0,
+            "maxOffset": 0,
+            "transferredByteInSecond": 0,
+        }
+        told = {
+            "haClientRuntimeInfo": own,
+            "haConnectionInfo": [],
+            "inSyncSlaveNums": 0,
+            "master": True,
+            "masterCommitLogMaxOffset": self._store.positions.written,
+        }
+        return RemotingCommand.response(body=orjson.dumps(told))
+
+    def reset_flush_offset(self, context: RequestContext) -> RemotingCommand:
+        """RESET_MASTER_FLUSH_OFFSET: it tells a slave how far its master is; a master takes it and, as in
+        RocketMQ, does nothing.
+        """
+        return RemotingCommand.response()
+
+    async def _consumer_offsets(self) -> RemotingCommand:
+        text = bytearray()
+        for piece in self._tables.offsets.table.to_pieces():
+            text += piece
+            await asyncio.sleep(0)  # others have their turn
+        return RemotingCommand.response(body=bytes(text))

@@ -1,0 +1,159 @@
+"""The requests that change or list topics and groups."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+import orjson
+
+from actors.broker.parts import BrokerParts
+from actors.remoting.admin_headers import DeleteGroupHeader, GroupHeader
+from actors.remoting.bodies.routes import encode_topic_list
+from actors.remoting.codes import ResponseCode
+from actors.remoting.command import RemotingCommand
+from actors.remoting.headers import CreateTopicHeader, DeleteTopicHeader, TopicHeader
+from actors.remoting.json_fields import get_objects, load_kept_object
+from actors.remoting.remoting_errors import Refused
+from actors.remoting.request import RequestContext
+from store.metadata import SubscriptionGroupConfig, TopicConfig
+
+
+class AdminRequests:
+    """Answers what administrators ask of a broker."""
+
+    def __init__(self, parts: BrokerParts, remove_queues: Callable[[str], Awaitable[None]]) -> None:
+        self._topics = parts.topics
+        self._groups = parts.groups
+        self._offsets = parts.offsets
+        self._stats = parts.stats
+        self._on_topic_deleted = parts.wake
+        self._remove_queues = remove_queues
+
+    def update_topic(self, context: RequestContext) -> None:
+        """UPDATE_AND_CREATE_TOPIC."""
+        header: CreateTopicHeader = context.header
+        self._topics.update(
+            TopicConfig(
+                header.topic,
+                read_queue_nums=header.read_queue_nums,
+                write_queue_nums=header.write_queue_nums,
+                perm=header.perm,
+                topic_filter_type=header.topic_filter_type,
+                topic_sys_flag=header.topic_sys_flag,
+                order=header.order,
+                attributes=parse_attributes(header.attributes or ""),
+            )
+        )
+        self._answer_when_announced(context)
+
+    def update_topics(self, context: RequestContext) -> None:
+        """UPDATE_AND_CREATE_TOPIC_LIST: all of them, or none where one cannot be read or is not allowed."""
+        self._topics.update_all([_topic_config(each) for each in _objects(context, "topicConfigList")])
+        self._answer_when_announced(context)
+
+    def _answer_when_announced(self, context: RequestContext) -> None:
+        self._topics.when_announced(lambda: context.reply(RemotingCommand.response()))
+
+    def delete_topic(self, context: RequestContext) -> None:
+        """DELETE_TOPIC_IN_BROKER: the topic, its queues and what groups have consumed of it."""
+        header: DeleteTopicHeader = context.header
+        self._topics.delete(header.topic)
+        self._offsets.remove_topic(header.topic)
+        self._stats.forget_topic(header.topic)
+        context.spawn(self._delete_queues(header.topic, self._remove_queues(header.topic)))
+
+    async def _delete_queues(self, topic: str, removal: Awaitable[None]) -> RemotingCommand:
+        await removal
+        self._on_topic_deleted(topic)
+        return RemotingCommand.response()
+
+    def topic_config(self, context: RequestContext) -> RemotingCommand:
+        """GET_TOPIC_CONFIG."""
+        header: TopicHeader = context.header
+        return RemotingCommand.response(body=orjson.dumps(self._topics.get(header.topic).to_json()))
+
+    def all_topics(self, context: RequestContext) -> RemotingCommand:
+        """GET_ALL_TOPIC_CONFIG."""
+        return RemotingCommand.response(body=orjson.dumps(self._topics.table.to_json()))
+
+    def update_group(self, context: RequestContext) -> RemotingCommand:
+        """UPDATE_AND_CREATE_SUBSCRIPTIONGROUP."""
+        self._groups.update(_group_config(load_kept_object(context.command.body, "subscription group")))
+        return RemotingCommand.response()
+
+    def update_groups(self, context: RequestContext) -> RemotingCommand:
+        """UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: all of them, or none where one cannot be read or is not
+        allowed.
+        """
+        self._groups.update_all([_group_config(each) for each in _objects(context, "groupConfigList")])
+        return RemotingCommand.response()
+
+    def delete_group(self, context: RequestContext) -> RemotingCommand:
+        """DELETE_SUBSCRIPTIONGROUP, with its offsets where `cleanOffset` says so."""
+        header: DeleteGroupHeader = context.header
+        self._groups.delete(header.group_name)
+        if header.clean_offset:
+            self._offsets.remove_group(header.group_name)
+        self._stats.forget_group(header.group_name)
+        return RemotingCommand.response()
+
+    def system_topics(self, context: RequestContext) -> RemotingCommand:
+        """GET_SYSTEM_TOPIC_LIST_FROM_BROKER."""
+        return RemotingCommand.response(body=encode_topic_list(self._topics.system_names()))
+
+    def group_config(self, context: RequestContext) -> RemotingCommand:
+        """GET_SUBSCRIPTIONGROUP_CONFIG."""
+        header: GroupHeader = context.header
+        group = self._groups.table.groups.get(header.group)
+        if group is None:
+            raise Refused(
+                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"group {header.group!r} does not exist here"
+            )
+        return RemotingCommand.response(body=orjson.dumps(group.to_json()))
+
+    def all_groups(self, context: RequestContext) -> RemotingCommand:
+        """GET_ALL_SUBSCRIPTIONGROUP_CONFIG."""
+        return RemotingCommand.response(body=orjson.dumps(self._groups.table.to_json()))
+
+
+def _objects(context: RequestContext, key: str) -> list[dict[str, Any]]:
+    found = get_objects(load_kept_object(context.command.body, f"list of {key}"), key)
+    if not found:
+        raise Refused(ResponseCode.INVALID_PARAMETER, f"the body's {key} is empty: send at least one")
+    return found
+
+
+def _topic_config(content: Mapping[str, Any]) -> TopicConfig:
+    try:
+        return TopicConfig.from_json(content)
+    except ValueError as error:
+        raise Refused(ResponseCode.INVALID_PARAMETER, f"{content!r} is no topic: {error}") from error
+
+
+def _group_config(content: Mapping[str, Any]) -> SubscriptionGroupConfig:
+    try:
+        return SubscriptionGroupConfig.from_json(content)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise Refused(
+            ResponseCode.INVALID_PARAMETER, f"{content!r} is no subscription group: {error!r}"
+        ) from error
+
+
+def parse_attributes(text: str) -> dict[str, str]:
+    """Changes of attributes as tools send them: `+message.type=FIFO,-other`; keys keep their sign. Raises
+    Refused.
+    """
+    attributes: dict[str, str] = {}
+    for part in text.split(","):
+        change = part.strip()
+        if not change:
+            continue
+        key, _, value = change.partition("=")
+        if change[0] not in "+-" or len(key) < 2:
+            raise Refused(
+                ResponseCode.SYSTEM_ERROR,
+                f"attribute {change!r}: write +name=value to set it, -name to remove it",
+            )
+        attributes[key] = value if change[0] == "+" else ""
+    return attributes

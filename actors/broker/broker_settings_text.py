@@ -1,0 +1,53 @@
+"""A broker's settings as flat texts, those of its store beside them (`actors.remoting.settings_text`)."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from actors.broker.broker_settings import BrokerSettings
+from actors.remoting.settings_text import changes_by_field, names_by_key, settings_as_texts
+from store.store_settings import StoreSettings
+
+STORE_KEY = "store"
+_FLUSH_KEY = "flushDiskType"
+_ADDRESS_KEY = "brokerIP1"
+_FLUSH = {"sync": "SYNC_FLUSH", "async": "ASYNC_FLUSH"}
+# What RocketMQ's exportConfigs and exportMetrics look for and no setting of ours decides.
+_ALWAYS_SO = {
+    "brokerRole": "ASYNC_MASTER",
+    "clientCallbackExecutorThreads": str(os.cpu_count() or 1),
+    "msgTraceTopicName": "RMQ_SYS_TRACE_TOPIC",
+    "slaveReadEnable": "false",
+    "traceTopicEnable": "false",
+    "useTLS": "false",
+}
+
+
+def split_settings(settings: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Settings of the broker and of its store: RocketMQ's keys are flat, ours stand below `store`."""
+    inner = settings.get(STORE_KEY)
+    of_store = dict(inner) if isinstance(inner, Mapping) else {}
+    plain = {key: value for key, value in settings.items() if key != STORE_KEY}
+    of_broker = names_by_key(BrokerSettings)
+    for key in [key for key in plain if key not in of_broker and key in names_by_key(StoreSettings)]:
+        of_store[key] = plain.pop(key)
+    return plain, of_store
+
+
+def by_field(settings: Mapping[str, str]) -> tuple[dict[str, Any], list[str]]:
+    """Flat texts by key as changes by field (`store.live_settings.with_changes`), and the keys unknown."""
+    plain, of_store = split_settings(settings)
+    changes, unknown = changes_by_field(BrokerSettings, plain)
+    if of_store:
+        changes[STORE_KEY] = changes_by_field(StoreSettings, of_store)[0]
+    return changes, unknown
+
+
+def as_properties(settings: BrokerSettings) -> dict[str, str]:
+    """All settings as texts, sorted by their keys, with what is always so."""
+    values = _ALWAYS_SO | settings_as_texts(settings) | settings_as_texts(settings.store)
+    values[_FLUSH_KEY] = _FLUSH[settings.store.flush]
+    values[_ADDRESS_KEY] = settings.host  # RocketMQ's has one there also where none was given
+    return dict(sorted(values.items()))

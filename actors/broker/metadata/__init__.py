@@ -1,0 +1,1 @@
+"""A broker's tables: topics and their attributes, and the files that keep them."""

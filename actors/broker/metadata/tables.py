@@ -1,0 +1,153 @@
+"""The broker's tables – topics, groups, offsets – and their files."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+from actors.broker.broker_settings import BrokerSettings
+from actors.broker.group.consumer_offsets import ConsumerOffsets
+from actors.broker.group.groups import Groups
+from actors.broker.group.request_modes import RequestModes
+from actors.broker.metadata.config_files import (
+    DELAYS,
+    FILTERS,
+    GENERATIONS,
+    GROUPS,
+    OFFSETS,
+    REQUEST_MODES,
+    TOPICS,
+    ConfigFiles,
+)
+from actors.broker.metadata.topics import Topics
+from actors.broker.sending.delays import Delays
+from actors.remoting.bodies.routes import RegisterBrokerBody
+from store.clock import Clock
+from store.logs import get_logger
+from store.message_store import MessageStore
+from store.metadata import (
+    ConsumerFilterTable,
+    ConsumerOffsetTable,
+    DataVersion,
+    DelayOffsetTable,
+    MessageRequestModeTable,
+    SubscriptionGroupTable,
+    TopicConfigTable,
+)
+from store.metadata.fields import table_entries, typed
+from store.metadata.pieces import table_pieces
+
+_log = get_logger(__name__)
+
+
+class BrokerTables:
+    """All that one broker knows beside its messages."""
+
+    def __init__(
+        self,
+        settings: BrokerSettings,
+        store: MessageStore,
+        clock: Clock,
+        on_topics_changed: Callable[[], None],
+    ) -> None:
+        """Load what the last run has left. Raises StoreError for a file that is damaged together with its
+        backup.
+        """
+        self._store = store
+        self._on_topics_changed = on_topics_changed
+        self._saved_offset_changes = 0
+        self._saved_deliveries = 0
+        files = self._files = ConfigFiles(settings.store_root)
+        topic_table = files.load(TOPICS, partial(TopicConfigTable.from_json, clock=clock))
+        group_table = files.load(GROUPS, partial(SubscriptionGroupTable.from_json, clock=clock))
+        offset_table = files.load(OFFSETS, partial(ConsumerOffsetTable.from_json, clock=clock))
+        files.keep(TOPICS, topic_table.to_json)
+        files.keep(GROUPS, group_table.to_json)
+        files.keep_large(OFFSETS, offset_table.to_pieces)
+        files.keep_large(GENERATIONS, self._generation_pieces)
+        self.topics = Topics(settings, topic_table, self._topic_changed)
+        self.groups = Groups(settings, group_table, self._group_changed)
+        self.offsets = ConsumerOffsets(offset_table, files.load(GENERATIONS, _generations_from_json))
+        delay_table = files.load(DELAYS, partial(DelayOffsetTable.from_json, clock=clock))
+        self.delays = Delays(store, clock, delay_table)
+        self._filters = files.load(FILTERS, ConsumerFilterTable.from_json)
+        mode_table = files.load(REQUEST_MODES, MessageRequestModeTable.from_json)
+        self.request_modes = RequestModes(
+            self.topics, self.groups, mode_table, lambda: files.changed(REQUEST_MODES)
+        )
+        files.keep(DELAYS, delay_table.to_json)
+        files.keep(REQUEST_MODES, mode_table.to_json)
+        files.keep(FILTERS, self._filters.to_json)
+        files.changed(TOPICS)
+        files.changed(GROUPS)
+
+    def adopt_queues(self, store: MessageStore) -> None:
+        """Define the topics of queues that the store holds but no file names.
+
+        A topic is saved shortly after it is made, not before its first message is acknowledged; a broker that
+        is killed in between must still serve what it acknowledged.
+        """
+        queues: dict[str, int] = {}
+        for topic, queue_id in store.queues():
+            queues[topic] = max(queues.get(topic, 0), queue_id + 1)
+        for topic, count in sorted(queues.items()):
+            if self.topics.find(topic) is None:
+                _log.warning("topic_found_in_store_only", topic=topic, queues=count)
+                self.topics.ensure(topic, count)
+
+    def register_body(self) -> bytes:
+        """All topics, as a nameserver wants them."""
+        content = self.topics.to_register()
+        version = DataVersion.from_json(content["dataVersion"])
+        return RegisterBrokerBody(version, content["topicConfigTable"]).encode()
+
+    async def save_definitions(self) -> None:
+        """Save topics and groups, if they have changed."""
+        await self._save_changed()
+
+    async def save_offsets(self) -> None:
+        """Save what moves all the time – offsets, generations, deliveries –, if it has changed."""
+        deliveries = self.delays.delivered + self.delays.skipped
+        if deliveries != self._saved_deliveries:
+            self._saved_deliveries = deliveries
+            self._files.changed(DELAYS)
+        changes = self.offsets.changes
+        if changes != self._saved_offset_changes:
+            self._saved_offset_changes = changes
+            self._files.changed(OFFSETS)
+            self._files.changed(GENERATIONS)
+        await self._save_changed()
+
+    async def _save_changed(self) -> None:
+        if not self._store.is_superseded:  # else the files are another's now
+            await self._files.save_changed()
+
+    def _group_changed(self, group: str) -> None:
+        self._files.changed(GROUPS)
+        if group in self.groups.table.groups:
+            return
+        self.request_modes.forget_group(group)
+        if self._filters.remove_group(group):
+            self._files.changed(FILTERS)
+
+    def _topic_changed(self, topic: str) -> None:
+        self._files.changed(TOPICS)
+        if topic and self.topics.find(topic) is None:
+            self._topic_gone(topic)
+        self._on_topics_changed()
+
+    def _topic_gone(self, topic: str) -> None:
+        self.request_modes.forget_topic(topic)
+        if self._filters.remove_topic(topic):
+            self._files.changed(FILTERS)
+
+    def _generation_pieces(self) -> Iterator[bytes]:
+        return table_pieces({}, "generations", self.offsets.generations)
+
+
+def _generations_from_json(content: dict[str, Any]) -> dict[str, dict[int, int]]:
+    return {
+        key: {int(queue): typed(generation, int, key) for queue, generation in queues.items()}
+        for key, queues in table_entries(content, "generations").items()
+    }

@@ -1,0 +1,318 @@
+"""Topics: which exist, who creates them, and what RocketMQ's brokers create by themselves."""
+
+from __future__ import annotations
+
+import string
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from actors.broker.broker_settings import BrokerSettings
+from actors.broker.metadata.topic_attributes import altered
+from actors.remoting.bodies.routes import PERM_INHERIT, PERM_READ, PERM_WRITE
+from actors.remoting.codes import ResponseCode
+from actors.remoting.remoting_errors import Refused
+from store.logs import get_logger
+from store.message.validate import DLQ_TOPIC_PREFIX, LMQ_TOPIC_PREFIX, RETRY_TOPIC_PREFIX, check_topic
+from store.metadata import TopicConfig, TopicConfigTable
+from store.store_errors import MessageIllegal
+
+_log = get_logger(__name__)
+
+NAME_CHARACTERS = frozenset(string.ascii_letters + string.digits + "%|_-")
+
+PERM_READ_WRITE = PERM_READ | PERM_WRITE
+QUEUES_MAX = 65_535
+"""Of a topic. RocketMQ takes 2³¹; whatever goes over all queues of such a topic would never end."""
+
+DEFAULT_TOPIC = "TBW102"
+SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
+BENCHMARK_TOPIC = "BenchmarkTest"
+SELF_TEST_TOPIC = "SELF_TEST_TOPIC"
+OFFSET_MOVED_TOPIC = "OFFSET_MOVED_EVENT"
+TRANSACTION_HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"
+TRANSACTION_OP_TOPIC = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
+TRANSACTION_CHECK_MAX_TOPIC = "TRANS_CHECK_MAX_TIME_TOPIC"
+TIMER_TOPIC = "rmq_sys_wheel_timer"
+SYSTEM_TOPIC_PREFIX = "rmq_sys_"
+# RocketMQ's own (TopicValidator), whether a broker has made them or not.
+KNOWN_SYSTEM_TOPICS = frozenset(
+    {
+        DEFAULT_TOPIC,
+        BENCHMARK_TOPIC,
+        SCHEDULE_TOPIC,
+        SELF_TEST_TOPIC,
+        OFFSET_MOVED_TOPIC,
+        TRANSACTION_HALF_TOPIC,
+        TRANSACTION_OP_TOPIC,
+        TRANSACTION_CHECK_MAX_TOPIC,
+        "RMQ_SYS_TRACE_TOPIC",
+        "CHECKPOINT_TOPIC",
+    }
+)
+
+NOT_FOR_SENDERS = frozenset(
+    {
+        SCHEDULE_TOPIC,
+        TRANSACTION_HALF_TOPIC,
+        TRANSACTION_OP_TOPIC,
+        TRANSACTION_CHECK_MAX_TOPIC,
+        SELF_TEST_TOPIC,
+        OFFSET_MOVED_TOPIC,
+    }
+)
+
+
+def system_topics(settings: BrokerSettings) -> list[TopicConfig]:
+    """The topics that a RocketMQ broker has from its first start."""
+    inherited = PERM_READ | PERM_WRITE | PERM_INHERIT
+    topics = [
+        _topic(SELF_TEST_TOPIC, 1),
+        _topic(BENCHMARK_TOPIC, 1024),
+        _topic(settings.cluster_name, 16, inherited),
+        _topic(settings.broker_name, 1, inherited),
+        _topic(OFFSET_MOVED_TOPIC, 1),
+        _topic(SCHEDULE_TOPIC, 18),
+        _topic(f"{settings.cluster_name}_REPLY_TOPIC", 1),
+        _topic(f"rmq_sys_REVIVE_LOG_{settings.cluster_name}", 8),
+        _topic(f"rmq_sys_SYNC_BROKER_MEMBER_{settings.broker_name}", 1),
+        _topic(TRANSACTION_HALF_TOPIC, 1),
+        _topic(TRANSACTION_OP_TOPIC, 1),
+        _topic(TIMER_TOPIC, 1),
+    ]
+    if settings.auto_create_topics:
+        topics.insert(1, _topic(DEFAULT_TOPIC, settings.default_topic_queues, inherited))
+    return topics
+
+
+def _topic(name: str, queues: int, perm: int = PERM_READ | PERM_WRITE) -> TopicConfig:
+    return TopicConfig(name, read_queue_nums=queues, write_queue_nums=queues, perm=perm)
+
+
+class Topics:
+    """The topics of one broker; `on_change` is told the names of those that are new, changed or gone.
+
+    `when_announced` calls back when the nameservers know of all that has changed so far; `unannounced` are
+    the topics that senders have made and that nameservers may not know yet.
+    """
+
+    def __init__(
+        self, settings: BrokerSettings, table: TopicConfigTable, on_change: Callable[[str], None]
+    ) -> None:
+        self._settings = settings
+        self.table = table
+        self._on_change = on_change
+        self.when_announced: Callable[[Callable[[], None]], None] = _at_once
+        self.unannounced: set[str] = set()
+        self.is_closed_to_senders = False
+        self._going: Counter[str] = Counter()
+        self._hidden_permission = PERM_READ_WRITE & ~settings.permission
+        self._system = {topic.topic_name for topic in system_topics(settings)}
+        for topic in system_topics(settings):
+            if topic.topic_name not in table.topics:
+                table.put(topic)
+
+    def find(self, name: str) -> TopicConfig | None:
+        """The topic's settings, if it exists."""
+        return self.table.topics.get(name)
+
+    def get(self, name: str) -> TopicConfig:
+        """The topic's settings. Raises `Refused` (TOPIC_NOT_EXIST)."""
+        topic = self.table.topics.get(name)
+        if topic is None:
+            raise Refused(
+                ResponseCode.TOPIC_NOT_EXIST,
+                f"topic {name!r} does not exist on broker {self._settings.broker_name}: create it first"
+                + ("" if self._settings.auto_create_topics else ", or turn auto_create_topics on"),
+            )
+        return topic
+
+    def for_sending(self, name: str, default_topic: str, default_queues: int) -> TopicConfig:
+        """The topic to send to, created from `default_topic` where that is allowed, as RocketMQ does.
+
+        Raises `Refused` when there is no such topic, it may not be written, or it is the broker's own.
+        """
+        topic = self.table.topics.get(name)
+        if topic is None:
+            self._check_name(name)
+            topic = self._create_for_sender(name, default_topic, default_queues) or self.get(name)
+        if self.is_closed_to_senders:
+            raise Refused(
+                ResponseCode.NO_PERMISSION,
+                f"broker {self._settings.broker_name} is being drained: send to another",
+            )
+        if not topic.perm & PERM_WRITE & self._settings.permission:
+            raise Refused(
+                ResponseCode.NO_PERMISSION,
+                f"topic {name!r} may not be written: its permission is {topic.perm}, the broker's "
+                f"{self._settings.permission} (4 read, 2 write)",
+            )
+        if name in NOT_FOR_SENDERS:
+            raise Refused(ResponseCode.NO_PERMISSION, f"topic {name!r} is the broker's own: send to another")
+        return topic
+
+    def for_pulling(self, name: str) -> TopicConfig:
+        """The topic to read. Raises `Refused` when there is no such topic or it may not be read."""
+        topic = self.get(name)
+        if not topic.perm & PERM_READ & self._settings.permission:
+            raise Refused(
+                ResponseCode.NO_PERMISSION,
+                f"topic {name!r} may not be read: its permission is {topic.perm}, the broker's "
+                f"{self._settings.permission} (4 read, 2 write)",
+            )
+        return topic
+
+    def advertise(self, *, is_writable: bool) -> None:
+        """Let the routes say that this broker can be written, as its settings have it, or that it cannot."""
+        hidden = PERM_READ_WRITE & ~self._settings.permission
+        self._hidden_permission = hidden if is_writable else hidden | PERM_WRITE
+        # Nameservers take topics over only with a version that they do not know yet.
+        self.table.touch()
+        self._on_change("")
+
+    def to_register(self) -> dict[str, Any]:
+        """`topics.json` as nameservers are told it: with the permissions that the broker lets stand."""
+        content = self.table.to_json()
+        if self._hidden_permission:
+            for topic in content["topicConfigTable"].values():
+                topic["perm"] &= ~self._hidden_permission
+        return content
+
+    def update(self, topic: TopicConfig) -> None:
+        """Create the topic or change its settings; its `attributes` are changes (`topic_attributes.altered`).
+
+        Raises `Refused` where that is not allowed.
+        """
+        self.update_all([topic])
+
+    def update_all(self, topics: Iterable[TopicConfig]) -> None:
+        """The same for several: all of them, or none where one is not allowed."""
+        for topic in [self._altered(topic) for topic in topics]:
+            self._put(topic)
+
+    def _altered(self, topic: TopicConfig) -> TopicConfig:
+        try:
+            check_topic(topic.topic_name)
+        except MessageIllegal as error:
+            raise Refused(ResponseCode.INVALID_PARAMETER, _name_remark(topic.topic_name)) from error
+        _check_kind(topic.topic_name)
+        self._check_not_system(topic.topic_name)
+        has_queues = max(topic.read_queue_nums, topic.write_queue_nums) <= QUEUES_MAX and (
+            min(topic.read_queue_nums, topic.write_queue_nums) >= 0
+        )
+        if not has_queues or not 0 <= topic.perm <= 7:
+            raise Refused(
+                ResponseCode.INVALID_PARAMETER,
+                f"topic {topic.topic_name!r}: {topic.read_queue_nums} read, {topic.write_queue_nums} write "
+                f"queues with permission {topic.perm}: queues are 0 to {QUEUES_MAX:,}, permissions 0 to 7",
+            )
+        old = self.table.topics.get(topic.topic_name)
+        attributes = altered(None if old is None else old.attributes, topic.attributes)
+        return replace(topic, attributes=attributes)
+
+    def order(self, names: Iterable[str]) -> None:
+        """Note, as RocketMQ does, which topics a nameserver's order configuration names."""
+        for name in names:
+            topic = self.find(name)
+            if topic is not None and not topic.order:
+                self._put(replace(topic, order=True))
+
+    def delete(self, name: str) -> None:
+        """Forget the topic. Raises `Refused` for the broker's own, and without a name."""
+        if not name.strip():
+            raise Refused(ResponseCode.INVALID_PARAMETER, _name_remark(""))
+        self._check_not_system(name)
+        if self.table.remove(name):
+            _log.info("topic_deleted", topic=name)
+            self._on_change(name)
+
+    def begin_removal(self, name: str) -> None:
+        """Until `end_removal` the topic cannot be made anew: what were sent to it would go with its queues,
+        acknowledged.
+        """
+        self._going[name] += 1
+
+    def end_removal(self, name: str) -> None:
+        """Its queues are gone, or stay."""
+        self._going -= Counter([name])
+
+    def ensure(self, name: str, queues: int) -> TopicConfig:
+        """The topic, created readable and writable with `queues` queues when it does not exist (retry topics
+        and the like).
+        """
+        topic = self.table.topics.get(name)
+        if topic is None:
+            self._check_name(name)
+            topic = _topic(name, min(queues, QUEUES_MAX))
+            self._put(topic)
+        return topic
+
+    def system_names(self) -> list[str]:
+        """The names that are RocketMQ's or the broker's own, whether such topics exist or not."""
+        made = {name for name in self.table.topics if self.is_system(name)}
+        return sorted(made | self._system | KNOWN_SYSTEM_TOPICS)
+
+    def is_system(self, name: str) -> bool:
+        """Whether the topic is the broker's own."""
+        return name in self._system or name in KNOWN_SYSTEM_TOPICS or name.startswith(SYSTEM_TOPIC_PREFIX)
+
+    def _create_for_sender(self, name: str, default_topic: str, default_queues: int) -> TopicConfig | None:
+        default = self.table.topics.get(default_topic) if self._settings.auto_create_topics else None
+        if default is None or not default.perm & PERM_INHERIT:
+            is_of_group = name.startswith((RETRY_TOPIC_PREFIX, DLQ_TOPIC_PREFIX))
+            return self.ensure(name, 1) if is_of_group else None
+        queues = max(min(default_queues, default.write_queue_nums), 0)
+        topic = _topic(name, queues, default.perm & ~PERM_INHERIT)
+        self._put(topic)
+        self.unannounced.add(name)
+        self.when_announced(partial(self.unannounced.discard, name))
+        return topic
+
+    def _check_not_system(self, name: str) -> None:
+        if self.is_system(name):
+            raise Refused(ResponseCode.INVALID_PARAMETER, f"The topic[{name}] is conflict with system topic.")
+
+    def _put(self, topic: TopicConfig) -> None:
+        if topic.topic_name in self._going:
+            raise Refused(
+                ResponseCode.SERVICE_NOT_AVAILABLE,
+                f"topic {topic.topic_name!r} is being deleted: it can be made again when its queues are gone",
+            )
+        self.table.put(topic)
+        _log.info(
+            "topic_changed", topic=topic.topic_name, queues=topic.write_queue_nums, permission=topic.perm
+        )
+        self._on_change(topic.topic_name)
+
+    @staticmethod
+    def _check_name(name: str) -> None:
+        try:
+            check_topic(name)
+        except MessageIllegal as error:
+            raise Refused(ResponseCode.INVALID_PARAMETER, error.remark) from error
+        _check_kind(name)
+
+
+def _check_kind(name: str) -> None:
+    """A store with queues of light message queues is refused at its next start: none may be made."""
+    if name.startswith(LMQ_TOPIC_PREFIX):
+        raise Refused(
+            ResponseCode.INVALID_PARAMETER,
+            f"topic {name!r}: light message queues (LMQ) are not supported: "
+            f"take a name that does not begin with {LMQ_TOPIC_PREFIX}",
+        )
+
+
+def _at_once(call: Callable[[], None]) -> None:
+    call()
+
+
+def _name_remark(name: str) -> str:
+    """What RocketMQ says of a topic's name that is not allowed (TopicValidator)."""
+    if not name:
+        return "The specified topic is blank."
+    if not set(name) <= NAME_CHARACTERS:
+        return "The specified topic contains illegal characters, allowing only ^[%|a-zA-Z0-9_-]+$"
+    return "The specified topic is longer than topic max length."

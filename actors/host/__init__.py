@@ -1,0 +1,1 @@
+"""What every actor process shares: the Ray shell, the service host, settings on demand, and supervision."""

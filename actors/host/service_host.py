@@ -1,0 +1,222 @@
+"""ServiceHost: the life of a service inside an actor's process – its loop, its start, its state, its end.
+
+    STARTING ──start()──> SERVING ──stop()──> STOPPED
+        │ held by another (port, store's lock): again until the deadline, then Ray makes a new process
+        │ no space on the disk ──> NOT_SERVING, with the reason, and again every 5 s until there is some
+        └─ anything else ──> NOT_SERVING, with the reason, until somebody acts
+
+An exception in an actor's constructor during a restart ends that actor for ever, so nothing here raises in
+one: what is wrong is told by `state` and `reason`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import threading
+import time
+from collections.abc import Callable, Coroutine
+from enum import StrEnum
+from typing import Protocol, TypeVar
+
+import uvloop
+
+from actors.host import garbage
+from actors.host.code_version import code_version
+from store.logs import get_logger
+from store.store_errors import StoreError
+
+Result = TypeVar("Result")
+
+START_DEADLINE_S = 60.0
+RETRY_S = 0.25
+FULL_DISK_RETRY_S = 5.0
+CALL_TIMEOUT_S = 5.0
+STOP_TIMEOUT_S = 30.0
+EXIT_START_FAILED = 17
+EXIT_LOOP_DIED = 18
+
+log = get_logger(__name__)
+
+
+class State(StrEnum):
+    """What a service does now."""
+
+    STARTING = "starting"
+    SERVING = "serving"
+    NOT_SERVING = "not serving"
+    STOPPED = "stopped"
+
+
+class Service(Protocol):
+    """What a host needs of a service: both run on the host's loop."""
+
+    async def start(self) -> None:
+        """Begin to serve; OSError or StoreError when it cannot."""
+        ...
+
+    async def stop(self) -> None:
+        """Finish what is in hand, flush, and let go of ports and files."""
+        ...
+
+
+class NotServing(Exception):
+    """The service is not up; the message says in which state it is and why."""
+
+
+class ServiceHost:
+    """Runs one service on a uvloop in a thread of its own and hands calls over to it."""
+
+    def __init__(
+        self,
+        make: Callable[[], Service],
+        *,
+        start_deadline_s: float = START_DEADLINE_S,
+        retry_s: float = RETRY_S,
+        full_disk_retry_s: float = FULL_DISK_RETRY_S,
+        leave: Callable[[int], None] = os._exit,
+    ) -> None:
+        self.state = State.STARTING
+        self.reason = ""
+        self.service: Service | None = None
+        self.started_ms = int(time.time() * 1000)
+        self.serving_ms = 0
+        self.code_version = code_version()
+        self._make = make
+        self._start_deadline_s = start_deadline_s
+        self._retry_s = retry_s
+        self._full_disk_retry_s = full_disk_retry_s
+        self._leave = leave
+        self._loop = uvloop.new_event_loop()
+        self._thread = threading.Thread(target=self._run, name="service-loop", daemon=True)
+        self._thread.start()
+
+    @property
+    def is_serving(self) -> bool:
+        """Whether calls are taken."""
+        return self.state is State.SERVING
+
+    def call(
+        self, function: Callable[..., Result], *arguments: object, timeout_s: float = CALL_TIMEOUT_S
+    ) -> Result:
+        """Run `function` on the service's loop and give its result; raises NotServing, TimeoutError."""
+
+        async def run() -> Result:
+            return function(*arguments)
+
+        return self.call_async(run, timeout_s=timeout_s)
+
+    def call_async(
+        self, function: Callable[[], Coroutine[object, object, Result]], *, timeout_s: float = CALL_TIMEOUT_S
+    ) -> Result:
+        """Run the coroutine of `function` on the service's loop; raises NotServing, TimeoutError."""
+        if self.state is not State.SERVING:
+            raise NotServing(f"{self.state}: {self.reason or 'not yet up'}")
+        return self._post(function(), timeout_s)
+
+    def stop(self, timeout_s: float = STOP_TIMEOUT_S) -> None:
+        """Stop the service in order, once. Raises TimeoutError, or what the service raised."""
+        if self.state is State.STOPPED:
+            return
+        service, self.state = self.service, State.STOPPED
+        if service is not None:
+            self._post(service.stop(), timeout_s)
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(timeout_s)
+
+    def _post(self, coroutine: Coroutine[object, object, Result], timeout_s: float) -> Result:
+        future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+        try:
+            return future.result(timeout_s)
+        except TimeoutError:
+            future.cancel()
+            raise TimeoutError(f"no answer from the service's loop in {timeout_s:g} s") from None
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        try:
+            self._loop.create_task(self._bring_up())
+            self._loop.run_forever()
+        finally:
+            if self.state is not State.STOPPED:
+                log.error("service_loop_died", state=str(self.state), reason=self.reason)
+                self._leave(EXIT_LOOP_DIED)
+
+    async def _bring_up(self) -> None:
+        deadline_s = time.monotonic() + self._start_deadline_s
+        while self.state in (State.STARTING, State.NOT_SERVING):
+            service: Service | None = None
+            try:
+                service = self._make()
+                await service.start()
+            # Whatever it is: raised in a constructor it would end the actor for ever; here it is shown.
+            except Exception as error:  # noqa: BLE001 - told by `_note_failure`
+                self._note_failure(error)
+                await self._let_go(service)
+                if is_full_disk(error):
+                    await asyncio.sleep(self._full_disk_retry_s)
+                    deadline_s = time.monotonic() + self._start_deadline_s
+                    continue
+                if not is_held_by_another(error):
+                    return
+            else:
+                if self._is_stopped():
+                    await self._let_go(service)
+                    return
+                self.service, self.reason, self.state = service, "", State.SERVING
+                self.serving_ms = int(time.time() * 1000)
+                garbage.settle()
+                log.info("service_serving", code_version=self.code_version, pid=os.getpid())
+                return
+            if time.monotonic() > deadline_s:
+                log.error("service_start_given_up", reason=self.reason, after_s=self._start_deadline_s)
+                self._leave(EXIT_START_FAILED)
+                return
+            await asyncio.sleep(self._retry_s)
+
+    def _is_stopped(self) -> bool:
+        """Whether somebody has stopped it meanwhile, from another thread."""
+        return self.state is State.STOPPED
+
+    def _note_failure(self, error: Exception) -> None:
+        """Say what is wrong, once; what another process holds will be free soon."""
+        reason = describe_error(error)
+        if not is_held_by_another(error) and not self._is_stopped():
+            if (self.state, self.reason) != (State.NOT_SERVING, reason):
+                log.error("service_not_serving", reason=reason, exc_info=error)
+            self.state = State.NOT_SERVING
+        self.reason = reason
+
+    async def _let_go(self, service: Service | None) -> None:
+        """Release what a failed start may have taken: the next try opens it anew."""
+        if service is None:
+            return
+        try:
+            await service.stop()
+        # It never came up, so its end may fail in any way; the reason of the failed start is what counts.
+        except Exception:
+            log.warning("half_started_service_not_stopped", exc_info=True)
+
+
+def is_held_by_another(error: BaseException) -> bool:
+    """Whether waiting may cure it: a port or a store that another process still holds."""
+    if isinstance(error, OSError):
+        return error.errno in (errno.EADDRINUSE, errno.EAGAIN)
+    return isinstance(error, StoreError) and "is locked by" in error.reason
+
+
+def is_full_disk(error: BaseException) -> bool:
+    """Whether the start lacked nothing but space, also as the cause of what it raised."""
+    seen: BaseException | None = error
+    while seen is not None:
+        if isinstance(seen, OSError) and seen.errno in (errno.ENOSPC, errno.EDQUOT):
+            return True
+        seen = seen.__cause__
+    return False
+
+
+def describe_error(error: BaseException) -> str:
+    """One line on an error, with its type where the type is not one of ours."""
+    text = str(error) or type(error).__name__
+    return text if isinstance(error, StoreError) else f"{type(error).__name__}: {text}"

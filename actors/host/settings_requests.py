@@ -1,0 +1,99 @@
+"""RocketMQ's get…Config and update…Config: settings read and, where they are live, changed.
+
+A service's texts may hold more than its settings: what RocketMQ's tools look for and is always so here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Generic
+
+import orjson
+from pydantic import ValidationError
+
+from actors.host.live_settings import LiveSettings, Settings
+from actors.remoting.codes import ResponseCode
+from actors.remoting.command import Buffer, RemotingCommand
+from actors.remoting.properties_text import encode_properties_text, parse_properties
+from actors.remoting.remoting_errors import Refused
+from actors.remoting.request import RequestContext
+from store.live_settings import with_changes
+
+# What RocketMQ's processes let nobody set from afar, named by themselves or not.
+BLACK_LIST = frozenset(
+    {"brokerConfigPath", "configBlackList", "configStorePath", "kvConfigPath", "rocketmqHome"}
+)
+_CURE = "set it in the topology and run raymq up, which restarts what has to be"
+
+
+class SettingsRequests(Generic[Settings]):
+    """Answers for the settings of one service."""
+
+    def __init__(
+        self,
+        live: LiveSettings[Settings],
+        as_properties: Callable[[Settings], dict[str, str]],
+        by_field: Callable[[Mapping[str, str]], tuple[dict[str, Any], list[str]]],
+    ) -> None:
+        """`as_properties` gives all texts by key, `by_field` the changes by field that texts mean, and the
+        keys that are no setting.
+        """
+        self._live = live
+        self._as_properties = as_properties
+        self._by_field = by_field
+
+    def get(self, context: RequestContext) -> RemotingCommand:
+        """GET_BROKER_CONFIG, GET_NAMESRV_CONFIG: all settings as properties text, by RocketMQ's keys where it
+        has them.
+        """
+        text = encode_properties_text(self._as_properties(self._live.settings))
+        version = orjson.dumps(self._live.version.to_json()).decode()
+        return RemotingCommand.response(ext={"version": version}, body=text.encode())
+
+    def update(self, context: RequestContext) -> RemotingCommand:
+        """UPDATE_BROKER_CONFIG, UPDATE_NAMESRV_CONFIG: the settings in the properties text of the body, all
+        of them or none.
+        """
+        present = self._as_properties(self._live.settings)
+        given = _parsed(context.command.body)
+        if BLACK_LIST & given.keys():
+            raise Refused(ResponseCode.NO_PERMISSION, "Can not update config in black list.")
+        changes, unknown = self._by_field(
+            {key: value.strip() for key, value in given.items() if value != present.get(key)}
+        )
+        if unknown:
+            raise _refused(unknown, present)
+        try:
+            self._live.change(with_changes(self._live.settings, changes))
+        except ValidationError as error:
+            raise Refused(ResponseCode.INVALID_PARAMETER, _explained(error)) from error
+        except ValueError as error:
+            raise Refused(ResponseCode.NO_PERMISSION, f"{error}: {_CURE}") from error
+        return RemotingCommand.response()
+
+
+def _parsed(body: Buffer) -> dict[str, str]:
+    try:
+        given = parse_properties(bytes(body).decode())
+    except ValueError as error:
+        raise Refused(ResponseCode.INVALID_PARAMETER, f"the body is no properties text: {error}") from error
+    if not given:
+        raise Refused(ResponseCode.INVALID_PARAMETER, "the body has no setting: send lines of key=value")
+    return given
+
+
+def _refused(unknown: list[str], present: Mapping[str, str]) -> Refused:
+    fixed = [key for key in unknown if key in present]
+    if fixed:
+        told = ", ".join(f"{key} is {present[key]}" for key in fixed)
+        return Refused(ResponseCode.NO_PERMISSION, f"{told}: always so here, it cannot be set")
+    return Refused(
+        ResponseCode.INVALID_PARAMETER,
+        f"{', '.join(unknown)}: no such setting here; getBrokerConfig or getNamesrvConfig lists all",
+    )
+
+
+def _explained(error: ValidationError) -> str:
+    return "; ".join(
+        f"{'.'.join(map(str, found['loc']))} = {found['input']!r}: {found['msg']}" for found in error.errors()
+    )

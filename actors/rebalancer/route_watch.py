@@ -1,0 +1,121 @@
+"""RouteWatch: the queues of the topics that groups consume, asked of the nameservers every few seconds.
+
+Queues that have left the routes stay for a while: a broker that is killed is back in seconds, and a
+nameserver that was started again knows nothing until the brokers tell it; taking queues from their owners
+meanwhile would help nobody.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+
+from actors.remoting.bodies.routes import TopicRouteData
+from actors.remoting.client import RemotingClient
+from actors.remoting.codes import RequestCode, ResponseCode
+from actors.remoting.command import RemotingCommand
+from actors.remoting.headers import GetRouteInfoHeader
+from actors.remoting.remoting_errors import Refused, RemotingError
+from store.clock import NS_PER_MS, Clock
+from store.logs import get_logger
+from store.message.message_queue import MessageQueue
+
+_log = get_logger(__name__)
+
+
+OnQueues = Callable[[str, frozenset[MessageQueue]], None]
+
+
+class RouteWatch:
+    """What is known of each topic: when each of its queues was last seen in a route."""
+
+    def __init__(
+        self,
+        client: RemotingClient,
+        nameservers: Sequence[str],
+        clock: Clock,
+        timeout_ms: int,
+        grace_ms: int,
+        on_queues: OnQueues,
+    ) -> None:
+        self._client = client
+        self._nameservers = list(nameservers)
+        self._clock = clock
+        self._timeout_ms = timeout_ms
+        self._grace_ns = grace_ms * NS_PER_MS
+        self._on_queues = on_queues
+        self._seen_ns: dict[str, dict[MessageQueue, int]] = {}
+        self._last = ""
+
+    def knows(self, topic: str) -> bool:
+        """Whether a nameserver has answered for this topic."""
+        return topic in self._seen_ns
+
+    def queues(self, topic: str) -> frozenset[MessageQueue]:
+        """The topic's queues, as far as known."""
+        return frozenset(self._seen_ns.get(topic, ()))
+
+    def forget_all_but(self, topics: Iterable[str]) -> None:
+        """Nobody consumes the others any more."""
+        kept = frozenset(topics)
+        for topic in [topic for topic in self._seen_ns if topic not in kept]:
+            del self._seen_ns[topic]
+
+    async def refresh(self, topics: Iterable[str]) -> None:
+        """Ask for these topics; what changed is told to `on_queues`."""
+        for topic in topics:
+            route = await self._ask(topic)
+            if route is not None:
+                self.take(topic, route)
+
+    def take(self, topic: str, route: TopicRouteData) -> None:
+        """A nameserver has told this route."""
+        now_ns = self._clock.monotonic_ns()
+        is_known = topic in self._seen_ns
+        seen = self._seen_ns.setdefault(topic, {})
+        before = frozenset(seen)
+        for data in route.queue_datas:
+            if data.is_readable:
+                for queue_id in range(data.read_queue_nums):
+                    seen[MessageQueue(topic, data.broker_name, queue_id)] = now_ns
+        for queue in [queue for queue, seen_ns in seen.items() if now_ns - seen_ns > self._grace_ns]:
+            del seen[queue]
+        if not is_known or frozenset(seen) != before:
+            self._on_queues(topic, frozenset(seen))
+
+    async def _ask(self, topic: str) -> TopicRouteData | None:
+        """What the nameservers tell: the first with all that is known here, or as many as it takes.
+
+        They may disagree: one that was started again knows only the brokers that have registered since.
+        None where none of them answers.
+        """
+        told: list[TopicRouteData] = []
+        wanted = {queue.broker_name for queue in self._seen_ns.get(topic, ())}
+        for address in sorted(self._nameservers, key=lambda address: address != self._last):
+            route = await self._ask_one(address, topic)
+            if route is None:
+                continue
+            if not told:
+                self._last = address
+            told.append(route)
+            wanted -= {data.broker_name for data in route.queue_datas}
+            if route.queue_datas and not wanted:
+                break
+        return _union(told) if told else None
+
+    async def _ask_one(self, address: str, topic: str) -> TopicRouteData | None:
+        """A nameserver's route, empty where it knows none; None where it does not answer."""
+        command = RemotingCommand(
+            RequestCode.GET_ROUTEINFO_BY_TOPIC, GetRouteInfoHeader(topic, True).to_ext()
+        )
+        try:
+            answer = await self._client.invoke(address, command, self._timeout_ms)
+            if answer.code == ResponseCode.SUCCESS:
+                return TopicRouteData.decode(answer.body)
+        except (RemotingError, Refused) as error:
+            _log.warning("route_not_had", topic=topic, nameserver=address, reason=str(error))
+            return None
+        return TopicRouteData() if answer.code == ResponseCode.TOPIC_NOT_EXIST else None
+
+
+def _union(routes: Sequence[TopicRouteData]) -> TopicRouteData:
+    """All brokers' queues; of each broker what the first says that has it."""
+    queues = {data.broker_name: data for route in reversed(routes) for data in route.queue_datas}
+    return TopicRouteData(list(queues.values()))

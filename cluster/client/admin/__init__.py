@@ -1,0 +1,1 @@
+"""The administrator's client, blocking and async."""

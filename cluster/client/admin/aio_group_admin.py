@@ -1,0 +1,204 @@
+"""Consumer groups, async face: their settings, how far they are, who is in them, and moving their offsets."""
+
+from __future__ import annotations
+
+import orjson
+
+from actors.remoting.admin_headers import (
+    BrokerConsumeStatsHeader,
+    ClientHeader,
+    CloneGroupOffsetHeader,
+    ConsumeStatsHeader,
+    DeleteGroupHeader,
+    GroupHeader,
+    GroupTopicHeader,
+    ProducerGroupHeader,
+    ResetOffsetHeader,
+)
+from actors.remoting.bodies.connected import ClientConnection, ConsumerConnection, decode_producers
+from actors.remoting.bodies.progress import (
+    ConsumeStats,
+    QueueTimeSpan,
+    decode_consume_stats_list,
+    decode_group_list,
+    decode_offsets,
+    decode_time_spans,
+)
+from actors.remoting.bodies.routes import decode_topic_list
+from actors.remoting.codes import RequestCode, ResponseCode
+from actors.remoting.headers import ConsumerGroupHeader, TopicHeader
+from cluster.client.admin.admin_core import AdminCore
+from cluster.client.errors import BrokerRefused, ConfigInvalid, GroupNotFound
+from store.message.message_queue import MessageQueue
+from store.metadata import SubscriptionGroupConfig
+
+TO_THE_END_MS = -1
+
+
+class GroupAdmin(AdminCore):
+    """What concerns consumer groups, and producers."""
+
+    async def groups(self) -> dict[str, SubscriptionGroupConfig]:
+        """All consumer groups and their settings, of whichever broker has them."""
+        found: dict[str, SubscriptionGroupConfig] = {}
+        for address in (await self._masters(None)).values():
+            answer = await self._call(address, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
+            table = orjson.loads(answer.body)["subscriptionGroupTable"]
+            for name, content in table.items():
+                found.setdefault(name, SubscriptionGroupConfig.from_json(content))
+        return dict(sorted(found.items()))
+
+    async def put_group(self, group: SubscriptionGroupConfig) -> None:
+        """Create a group on all brokers, or change its settings. Raises BrokerRefused."""
+        body = orjson.dumps(group.to_json())
+        for address in (await self._masters(None)).values():
+            await self._call(address, RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=body)
+
+    async def delete_group(self, group: str, *, offsets: bool = True) -> None:
+        """Delete a group on all brokers, with what it has committed unless `offsets` is false."""
+        header = DeleteGroupHeader(group, clean_offset=offsets)
+        for address in (await self._masters(None)).values():
+            await self._call(address, RequestCode.DELETE_SUBSCRIPTIONGROUP, header)
+
+    async def group_stats(self, group: str, topic: str | None = None) -> ConsumeStats:
+        """How far a group is in each queue of `topic`, or of all that it has consumed."""
+        stats = ConsumeStats()
+        header = ConsumeStatsHeader(group, topic)
+        for address in (await self._masters(None)).values():
+            answer = await self._call(address, RequestCode.GET_CONSUME_STATS, header)
+            of_broker = ConsumeStats.decode(answer.body)
+            stats.offsets |= of_broker.offsets
+            stats.consume_tps += of_broker.consume_tps
+        stats.offsets = dict(sorted(stats.offsets.items()))
+        return stats
+
+    async def all_group_stats(self) -> dict[str, ConsumeStats]:
+        """How far all groups are in all that they have consumed."""
+        found: dict[str, ConsumeStats] = {}
+        for address in (await self._masters(None)).values():
+            answer = await self._call(
+                address, RequestCode.GET_BROKER_CONSUME_STATS, BrokerConsumeStatsHeader()
+            )
+            for group, rows in decode_consume_stats_list(answer.body).items():
+                merged = found.setdefault(group, ConsumeStats())
+                for stats in rows:
+                    merged.offsets |= stats.offsets
+                    merged.consume_tps += stats.consume_tps
+        return dict(sorted(found.items()))
+
+    async def group_time_spans(self, group: str, topic: str) -> list[QueueTimeSpan]:
+        """How long ago what a group consumes of each queue was stored."""
+        route = await self.route(topic)
+        header = GroupTopicHeader(group, topic)
+        spans: list[QueueTimeSpan] = []
+        for name in route.brokers():
+            if (address := route.master(name)) is not None:
+                answer = await self._call(address, RequestCode.QUERY_CONSUME_TIME_SPAN, header)
+                spans += decode_time_spans(answer.body)
+        return sorted(spans, key=lambda span: span.queue)
+
+    async def group_connection(self, group: str) -> ConsumerConnection | None:
+        """Who consumes as `group` and what; None when nobody is online."""
+        merged: ConsumerConnection | None = None
+        for address in (await self._masters(None)).values():
+            try:
+                answer = await self._call(
+                    address, RequestCode.GET_CONSUMER_CONNECTION_LIST, ConsumerGroupHeader(group)
+                )
+            except GroupNotFound:
+                continue
+            of_broker = ConsumerConnection.decode(answer.body)
+            if merged is None:
+                merged = of_broker
+                continue
+            known = {connection.client_id for connection in merged.connections}
+            merged.connections += [each for each in of_broker.connections if each.client_id not in known]
+            merged.subscriptions |= of_broker.subscriptions
+        if merged is not None:
+            merged.connections.sort(key=lambda connection: connection.client_id)
+        return merged
+
+    async def producers(self, group: str) -> list[ClientConnection]:
+        """The producers of a group that are connected."""
+        found: dict[str, ClientConnection] = {}
+        for address in (await self._masters(None)).values():
+            try:
+                answer = await self._call(
+                    address, RequestCode.GET_PRODUCER_CONNECTION_LIST, ProducerGroupHeader(group)
+                )
+            except BrokerRefused as error:
+                if error.code != ResponseCode.SYSTEM_ERROR:  # RocketMQ's word for a group without members
+                    raise
+                continue
+            found |= {connection.client_id: connection for connection in decode_producers(answer.body)}
+        return [found[client_id] for client_id in sorted(found)]
+
+    async def groups_of_topic(self, topic: str) -> list[str]:
+        """The groups that have consumed `topic` or subscribe to it. Raises TopicNotFound."""
+        route = await self.route(topic)
+        found: set[str] = set()
+        for name in route.brokers():
+            if (address := route.master(name)) is not None:
+                answer = await self._call(address, RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, TopicHeader(topic))
+                found.update(decode_group_list(answer.body))
+        return sorted(found)
+
+    async def topics_of_group(self, group: str) -> list[str]:
+        """The topics that a group has consumed."""
+        found: set[str] = set()
+        for address in (await self._masters(None)).values():
+            answer = await self._call(address, RequestCode.QUERY_TOPICS_BY_CONSUMER, GroupHeader(group))
+            found.update(decode_topic_list(answer.body))
+        return sorted(found)
+
+    async def reset_offsets(
+        self, group: str, topic: str, timestamp_ms: int = TO_THE_END_MS
+    ) -> dict[MessageQueue, int]:
+        """Have `group` go on with the first message stored at `timestamp_ms` or later, or past the last one.
+
+        Members that run are told at their next pull. Gives the new offsets. Raises GroupNotFound,
+        TopicNotFound.
+        """
+        route = await self.route(topic)
+        offsets: dict[MessageQueue, int] = {}
+        header = ResetOffsetHeader(topic, group, timestamp_ms)
+        for name in route.brokers():
+            if (address := route.master(name)) is not None:
+                answer = await self._call(address, RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, header)
+                offsets |= decode_offsets(answer.body)
+        return dict(sorted(offsets.items()))
+
+    async def reset_offset(self, group: str, queue: MessageQueue, offset: int) -> None:
+        """Have `group` go on at an offset of one queue. Raises BrokerRefused where the queue has no such."""
+        if offset < 0:
+            raise ConfigInvalid(f"offset {offset} is negative")
+        header = ResetOffsetHeader(queue.topic, group, queue_id=queue.queue_id, offset=offset)
+        address = await self._master_of_queue(queue)
+        await self._call(address, RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, header)
+
+    async def clone_offsets(self, source: str, target: str, topic: str | None = None) -> None:
+        """Give group `target` the offsets of `source`, in `topic` or in all that it has consumed."""
+        header = CloneGroupOffsetHeader(source, target, topic, offline=True)
+        for address in (await self._masters(None)).values():
+            await self._call(address, RequestCode.CLONE_GROUP_OFFSET, header)
+
+    async def running_info(self, group: str, client_id: str) -> bytes:
+        """What a member says of itself, RocketMQ's ConsumerRunningInfo as it came.
+
+        Raises GroupNotFound when it is not connected, BrokerRefused when it does not say.
+        """
+        header = ClientHeader(group, client_id)
+        for address in (await self._masters(None)).values():
+            try:
+                answer = await self._call(
+                    address, RequestCode.GET_CONSUMER_CONNECTION_LIST, ConsumerGroupHeader(group)
+                )
+            except GroupNotFound:
+                continue
+            connected = {each.client_id for each in ConsumerConnection.decode(answer.body).connections}
+            if client_id in connected:
+                told = await self._call(address, RequestCode.GET_CONSUMER_RUNNING_INFO, header)
+                return bytes(told.body)
+        raise GroupNotFound(
+            ResponseCode.CONSUMER_NOT_ONLINE, f"no member {client_id!r} of group {group!r} is connected"
+        )

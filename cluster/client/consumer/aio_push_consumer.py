@@ -1,0 +1,113 @@
+"""The push consumer, async face."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from types import TracebackType
+from typing import Self
+
+from cluster.client.config import Nameservers, PushConfig
+from cluster.client.consumer.consuming import Listener
+from cluster.client.consumer.pull_core import consumer_config
+from cluster.client.consumer.push_core import PushCore
+from cluster.client.errors import ClientClosed, ConfigInvalid
+from store.clock import Clock
+from store.message.message_queue import MessageQueue
+
+
+class PushConsumer:
+    """Calls a listener for the messages of the queues that the group gives it.
+
+        async def bill(messages: list[MessageExt]) -> None:
+            for message in messages:
+                ...
+
+        async with PushConsumer("127.0.0.1:9876", "billing", bill) as consumer:
+            await consumer.subscribe("orders", "fruit || wine")
+            await consumer.join()
+
+    The listener is a coroutine function, run by the loop, or a plain one, run in threads; at most
+    `consume_threads` calls run at once, each with at most `consume_batch` messages. Returning None, True or
+    CONSUME_SUCCESS means done; raising, False or RECONSUME_LATER means again after a back-off, and after
+    `max_reconsume_times` the group's dead letters. What it raises is logged under `raymq` (Python's logging),
+    on standard error where nothing is configured. It may call `close`, which then goes on when it has
+    returned. Offsets are committed every `commit_interval_ms`, when a queue is given back, and at `close`.
+    """
+
+    def __init__(
+        self,
+        nameservers: Nameservers | None = None,
+        group: str | None = None,
+        listener: Listener | None = None,
+        *,
+        config: PushConfig | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        if listener is None:
+            raise ConfigInvalid("a push consumer needs a listener: a function that takes a list of messages")
+        if not callable(listener):
+            raise ConfigInvalid(
+                f"the listener is {listener!r}: give a function that takes a list of messages"
+            )
+        if config is not None and not isinstance(config, PushConfig):
+            raise ConfigInvalid(f"config is a {type(config).__name__}: a push consumer needs a PushConfig")
+        self._core = PushCore(consumer_config(nameservers, group, config or PushConfig()), listener, clock)
+        self._is_open = False
+        self._is_closed = False
+
+    async def start(self) -> Self:
+        """Open the consumer on the running loop. `async with` and `subscribe` do it too."""
+        self._opened()
+        return self
+
+    async def close(self) -> None:
+        """Stop fetching, wait for running listeners (at most `close_timeout_ms`), commit, leave the group."""
+        self._is_closed = True
+        if self._is_open:
+            self._is_open = False
+            if not self._core.instance.is_orphan:
+                await self._core.close()
+        else:
+            self._core.never_opened()
+
+    async def __aenter__(self) -> Self:
+        return await self.start()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def subscribe(self, topics: str | Iterable[str], expression: str = "*") -> None:
+        """Share the queues of `topics` with the group's other members; `expression` is `*` or `tag ||
+        tag`.
+        """
+        self._opened().subscribe(topics, expression)
+
+    async def pause(self, *queues: MessageQueue) -> None:
+        """Call the listener for nothing of `queues` until `resume`; without queues: for nothing at all, those
+        to come included. They stay this consumer's, and what listeners work on is finished. Raises
+        QueueNotAssigned.
+        """
+        self._opened().pause(queues)
+
+    async def resume(self, *queues: MessageQueue) -> None:
+        """End the pause of `queues`, or of all."""
+        self._opened().resume(queues)
+
+    def assignment(self) -> list[MessageQueue]:
+        """The queues held now."""
+        return self._core.assignment()
+
+    async def join(self) -> None:
+        """Wait until the consumer is closed. Raises what ended it otherwise (SubscriptionDiffers)."""
+        await self._core.join()
+
+    def _opened(self) -> PushCore:
+        if not self._is_open:
+            if self._is_closed:
+                raise ClientClosed("the consumer is closed")
+            self._core.open()
+            self._is_open = True
+        self._core.instance.check_loop()
+        return self._core

@@ -1,0 +1,89 @@
+"""The push consumer, blocking face."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from types import TracebackType
+from typing import Self
+
+from cluster.client.config import Nameservers, PushConfig
+from cluster.client.consumer import aio_push_consumer as aio
+from cluster.client.consumer.consuming import Listener
+from cluster.client.transport.loop_thread import LoopThread
+from store.clock import Clock
+from store.message.message_queue import MessageQueue
+
+
+class PushConsumer:
+    """Calls a listener for the messages of the queues that the group gives it.
+
+        def bill(messages: list[MessageExt]) -> None:
+            for message in messages:
+                ...
+
+        with PushConsumer("127.0.0.1:9876", "billing", bill) as consumer:
+            consumer.subscribe("orders", "fruit || wine")
+            consumer.join()
+
+    The listener runs in `consume_threads` threads, each call with at most `consume_batch` messages, so it
+    must be thread-safe. Returning None, True or CONSUME_SUCCESS means done; raising, False or
+    RECONSUME_LATER means again after a back-off, and after `max_reconsume_times` the group's dead letters.
+    What it raises is logged under `raymq` (Python's logging), on standard error where nothing is configured.
+    It may call `close`, which then goes on when it has returned. Offsets are committed every
+    `commit_interval_ms`, when a queue is given back, and at `close`.
+    """
+
+    def __init__(
+        self,
+        nameservers: Nameservers | None = None,
+        group: str | None = None,
+        listener: Listener | None = None,
+        *,
+        config: PushConfig | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        self._consumer = aio.PushConsumer(nameservers, group, listener, config=config, clock=clock)
+        self._thread = LoopThread.shared()
+
+    def start(self) -> Self:
+        """Open the consumer. `with` and `subscribe` do it too."""
+        self._thread.run(self._consumer.start())
+        return self
+
+    def close(self) -> None:
+        """Stop fetching, wait for running listeners (at most `close_timeout_ms`), commit, leave the group."""
+        if not self._thread.is_of_parent:
+            self._thread.run(self._consumer.close())
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def subscribe(self, topics: str | Iterable[str], expression: str = "*") -> None:
+        """Share the queues of `topics` with the group's other members; `expression` is `*` or `tag ||
+        tag`.
+        """
+        self._thread.run(self._consumer.subscribe(topics, expression))
+
+    def pause(self, *queues: MessageQueue) -> None:
+        """Call the listener for nothing of `queues` until `resume`; without queues: for nothing at all, those
+        to come included. They stay this consumer's, and what listeners work on is finished. Raises
+        QueueNotAssigned.
+        """
+        self._thread.run(self._consumer.pause(*queues))
+
+    def resume(self, *queues: MessageQueue) -> None:
+        """End the pause of `queues`, or of all."""
+        self._thread.run(self._consumer.resume(*queues))
+
+    def assignment(self) -> list[MessageQueue]:
+        """The queues held now."""
+        return self._consumer.assignment()
+
+    def join(self) -> None:
+        """Wait until the consumer is closed by another thread. Raises what ended it otherwise."""
+        self._thread.run(self._consumer.join())

@@ -1,0 +1,112 @@
+"""What a consumer tells administrators of itself (RocketMQ ConsumerRunningInfo)."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import orjson
+
+from actors.remoting.bodies.flat import queue_map
+from actors.remoting.bodies.groups import SubscriptionData
+from actors.remoting.codes import RequestCode
+from actors.remoting.command import RemotingCommand
+from actors.remoting.request import RequestContext
+from actors.remoting.table import RequestTable
+from cluster.client.config import MIB
+from cluster.client.group.group_session import GroupSession, tags_of
+from cluster.client.transport.instance import ClientInstance
+from store.message.message_queue import MessageQueue
+
+
+class QueueInfo(NamedTuple):
+    """One queue that a consumer holds; the messages at offsets [first, end) are fetched and not finished."""
+
+    commit_offset: int
+    first: int
+    end: int
+    messages: int = 0
+    size_bytes: int = 0
+    is_dropped: bool = False
+    pulled_ms: int = 0
+    consumed_ms: int = 0
+    """When the last pull began, and when a listener was last handed something; milliseconds of the epoch."""
+
+    def to_json(self) -> dict[str, Any]:
+        """RocketMQ's ProcessQueueInfo."""
+        return {
+            "cachedMsgCount": self.messages,
+            "cachedMsgMaxOffset": max(self.end - 1, 0),
+            "cachedMsgMinOffset": self.first,
+            "cachedMsgSizeInMiB": self.size_bytes // MIB,
+            "commitOffset": self.commit_offset,
+            "droped": self.is_dropped,
+            "lastConsumeTimestamp": self.consumed_ms,
+            "lastLockTimestamp": 0,
+            "lastPullTimestamp": self.pulled_ms,
+            "locked": False,
+            "transactionMsgCount": 0,
+            "transactionMsgMaxOffset": 0,
+            "transactionMsgMinOffset": 0,
+            "tryUnlockTimes": 0,
+        }
+
+
+def answer_running_info(
+    table: RequestTable,
+    instance: ClientInstance,
+    session: GroupSession,
+    queues: Callable[[], Mapping[MessageQueue, QueueInfo]],
+    threads: int,
+    status: Callable[[str], dict[str, Any]] | None = None,
+) -> None:
+    """Have brokers' GET_CONSUMER_RUNNING_INFO answered; `threads`: how many listeners run at once, `status`:
+    RocketMQ's ConsumeStatus of a topic, where there are listeners.
+    """
+    started_ms = instance.clock.wall_ms()
+
+    def answer(context: RequestContext) -> RemotingCommand:
+        subscriptions = [
+            SubscriptionData(topic, expression, tags_of(expression)).to_json()
+            for topic, expression in session.subscriptions.items()
+        ]
+        body = {
+            "mqPopTable": {},
+            "mqTable": queue_map({queue: info.to_json() for queue, info in sorted(queues().items())}),
+            "properties": {
+                "PROP_CLIENT_VERSION": "V5_3_3",
+                "PROP_CONSUMEORDERLY": "false",
+                "PROP_CONSUMER_START_TIMESTAMP": str(started_ms),
+                "PROP_CONSUME_TYPE": "CONSUME_PASSIVELY",
+                "PROP_NAMESERVER_ADDR": ";".join(instance.config.addresses()),
+                "PROP_THREADPOOL_CORE_SIZE": str(threads),
+            },
+            "statusTable": {}
+            if status is None
+            else {topic: status(topic) for topic in session.subscriptions},
+            "subscriptionSet": subscriptions,
+            "userConsumerInfo": {},
+        }
+        if context.command.ext.get("jstackEnable") == "true":
+            body["jstack"] = stacks()
+        return RemotingCommand.response(body=orjson.dumps(body))
+
+    table.add(RequestCode.GET_CONSUMER_RUNNING_INFO, answer)
+
+
+def stacks() -> str:
+    """What each thread does now, one line a frame, as RocketMQ's `jstack` text has it."""
+    names = {thread.ident: thread.name for thread in threading.enumerate()}
+    lines: list[str] = []
+    for ident, frame in sys._current_frames().items():  # noqa: SLF001 -- Python's own way to another's stack
+        name = names.get(ident, str(ident))
+        lines.append(f"{name:<40}TID: {ident} STATE: RUNNABLE")
+        lines += [
+            f"{name:<40}{step.name}({step.filename.rpartition('/')[2]}:{step.lineno})"
+            for step in reversed(traceback.extract_stack(frame))
+        ]
+        lines.append("")
+    return "\n".join(lines)

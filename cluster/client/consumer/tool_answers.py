@@ -1,0 +1,67 @@
+"""What a consumer answers tools that reach it through its broker: where it is, and one message out of turn.
+
+221 GET_CONSUMER_STATUS_FROM_CLIENT    the offsets of its queues of a topic
+309 CONSUME_MESSAGE_DIRECTLY           the listener is called with one message, and says what became of it
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+
+import orjson
+
+from actors.remoting.bodies.consumer_status import encode_of_member
+from actors.remoting.codes import RequestCode, ResponseCode
+from actors.remoting.command import RemotingCommand
+from actors.remoting.request import RequestContext
+from actors.remoting.table import RequestTable
+from cluster.client.consumer.running_info import QueueInfo
+from store.message.fetched import decode_messages
+from store.message.message import MessageExt
+from store.message.message_queue import MessageQueue
+from store.message.properties import MessageConst
+from store.store_errors import MessageIllegal, RecordDamaged
+
+CallListener = Callable[[MessageExt], Awaitable[bool | Exception]]
+
+
+def answer_status(table: RequestTable, queues: Callable[[], Mapping[MessageQueue, QueueInfo]]) -> None:
+    """Have GET_CONSUMER_STATUS_FROM_CLIENT answered."""
+
+    def answer(context: RequestContext) -> RemotingCommand:
+        topic = context.command.ext.get("topic", "")
+        offsets = {queue: info.commit_offset for queue, info in queues().items() if queue.topic == topic}
+        return RemotingCommand.response(body=encode_of_member(offsets))
+
+    table.add(RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT, answer)
+
+
+def answer_directly(table: RequestTable, call: CallListener, now_ms: Callable[[], int]) -> None:
+    """Have CONSUME_MESSAGE_DIRECTLY answered; `call` calls the listener: did it succeed, or fail how."""
+
+    async def consume(record: bytes, broker_name: str) -> RemotingCommand:
+        try:
+            [message], _ = decode_messages(record, 0, 1, broker_name)
+        except (RecordDamaged, MessageIllegal, ValueError) as error:
+            return RemotingCommand.response(ResponseCode.SYSTEM_ERROR, f"the body is no message: {error}")
+        message.topic = message.properties.get(MessageConst.RETRY_TOPIC, message.topic)
+        began_ms = now_ms()
+        outcome, remark = await call(message), None
+        if isinstance(outcome, Exception):
+            result, remark = "CR_THROW_EXCEPTION", f"{type(outcome).__name__}: {outcome}"
+        else:
+            result = "CR_SUCCESS" if outcome else "CR_LATER"
+        told = {
+            "autoCommit": True,
+            "consumeResult": result,
+            "order": False,
+            "remark": remark,
+            "spentTimeMills": now_ms() - began_ms,
+        }
+        return RemotingCommand.response(body=orjson.dumps(told))
+
+    def answer(context: RequestContext) -> None:
+        command = context.command
+        context.spawn(consume(bytes(command.body), command.ext.get("brokerName", "")))
+
+    table.add(RequestCode.CONSUME_MESSAGE_DIRECTLY, answer)

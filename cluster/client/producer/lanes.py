@@ -1,0 +1,230 @@
+"""Lanes: finished records on their way, at most one batch of a queue unresolved.
+
+A batch is for one queue, or for several of one broker. It goes when what is before it in each of its queues
+has ended: here A and B are on their way, and C waits for both.
+
+    queue 0   A ─→ C
+    queue 1   A
+    queue 2   B ─→ C
+
+    waiting … → in flight ──acknowledged──→ next
+                    ├─ lost, timed out, busy: the same bytes again, before any successor, until the deadline
+                    └─ refused: all of it or nothing is stored, so now each of its queues by itself
+
+So a broker that dies and comes back leaves a queue in order: a batch whose result is unknown may stand in it
+twice (with the same UNIQ_KEYs), but never after its successors for the first time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import NamedTuple, Protocol
+
+from actors.remoting.codes import RayMQRequestCode
+from actors.remoting.command import RemotingCommand
+from actors.remoting.headers import SendRecordsHeader, SendRecordsResponse, SendRunsHeader
+from cluster.client.config import ProducerConfig
+from cluster.client.errors import (
+    BrokerRefused,
+    BrokerUnreachable,
+    ClientClosed,
+    ClientError,
+    DataDamaged,
+    DeadlineExceeded,
+    refused,
+)
+from cluster.client.producer.sender import is_curable
+from cluster.client.results import STATUS_OF_CODE
+from cluster.client.transport.backoff import Backoff
+from cluster.client.transport.instance import ClientInstance
+from store.message.message_queue import MessageQueue
+from store.message.runs import Runs, decode_offsets, encode_heads
+
+
+class Stored(NamedTuple):
+    """A run that is acknowledged; it may stand up to `resends` more times in its queue."""
+
+    first_offset: int
+    resends: int
+
+
+Outcome = Stored | ClientError
+
+
+class Job(Protocol):
+    """What batches belong to together: of a queue that has lost one, no later one may be stored."""
+
+    failures: dict[MessageQueue, ClientError]
+
+
+@dataclass(slots=True, eq=False)
+class LaneBatch:
+    """Records: a run for each of `queues`, which are of one topic and broker, their ids rising.
+
+    `done` is called once, on the loop, with what has become of each run.
+    """
+
+    queues: Sequence[MessageQueue]
+    runs: Runs
+    job: Job
+    done: Callable[[LaneBatch, Sequence[Outcome]], None]
+    resends: int = 0
+    waits: int = 0
+    """How many batches before it have not ended, counted once for each queue that they have in common."""
+    followers: list[LaneBatch] = field(default_factory=list)
+
+    @property
+    def size_bytes(self) -> int:
+        """How much it sends."""
+        return len(self.runs.records)
+
+    def parts(self) -> list[LaneBatch]:
+        """The same, each queue by itself."""
+        made: list[LaneBatch] = []
+        begin = 0
+        ids, messages, sizes, records = self.runs
+        for number, queue in enumerate(self.queues):
+            one = slice(number, number + 1)
+            end = begin + sizes[number]
+            runs = Runs(ids[one], messages[one], sizes[one], records[begin:end])
+            made.append(LaneBatch([queue], runs, self.job, self.done, self.resends))
+            begin = end
+        return made
+
+
+class Lanes:
+    """What one producer has under way, by queue. Lives on its instance's loop."""
+
+    def __init__(self, instance: ClientInstance, config: ProducerConfig) -> None:
+        self._instance = instance
+        self._config = config
+        self._last: dict[MessageQueue, LaneBatch] = {}
+
+    def offer(self, batch: LaneBatch) -> None:
+        """Send `batch`, behind all that was offered to its queues before."""
+        for queue in batch.queues:
+            before = self._last.get(queue)
+            if before is not None:
+                before.followers.append(batch)
+                batch.waits += 1
+            self._last[queue] = batch
+        if not batch.waits:
+            self._start([batch])
+
+    def _start(self, ready: list[LaneBatch]) -> None:
+        while ready:
+            batch = ready.pop()
+            if self._instance.is_closed:
+                ready += self._settle(batch, self._closed(batch))
+                continue
+            task = self._instance.spawn(self._deliver(batch), f"lane {batch.queues[0]}")
+            task.add_done_callback(partial(self._ended, batch))
+
+    def _ended(self, batch: LaneBatch, task: asyncio.Task[Sequence[Outcome]]) -> None:
+        is_done = not task.cancelled() and task.exception() is None
+        self._start(self._settle(batch, task.result() if is_done else self._closed(batch)))
+
+    @staticmethod
+    def _closed(batch: LaneBatch) -> list[Outcome]:
+        error = ClientClosed("the producer was closed before the rows were acknowledged")
+        return [error] * len(batch.queues)
+
+    def _settle(self, batch: LaneBatch, outcomes: Sequence[Outcome]) -> list[LaneBatch]:
+        """Tell whose it is; returns the batches that have waited for this one only."""
+        batch.done(batch, outcomes)
+        for queue in batch.queues:
+            if self._last[queue] is batch:
+                del self._last[queue]
+        ready: list[LaneBatch] = []
+        for follower in batch.followers:
+            follower.waits -= 1
+            if not follower.waits:
+                ready.append(follower)
+        return ready
+
+    # ---- delivery ------------------------------------------------------------------------------------------
+
+    async def _deliver(self, batch: LaneBatch) -> Sequence[Outcome]:
+        lost: Mapping[MessageQueue, ClientError] = batch.job.failures
+        if lost and not lost.keys().isdisjoint(batch.queues):
+            # To be stored behind a lost batch of the same table would leave a hole in the order.
+            return await self._deliver_apart(batch, lost)
+        outcome = await self._attempt(batch)
+        if not isinstance(outcome, ClientError):
+            return outcome
+        if len(batch.queues) > 1 and isinstance(outcome, BrokerRefused) and not is_curable(outcome):
+            # One bad queue must not keep the rows of the others, and an older broker takes one only.
+            return await self._deliver_apart(batch, {})
+        return [outcome] * len(batch.queues)
+
+    async def _deliver_apart(
+        self, batch: LaneBatch, lost: Mapping[MessageQueue, ClientError]
+    ) -> Sequence[Outcome]:
+        async def deliver(part: LaneBatch) -> Outcome:
+            error = lost.get(part.queues[0])
+            if error is not None:
+                return error
+            outcome = await self._attempt(part)
+            return outcome if isinstance(outcome, ClientError) else outcome[0]
+
+        return await asyncio.gather(*map(deliver, batch.parts()))
+
+    async def _attempt(self, batch: LaneBatch) -> list[Stored] | ClientError:
+        """Send until it is acknowledged, refused for good, or the deadline has come."""
+        deadline_ms = self._instance.now_ms() + self._config.delivery_timeout_ms
+        backoff = Backoff()
+        while True:
+            left_ms = deadline_ms - self._instance.now_ms()
+            try:
+                offsets = await self._send(batch, max(left_ms, 1))
+                return [Stored(offset, batch.resends) for offset in offsets]
+            except ClientError as error:
+                if not is_curable(error) or left_ms <= 0:
+                    return error
+                batch.resends += isinstance(error, BrokerUnreachable | DeadlineExceeded)
+            await asyncio.sleep(backoff.next_ms() / 1000)
+            await self._refresh(batch.queues[0].topic)
+
+    async def _send(self, batch: LaneBatch, timeout_ms: int) -> Sequence[int]:
+        """The offset of each run's first row."""
+        queue = batch.queues[0]
+        address = self._instance.master_of(queue.topic, queue.broker_name)
+        command = self._send_one(batch) if len(batch.queues) == 1 else self._send_runs(batch)
+        answer = await self._instance.ask(address, command, timeout_ms)
+        if answer.code not in STATUS_OF_CODE:
+            raise refused(answer.code, answer.remark, address)
+        if len(batch.queues) == 1:
+            return (SendRecordsResponse.from_ext(answer.ext).queue_offset,)
+        try:
+            return decode_offsets(answer.body, len(batch.queues))
+        except ValueError as error:
+            raise DataDamaged(f"{address} has answered with {error}") from error
+
+    def _send_one(self, batch: LaneBatch) -> RemotingCommand:
+        queue = batch.queues[0]
+        header = SendRecordsHeader(
+            queue.topic,
+            queue.queue_id,
+            batch.runs.messages[0],
+            producer_group=self._config.group,
+            default_topic_queue_nums=self._config.default_topic_queue_nums,
+        )
+        return RemotingCommand(RayMQRequestCode.SEND_RECORDS, header.to_ext(), parts=(batch.runs.records,))
+
+    def _send_runs(self, batch: LaneBatch) -> RemotingCommand:
+        header = SendRunsHeader(
+            batch.queues[0].topic,
+            producer_group=self._config.group,
+            default_topic_queue_nums=self._config.default_topic_queue_nums,
+        )
+        parts = (encode_heads(batch.runs), batch.runs.records)
+        return RemotingCommand(RayMQRequestCode.SEND_RUNS, header.to_ext(), parts=parts)
+
+    async def _refresh(self, topic: str) -> None:
+        try:
+            await self._instance.routes.refresh(topic)
+        except ClientError:
+            return  # the old route still stands

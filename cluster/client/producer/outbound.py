@@ -1,0 +1,240 @@
+"""A message made ready to be sent: checked, given its id, and put into a SEND_MESSAGE_V2 header.
+Thread-safe, no I/O.
+
+The header's fields have RocketMQ's one-letter names (protocols.md, B.4):
+
+    a producerGroup    b topic    c defaultTopic    d defaultTopicQueueNums    e queueId      f sysFlag
+    g bornTimestamp    h flag     i properties      j reconsumeTimes           k unitMode     m batch
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, TypeAlias
+
+from actors.remoting.codes import RequestCode, ResponseCode
+from actors.remoting.command import RemotingCommand
+from cluster.client.config import ProducerConfig
+from cluster.client.errors import ConfigInvalid, MessageRejected
+from cluster.client.transport.compiled import CompiledLater
+from cluster.client.transport.instance import local_address
+from cluster.client.transport.route_cache import AUTO_CREATE_TOPIC
+from store.clock import Clock
+from store.message.batch import encode_elements
+from store.message.compression import MAX_PLAIN_BYTES, compress
+from store.message.message import Message
+from store.message.message_id import UniqKeyGenerator
+from store.message.properties import MessageConst, properties_text, properties_texts
+from store.message.sys_flag import COMPRESSION_LZ4, COMPRESSION_ZLIB, COMPRESSION_ZSTD
+from store.message.validate import check_body, check_group, check_properties, check_topic
+from store.store_errors import MessageIllegal
+
+# As plain numbers: an enum's attribute costs more on the hot path.
+_ONE = int(RequestCode.SEND_MESSAGE_V2)
+_BATCH = int(RequestCode.SEND_BATCH_MESSAGE)
+
+_COMPRESSIONS = {"zlib": COMPRESSION_ZLIB, "lz4": COMPRESSION_LZ4, "zstd": COMPRESSION_ZSTD}
+
+# The broker adds MSG_REGION, TRACE_ON and CLUSTER to what a client sends.
+BROKER_PROPERTIES_BYTES = 128
+
+
+_Encode: TypeAlias = Callable[[Sequence[Message], Sequence[str], int, int], bytes | None]
+
+
+def _compiled_encoder() -> _Encode:
+    from store.kernels.messages_to_batch import encode_batch
+
+    return encode_batch
+
+
+def _nothing_is_ordinary(
+    messages: Sequence[Message], ids: Sequence[str], max_body_bytes: int, reserved_bytes: int
+) -> bytes | None:
+    """Where nothing is compiled, all batches are taken message by message."""
+
+
+_encode_ordinary: CompiledLater[[Sequence[Message], Sequence[str], int, int], bytes | None] = CompiledLater(
+    _nothing_is_ordinary, _compiled_encoder
+)
+
+
+class Outbound(NamedTuple):
+    """One request to be sent to one queue, whichever that will be. `properties` is the header's text."""
+
+    topic: str
+    code: int
+    group: str
+    queue_nums: str
+    born_timestamp: int
+    flag: int
+    properties: str
+    body: bytes
+    msg_id: str
+    sys_flag: int = 0
+
+    def command(self, queue_id: int) -> RemotingCommand:
+        """The request that puts it into the queue with this id. A new one for each attempt."""
+        ext = {
+            "a": self.group,
+            "b": self.topic,
+            "c": AUTO_CREATE_TOPIC,
+            "d": self.queue_nums,
+            "e": str(queue_id),
+            "f": str(self.sys_flag),
+            "g": str(self.born_timestamp),
+            "h": str(self.flag),
+            "i": self.properties,
+        }
+        if self.code == _BATCH:
+            ext["m"] = "true"
+        return RemotingCommand(self.code, ext, self.body)
+
+
+class OutboundFactory:
+    """Makes requests of one producer."""
+
+    def __init__(self, config: ProducerConfig, clock: Clock, seed: int | None = None) -> None:
+        try:
+            check_group(config.group)
+        except MessageIllegal as error:
+            raise ConfigInvalid(f"producer group: {error}") from error
+        self._config = config
+        self._clock = clock
+        salt = random.SystemRandom() if seed is None else random.Random(seed)
+        self.uniq_keys = UniqKeyGenerator(local_address(), os.getpid(), clock, salt)
+        self._checked_topics: set[str] = set()
+        self._queue_nums = str(config.default_topic_queue_nums)
+
+    def message(self, message: Message) -> Outbound:
+        """The request that sends one message. Raises MessageRejected when the broker would refuse it."""
+        if type(message.body) is not bytes:
+            check_types([message])
+        try:
+            self.check_topic(message.topic)
+            body, sys_flag = self._compressed(message.body)
+            check_body(body, self._config.max_message_bytes)
+            properties, msg_id = self._properties(message)
+        except MessageIllegal as error:
+            raise rejected(error) from error
+        return self._outbound(message.topic, _ONE, message.flag, properties, body, msg_id, sys_flag)
+
+    def _compressed(self, body: bytes) -> tuple[bytes, int]:
+        """The body as it is sent, and the sysFlag that says how. Raises MessageIllegal for one that no
+        consumer would inflate.
+        """
+        config = self._config
+        if len(body) < config.compress_over_bytes or config.compression is None:
+            return body, 0
+        if len(body) > MAX_PLAIN_BYTES:
+            raise MessageIllegal(
+                f"body of {len(body):,} bytes is over {MAX_PLAIN_BYTES:,}, to which consumers inflate one: "
+                "send it in pieces"
+            )
+        packed, sys_flag = compress(body, _COMPRESSIONS[config.compression], config.compression_level)
+        return (packed, sys_flag) if len(packed) < len(body) else (body, 0)
+
+    def batch(self, messages: Sequence[Message]) -> Outbound:
+        """The request that stores `messages` in one queue, all or nothing. Raises MessageRejected,
+        ConfigInvalid.
+        """
+        if not messages:
+            raise ConfigInvalid("the batch is empty: give at least one message")
+        if not isinstance(messages, Sequence):
+            raise ConfigInvalid(f"the batch is a {type(messages).__name__}: give a list of messages")
+        try:
+            topic = messages[0].topic
+            self.check_topic(topic)
+            body, ids = self._batch_body(messages, topic)
+            check_body(body, self._config.max_message_bytes)
+        except MessageIllegal as error:
+            raise rejected(error) from error
+        except (TypeError, AttributeError):
+            check_types(messages)
+            raise
+        return self._outbound(topic, _BATCH, 0, "", body, ",".join(ids))
+
+    def _batch_body(self, messages: Sequence[Message], topic: str) -> tuple[bytes, list[str]]:
+        new_ids = self.uniq_keys.next_block(len(messages)).keys(len(messages))
+        body = _encode_ordinary(messages, new_ids, self._config.max_message_bytes, BROKER_PROPERTIES_BYTES)
+        _encode_ordinary.did(len(messages))
+        return (body, new_ids) if body is not None else self._careful_batch_body(messages, topic, new_ids)
+
+    def _careful_batch_body(
+        self, messages: Sequence[Message], topic: str, new_ids: list[str]
+    ) -> tuple[bytes, list[str]]:
+        maps = [message.properties for message in messages]
+        self._check_batch(messages, maps, topic)
+        own_ids = [properties.get(MessageConst.UNIQ_KEY) for properties in maps]
+        texts = [
+            text if own_id else f"{text}{MessageConst.UNIQ_KEY}\x01{new_id}\x02"
+            for text, own_id, new_id in zip(properties_texts(maps), own_ids, new_ids, strict=True)
+        ]
+        ids = [own_id or new_id for own_id, new_id in zip(own_ids, new_ids, strict=True)]
+        return encode_elements(messages, texts, reserved_bytes=BROKER_PROPERTIES_BYTES), ids
+
+    def _check_batch(self, messages: Sequence[Message], maps: Sequence[dict[str, str]], topic: str) -> None:
+        max_bytes = self._config.max_message_bytes
+        for message, properties in zip(messages, maps, strict=True):
+            if message.topic != topic:
+                raise MessageIllegal(
+                    f"the batch holds topics {topic!r} and {message.topic!r}: send them apart"
+                )
+            if MessageConst.DELAY in properties and message.delay_level:
+                raise MessageIllegal("a delayed message cannot be part of a batch: send it alone")
+            if not 0 < len(message.body) <= max_bytes:
+                check_body(message.body, max_bytes)
+
+    def check_topic(self, topic: str) -> None:
+        """Raise MessageIllegal unless `topic` is a possible name; remembers those that are."""
+        if topic not in self._checked_topics:
+            check_topic(topic)
+            self._checked_topics.add(topic)
+
+    def _outbound(
+        self,
+        topic: str,
+        code: int,
+        flag: int,
+        properties: str,
+        body: bytes,
+        msg_id: str,
+        sys_flag: int = 0,
+    ) -> Outbound:
+        now_ms = self._clock.wall_ms()
+        group, queue_nums = self._config.group, self._queue_nums
+        return Outbound(topic, code, group, queue_nums, now_ms, flag, properties, body, msg_id, sys_flag)
+
+    def _properties(self, message: Message) -> tuple[str, str]:
+        """The property text with its UNIQ_KEY. The caller's message stays as it is: it may be sent again."""
+        properties = message.properties
+        msg_id = properties.get(MessageConst.UNIQ_KEY)
+        if msg_id is None:
+            msg_id = self.uniq_keys.next()
+            added = f"{MessageConst.UNIQ_KEY}\x01{msg_id}\x02"
+            if not properties:
+                return added, msg_id
+        else:
+            added = ""
+        text = properties_text(properties) + added
+        encoded = text.encode("utf-8", "replace")
+        check_properties(encoded, BROKER_PROPERTIES_BYTES)
+        return text if text.isascii() else encoded.decode(), msg_id  # a lone surrogate has become "?"
+
+
+def check_types(messages: Sequence[object]) -> None:
+    """Raise ConfigInvalid for the first that is no message of bytes."""
+    for message in messages:
+        if not isinstance(message, Message):
+            raise ConfigInvalid(f"{message!r} is no Message")
+        body: object = message.body
+        if not isinstance(body, bytes | bytearray | memoryview):
+            kind = type(body).__name__
+            raise ConfigInvalid(f"the body of a message to {message.topic!r} is {kind}: give bytes")
+
+
+def rejected(error: MessageIllegal) -> MessageRejected:
+    """The client's error for a message that fails its checks before it is sent."""
+    return MessageRejected(ResponseCode.MESSAGE_ILLEGAL, str(error), "", False)

@@ -1,0 +1,240 @@
+"""Sending columns: rows become records in a thread of the caller's, and leave through the lanes of the loop.
+
+table ─ slices ─→ queue of each row ─→ frames, by queue ─→ lanes (one batch of a queue unresolved)
+                                             ↑ waits while more than `table_buffer_bytes` are on their way
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from actors.remoting.codes import ResponseCode
+from cluster.client.config import ProducerConfig
+from cluster.client.errors import (
+    ClientClosed,
+    ClientError,
+    NameserverUnreachable,
+    PermissionDenied,
+    TableSendFailed,
+)
+from cluster.client.producer.lanes import LaneBatch, Outcome
+from cluster.client.producer.outbound import rejected
+from cluster.client.producer.producer_core import ProducerCore, check_queue
+from cluster.client.results import QueueReceipts, TableReceipt
+from cluster.client.transport.backoff import Backoff
+from cluster.client.transport.topic_route import TopicRoute
+from store.message.message_queue import MessageQueue
+from store.message.record import RecordDraft
+from store.store_errors import MessageIllegal
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from cluster.client.producer.table_columns import TableColumns
+    from cluster.client.producer.table_frames import Frame, QueueList
+
+
+class BufferBudget:
+    """How many bytes of records may be on their way. Encoders wait here; the loop gives back."""
+
+    def __init__(self, limit_bytes: int) -> None:
+        self._limit_bytes = limit_bytes
+        self._used_bytes = 0
+        self._changed = threading.Condition()
+
+    def acquire(self, size_bytes: int) -> None:
+        """Wait until `size_bytes` fit; what is larger than the limit fits when nothing else is there."""
+        with self._changed:
+            while self._used_bytes and self._used_bytes + size_bytes > self._limit_bytes:
+                self._changed.wait()
+            self._used_bytes += size_bytes
+
+    def release(self, size_bytes: int) -> None:
+        """Give back."""
+        with self._changed:
+            self._used_bytes -= size_bytes
+            self._changed.notify_all()
+
+
+@dataclass(eq=False)
+class TableJob:
+    """One table on its way: counts what is acknowledged, keeps the first failure of each queue."""
+
+    topic: str
+    budget: BufferBudget
+    batches: int = 0
+    failures: dict[MessageQueue, ClientError] = field(default_factory=dict)
+    _receipts: QueueReceipts = field(default_factory=QueueReceipts)
+    _open: int = 1  # the encoder itself
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _ended: threading.Event = field(default_factory=threading.Event)
+
+    def offered(self) -> None:
+        """One more batch is on its way."""
+        with self._lock:
+            self._open += 1
+            self.batches += 1
+
+    def settled(self, batch: LaneBatch, outcomes: Sequence[Outcome]) -> None:
+        """A batch has ended, on the loop."""
+        for queue, rows, outcome in zip(batch.queues, batch.runs.messages, outcomes, strict=True):
+            if isinstance(outcome, ClientError):
+                self.failures.setdefault(queue, outcome)
+                continue
+            self._receipts.add(queue, rows, rows * outcome.resends, outcome.first_offset)
+        self.budget.release(batch.size_bytes)
+        self._leave()
+
+    def wait(self) -> None:
+        """Wait until every batch that was offered has ended; nothing may be offered after."""
+        self._leave()
+        self._ended.wait()
+
+    def _leave(self) -> None:
+        with self._lock:
+            self._open -= 1
+            if not self._open:
+                self._ended.set()
+
+    def receipt(self, rows: int) -> TableReceipt:
+        """The table's receipt. Raises TableSendFailed when a row of its `rows` is not acknowledged."""
+        receipts = self._receipts
+        if self.failures:
+            raise TableSendFailed(self.topic, rows, receipts.rows, self.failures)
+        return TableReceipt(self.topic, receipts.rows, receipts.resent_rows, self.batches, receipts)
+
+
+class TableSender:
+    """Sends the tables of one producer. `send` runs in any thread but the loop's, and blocks."""
+
+    def __init__(self, core: ProducerCore, loop: asyncio.AbstractEventLoop) -> None:
+        self._core = core
+        self._loop = loop
+        self._config: ProducerConfig = core.config
+        self._budget = BufferBudget(core.config.table_buffer_bytes)
+
+    def send(
+        self,
+        topic: str,
+        columns: TableColumns,
+        queue: MessageQueue | None,
+        stop: threading.Event | None = None,
+    ) -> TableReceipt:
+        """Send all rows and wait for their acknowledgement; `stop` ends it early.
+
+        Raises MessageRejected for a row that no broker would take, TableSendFailed, and what finding a route
+        raises.
+        """
+        hooks = self._core.hooks
+        if not hooks:
+            return self._send(topic, columns, queue, stop)
+        context = hooks.before_table(topic, columns.rows)
+        try:
+            receipt = self._send(topic, columns, queue, stop)
+        except ClientError as error:
+            hooks.after(context, None, error)
+            raise
+        hooks.after(context, receipt)
+        return receipt
+
+    def _send(
+        self,
+        topic: str,
+        columns: TableColumns,
+        queue: MessageQueue | None,
+        stop: threading.Event | None,
+    ) -> TableReceipt:
+        self._check_topic(topic)
+        if queue is not None:
+            check_queue(topic, queue)
+        job = TableJob(topic, self._budget)
+        try:
+            if columns.rows:
+                queues = [queue] if queue is not None else self._on_loop(self._queues(topic, columns))
+                self._offer_all(job, columns, queues, stop)
+        finally:
+            job.wait()
+        if stop is not None and stop.is_set():
+            raise ClientClosed(f"the send of a table to {topic!r} was given up")
+        return job.receipt(columns.rows)
+
+    def _check_topic(self, topic: str) -> None:
+        try:
+            self._core.factory.check_topic(topic)
+        except MessageIllegal as error:
+            raise rejected(error) from error
+
+    async def _queues(self, topic: str, columns: TableColumns) -> Sequence[MessageQueue]:
+        route = await self._route(topic)
+        queues = route.keyed
+        if not columns.is_keyed and route.writable:
+            # Whole runs go to one queue each: begin where the last table ended.
+            first = route.writable.index(self._core.sender.in_turn(route))
+            queues = (*route.writable[first:], *route.writable[:first])
+        if not queues:
+            raise PermissionDenied(ResponseCode.NO_PERMISSION, f"topic {topic!r} has no writable queue")
+        return queues
+
+    async def _route(self, topic: str) -> TopicRoute:
+        """The topic's route; a nameserver on its way back is waited for."""
+        instance = self._core.instance
+        deadline_ms = instance.now_ms() + self._config.delivery_timeout_ms
+        backoff = Backoff()
+        while True:
+            try:
+                return await instance.routes.get(topic)
+            except NameserverUnreachable:
+                if instance.now_ms() >= deadline_ms:
+                    raise
+            await asyncio.sleep(backoff.next_ms() / 1000)
+
+    def _offer_all(
+        self,
+        job: TableJob,
+        columns: TableColumns,
+        queues: Sequence[MessageQueue],
+        stop: threading.Event | None,
+    ) -> None:
+        from cluster.client.producer.table_frames import QueueList
+
+        batch_bytes = self._config.table_batch_bytes
+        slice_bytes = batch_bytes * len(queues) if columns.is_keyed else batch_bytes
+        listed = QueueList(queues)
+        first_row = 0
+        for turn, rows in enumerate(columns.slices(slice_bytes)):
+            if job.failures:
+                return
+            for frame in self._frames(job.topic, rows, first_row, listed, turn):
+                if stop is not None and stop.is_set():
+                    return
+                self._offer(job, frame)
+            first_row += rows.num_rows
+
+    def _frames(
+        self, topic: str, rows: pa.RecordBatch, first_row: int, queues: QueueList, turn: int
+    ) -> Iterator[Frame]:
+        """The requests that send one slice."""
+        from cluster.client.producer.table_columns import rows_of_slice
+        from cluster.client.producer.table_frames import frames
+
+        draft = RecordDraft(topic, 0, b"", born_timestamp=self._core.clock.wall_ms())
+        uniq_keys, max_body_bytes = self._core.factory.uniq_keys, self._config.max_message_bytes
+        try:
+            dealt = rows_of_slice(rows, draft, queues.ids, turn, uniq_keys, max_body_bytes)
+            return frames(dealt, queues, self._config.table_batch_bytes)
+        except MessageIllegal as error:
+            where = f"of the rows from {first_row:,} on, " if first_row else ""
+            raise rejected(MessageIllegal(f"{where}{error}")) from error
+
+    def _offer(self, job: TableJob, frame: Frame) -> None:
+        batch = LaneBatch(*frame, job, job.settled)
+        self._budget.acquire(batch.size_bytes)
+        job.offered()
+        self._loop.call_soon_threadsafe(self._core.lanes.offer, batch)
+
+    def _on_loop(self, work: Any) -> Any:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result()

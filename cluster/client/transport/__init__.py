@@ -1,0 +1,1 @@
+"""Connections, routes and heartbeats: what every client is made of, on one asyncio loop."""

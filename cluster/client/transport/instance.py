@@ -1,0 +1,202 @@
+"""What every client is made of: connections, routes, heartbeats, and the tasks that keep them going."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import socket
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from actors.host.supervisor import Supervisor
+from actors.remoting.bodies.groups import HeartbeatData
+from actors.remoting.client import RemotingClient
+from actors.remoting.codes import RequestCode, ResponseCode
+from actors.remoting.command import RemotingCommand
+from actors.remoting.limits import RemotingLimits
+from actors.remoting.remoting_errors import RemotingError, TimedOut
+from actors.remoting.table import RequestTable
+from cluster.client.config import MIB, ClientConfig
+from cluster.client.errors import (
+    BrokerUnreachable,
+    ClientClosed,
+    ClientError,
+    DeadlineExceeded,
+    refused,
+)
+from cluster.client.transport.hooked_calls import HookedRemotingClient
+from cluster.client.transport.nameservers import Nameservers
+from cluster.client.transport.route_cache import RouteTable
+from cluster.client.transport.topic_route import TopicRoute
+from store.clock import NS_PER_MS, Clock, SystemClock
+from store.logs import get_logger
+
+log = get_logger(__name__)
+
+# A client trusts its brokers with more than a broker trusts its clients: whole answers at once, no pause of
+# the acknowledgements while large sends are on their way.
+LIMITS = RemotingLimits(input_budget_bytes=8 * MIB, high_water_bytes=64 * MIB)
+
+_sequence = itertools.count()
+
+
+def local_address() -> str:
+    """The address by which this machine reaches others; loopback where there is no network."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(("192.0.2.1", 9))  # documentation range: UDP connect sends nothing
+            return str(probe.getsockname()[0])
+        except OSError:
+            return "127.0.0.1"
+
+
+def unique_client_id(clock: Clock, instance_name: str = "") -> str:
+    """An id that no other client has: two with one id would share their queues (RocketMQ
+    `ip@instanceName`).
+    """
+    name = instance_name or f"{os.getpid()}#{clock.wall_ms()}"
+    return f"{local_address()}@{name}#{next(_sequence)}"
+
+
+Heartbeat = Callable[[], HeartbeatData]
+
+
+class ClientInstance:
+    """One client's connections and routes. Made and used on one running loop."""
+
+    def __init__(
+        self,
+        config: ClientConfig,
+        *,
+        clock: Clock | None = None,
+        auto_create_queues: int = 0,
+        on_route: Callable[[TopicRoute], None] | None = None,
+        table: RequestTable | None = None,
+    ) -> None:
+        self.config = config
+        self.clock: Clock = clock or SystemClock()
+        self.client_id = unique_client_id(self.clock, config.instance_name)
+        self.remoting = (
+            HookedRemotingClient(self.clock, table, LIMITS, config.call_hooks)
+            if config.call_hooks
+            else RemotingClient(self.clock, table, LIMITS)
+        )
+        self.nameservers = Nameservers(self.remoting, config.addresses, config.request_timeout_ms)
+        self.routes = RouteTable(
+            self.nameservers,
+            self.clock,
+            sticky_ms=config.sticky_broker_ms,
+            auto_create_queues=auto_create_queues,
+            on_change=on_route,
+        )
+        self._loop = asyncio.get_running_loop()
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self.supervisor = Supervisor(self.clock, client=self.client_id)
+        self.is_closed = False
+
+    def check_loop(self) -> None:
+        """Raise ClientClosed on another loop than the one that it was opened on."""
+        if asyncio.get_running_loop() is not self._loop:
+            raise ClientClosed("this client was opened on another event loop: make one for each loop")
+
+    @property
+    def is_orphan(self) -> bool:
+        """Whether its loop is closed, and everything on it with it."""
+        return self._loop.is_closed()
+
+    def now_ms(self) -> int:
+        """Monotonic milliseconds."""
+        return self.clock.monotonic_ns() // NS_PER_MS
+
+    def spawn(
+        self, work: Coroutine[Any, Any, Any], name: str, *, is_awaited: bool = False
+    ) -> asyncio.Task[Any]:
+        """Run `work` once, until it ends or the client closes; an error that nobody awaits is logged."""
+        task = asyncio.get_running_loop().create_task(work, name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard if is_awaited else self._ended)
+        return task
+
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("client_task_failed", task=task.get_name(), client=self.client_id, exc_info=error)
+
+    def start_route_refresh(self) -> None:
+        """Keep all known routes at most `route_refresh_ms` old."""
+        self.supervisor.every("route-refresh", lambda: self.config.route_refresh_ms, self.routes.refresh_all)
+
+    def start_heartbeats(self, heartbeat: Heartbeat, topics: Callable[[], list[str]]) -> None:
+        """Send `heartbeat()` to every broker of `topics()` each `heartbeat_ms`."""
+
+        async def beat() -> None:
+            await self.send_heartbeats(heartbeat(), topics())
+
+        self.supervisor.every("heartbeat", lambda: self.config.heartbeat_ms, beat)
+
+    async def send_heartbeats(self, heartbeat: HeartbeatData, topics: list[str]) -> None:
+        """One heartbeat to each broker of `topics`, all at once; a broker that is away misses it."""
+        body = heartbeat.encode()
+        addresses: set[str] = set()
+        for topic in topics:
+            route = self.routes.peek(topic)
+            if route is not None:
+                addresses.update(filter(None, map(route.master, route.brokers())))
+
+        async def beat(address: str) -> None:
+            try:
+                await self.invoke(address, RemotingCommand(RequestCode.HEART_BEAT, body=body))
+            except ClientError as error:
+                log.info("heartbeat_missed", broker=address, error=str(error))
+
+        await asyncio.gather(*map(beat, sorted(addresses)))
+
+    async def ask(
+        self, address: str, command: RemotingCommand, timeout_ms: int | None = None
+    ) -> RemotingCommand:
+        """The peer's answer, whatever its code. Raises BrokerUnreachable, DeadlineExceeded, ClientClosed."""
+        if self.is_closed:
+            raise ClientClosed("the client is closed")
+        timeout_ms = self.config.request_timeout_ms if timeout_ms is None else timeout_ms
+        try:
+            return await self.remoting.invoke(address, command, timeout_ms)
+        except RemotingError as error:
+            raise self.translated(error) from error
+
+    async def invoke(
+        self, address: str, command: RemotingCommand, timeout_ms: int | None = None
+    ) -> RemotingCommand:
+        """The peer's answer when it is a success; raises BrokerRefused (typed by code) otherwise."""
+        answer = await self.ask(address, command, timeout_ms)
+        if answer.code != ResponseCode.SUCCESS:
+            raise refused(answer.code, answer.remark, address)
+        return answer
+
+    def translated(self, error: RemotingError) -> ClientError:
+        """The client's error for one of the connection's."""
+        if self.is_closed:
+            return ClientClosed("the client was closed before the answer came")
+        if isinstance(error, TimedOut):
+            return DeadlineExceeded(str(error))
+        return BrokerUnreachable(str(error))
+
+    def master_of(self, topic: str, broker_name: str) -> str:
+        """The address to dial for a broker's queues. Raises BrokerUnreachable when no route names it."""
+        route = self.routes.peek(topic)
+        address = route.master(broker_name) if route is not None else None
+        if address is None:
+            raise BrokerUnreachable(f"no route names a master for broker {broker_name!r} of topic {topic!r}")
+        return address
+
+    async def close(self) -> None:
+        """End the tasks and the connections. What still waits for an answer gets ClientClosed."""
+        if self.is_closed:
+            return
+        self.is_closed = True
+        await self.supervisor.stop()
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await self.remoting.close()

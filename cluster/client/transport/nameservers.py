@@ -1,0 +1,71 @@
+"""Asking the nameservers: whichever answers, beginning with the one that answered last.
+
+They do not talk to each other, and may disagree: one that was started again knows only the brokers that have
+registered since. So what one of them lacks is believed only when the others lack it too (`ask_others`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+from actors.remoting.client import RemotingClient
+from actors.remoting.command import RemotingCommand
+from actors.remoting.remoting_errors import RemotingError
+from cluster.client.errors import NameserverUnreachable
+
+Command = Callable[[], RemotingCommand]
+
+
+class Nameservers:
+    """The nameservers of one cluster. `addresses` is asked each time, so that the list may change."""
+
+    def __init__(
+        self, remoting: RemotingClient, addresses: Callable[[], Sequence[str]], timeout_ms: int
+    ) -> None:
+        self._remoting = remoting
+        self._addresses = addresses
+        self._timeout_ms = timeout_ms
+        self._last = ""
+
+    async def ask(self, command: Command) -> RemotingCommand:
+        """The first answer, whatever its code; `command` makes a fresh request for each try.
+
+        Raises NameserverUnreachable when none answers.
+        """
+        addresses = sorted(self._addresses(), key=lambda address: address != self._last)
+        failures = []
+        for address in addresses:
+            answer = await self._ask(address, command)
+            if not isinstance(answer, RemotingError):
+                self._last = address
+                return answer
+            failures.append(answer)
+        raise _none_answered(failures)
+
+    async def ask_others(self, command: Command) -> list[RemotingCommand]:
+        """The answers of all but the one that `ask` had its last answer from; empty where none gives one."""
+        others = [address for address in self._addresses() if address != self._last]
+        answers = await asyncio.gather(*(self._ask(address, command) for address in others))
+        return [answer for answer in answers if not isinstance(answer, RemotingError)]
+
+    async def ask_all(self, command: Command) -> list[RemotingCommand]:
+        """The answers of all that answer, at least one. Raises NameserverUnreachable."""
+        answers = await asyncio.gather(*(self._ask(address, command) for address in self._addresses()))
+        given = [answer for answer in answers if not isinstance(answer, RemotingError)]
+        if not given:
+            raise _none_answered([answer for answer in answers if isinstance(answer, RemotingError)])
+        return given
+
+    async def _ask(self, address: str, command: Command) -> RemotingCommand | RemotingError:
+        try:
+            return await self._remoting.invoke(address, command(), self._timeout_ms)
+        except RemotingError as error:
+            return error
+
+
+def _none_answered(failures: Sequence[RemotingError]) -> NameserverUnreachable:
+    told = "; ".join(map(str, failures))
+    return NameserverUnreachable(
+        f"no nameserver answered ({told}): is the cluster up, and the address right?"
+    )

@@ -1,0 +1,1 @@
+"""Which broker a store belongs to, and which process writes it."""

@@ -1,0 +1,194 @@
+"""Arrow on both sides of a record: records as a RecordBatch, and Arrow columns for a bulk send."""
+
+from collections.abc import Callable, Sequence
+from functools import cached_property
+
+import numpy as np
+import pyarrow as pa
+
+from store.kernels.columns_to_records import TextColumn
+from store.kernels.memory import I64, U8
+from store.kernels.records_to_columns import (
+    I32,
+    PropertyColumns,
+    RecordColumns,
+    Spans,
+    find_properties,
+    find_records,
+    gather,
+    read_records,
+)
+from store.logs import get_logger
+from store.message.buffers import Buffer
+from store.message.compression import decompress
+from store.message.sys_flag import COMPRESSED
+from store.store_errors import MessageIllegal, RecordDamaged
+
+logger = get_logger(__name__)
+
+# Timestamps are milliseconds since the epoch. A body that was compressed is inflated; one that cannot be is
+# null.
+RECORD_SCHEMA = pa.schema(
+    [
+        pa.field("topic", pa.string(), nullable=False),
+        pa.field("brokerName", pa.string(), nullable=False),
+        pa.field("queueId", pa.int32(), nullable=False),
+        pa.field("queueOffset", pa.int64(), nullable=False),
+        pa.field("commitLogOffset", pa.int64(), nullable=False),
+        pa.field("body", pa.binary()),
+        pa.field("tags", pa.string()),
+        pa.field("keys", pa.string()),
+        pa.field("uniqKey", pa.string()),
+        pa.field("properties", pa.map_(pa.string(), pa.string()), nullable=False),
+        pa.field("bornTimestamp", pa.int64(), nullable=False),
+        pa.field("storeTimestamp", pa.int64(), nullable=False),
+        pa.field("reconsumeTimes", pa.int32(), nullable=False),
+    ]
+)
+_LAST_ASCII = 0x7F
+
+
+def records_to_arrow(
+    records: Buffer, broker_name: str, columns: Sequence[str] | None = None, *, check_crc: bool = True
+) -> pa.RecordBatch:
+    """Records that stand back to back, as rows of RECORD_SCHEMA or of those `columns` of it.
+
+    Raises RecordDamaged with the position of the first record that is not sound.
+    """
+    buffer = np.frombuffer(records, np.uint8)
+    batch, damaged = _batch(buffer, find_records(buffer), broker_name, columns, check_crc)
+    if damaged:
+        raise damaged[0]
+    return batch
+
+
+def records_at_to_arrow(
+    buffer: Buffer,
+    positions: I64,
+    broker_name: str,
+    columns: Sequence[str] | None = None,
+    *,
+    check_crc: bool = True,
+) -> tuple[pa.RecordBatch, list[RecordDamaged]]:
+    """The sound ones of the records that should begin at `positions`, and what is wrong with the others."""
+    return _batch(np.frombuffer(buffer, np.uint8), positions, broker_name, columns, check_crc)
+
+
+def text_column(array: pa.Array | pa.ChunkedArray) -> TextColumn:
+    """An Arrow column of texts or bytes for the kernels; nulls become empty, numbers their decimal text.
+
+    Raises MessageIllegal when the column's type has no text.
+    """
+    is_binary = pa.types.is_binary(array.type) or pa.types.is_fixed_size_binary(array.type)
+    wide = pa.large_binary() if is_binary or pa.types.is_large_binary(array.type) else pa.large_string()
+    try:
+        array = array.cast(wide)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        raise MessageIllegal(f"a column of type {array.type} cannot be sent as text: {error}") from error
+    if array.null_count:
+        array = array.fill_null(b"" if wide == pa.large_binary() else "")
+    if isinstance(array, pa.ChunkedArray):
+        array = array.combine_chunks()
+    _, offsets, data = array.buffers()
+    rows = slice(array.offset, array.offset + len(array) + 1)
+    return TextColumn(
+        np.frombuffer(offsets, np.int64)[rows] if offsets else np.zeros(1, np.int64),
+        np.frombuffer(data, np.uint8) if data else np.empty(0, np.uint8),
+    )
+
+
+class _Rows:
+    """Sound records, of which each column is built when it is asked for."""
+
+    def __init__(self, buffer: U8, fields: RecordColumns, broker_name: str) -> None:
+        self.buffer = buffer
+        self.fields = fields
+        self.broker_name = broker_name.encode()
+        self.count = len(fields.queue_ids)
+
+    @cached_property
+    def properties(self) -> PropertyColumns:
+        return find_properties(self.buffer, self.fields.properties)
+
+    def broker_names(self) -> pa.Array:
+        offsets = np.arange(self.count + 1, dtype=np.int32) * np.int32(len(self.broker_name))
+        data = np.frombuffer(self.broker_name * self.count, np.uint8)
+        return _array(pa.string(), self.count, None, offsets, data)
+
+    def texts(self, spans: Spans) -> pa.Array:
+        """A column of texts, null where a row has none; bytes that are not UTF-8 become U+FFFD."""
+        offsets, data = gather(self.buffer, spans)
+        array = _array(pa.string(), len(spans.starts), _validity(spans), offsets, data)
+        if len(data) and data.max() > _LAST_ASCII:
+            try:
+                array.validate(full=True)
+            except pa.ArrowInvalid:
+                values = array.cast(pa.binary()).to_pylist()
+                texts = [None if value is None else value.decode("utf-8", "replace") for value in values]
+                return pa.array(texts, pa.string())
+        return array
+
+    def bodies(self) -> pa.Array:
+        offsets, data = gather(self.buffer, self.fields.bodies)
+        array = _array(pa.binary(), self.count, None, offsets, data)
+        compressed = np.flatnonzero(self.fields.sys_flags & COMPRESSED)
+        if not len(compressed):
+            return array
+        values: list[bytes | None] = array.to_pylist()
+        for row in compressed.tolist():
+            values[row] = self._inflated(row, values[row] or b"")
+        return pa.array(values, pa.binary())
+
+    def _inflated(self, row: int, body: bytes) -> bytes | None:
+        try:
+            return decompress(body, int(self.fields.sys_flags[row]))
+        except MessageIllegal as error:
+            offset = int(self.fields.commit_log_offsets[row])
+            logger.warning("body_not_inflated", commit_log_offset=offset, remark=error.remark)
+            return None  # one bad body must not hide the good ones around it
+
+    def maps(self) -> pa.Array:
+        found = self.properties
+        return pa.MapArray.from_arrays(found.pair_offsets, self.texts(found.names), self.texts(found.values))
+
+
+_BUILDERS: dict[str, Callable[[_Rows], pa.Array]] = {
+    "topic": lambda rows: rows.texts(rows.fields.topics),
+    "brokerName": _Rows.broker_names,
+    "queueId": lambda rows: _numbers(rows.fields.queue_ids),
+    "queueOffset": lambda rows: _numbers(rows.fields.queue_offsets),
+    "commitLogOffset": lambda rows: _numbers(rows.fields.commit_log_offsets),
+    "body": _Rows.bodies,
+    "tags": lambda rows: rows.texts(rows.properties.tags),
+    "keys": lambda rows: rows.texts(rows.properties.keys),
+    "uniqKey": lambda rows: rows.texts(rows.properties.uniq_keys),
+    "properties": _Rows.maps,
+    "bornTimestamp": lambda rows: _numbers(rows.fields.born_timestamps),
+    "storeTimestamp": lambda rows: _numbers(rows.fields.store_timestamps),
+    "reconsumeTimes": lambda rows: _numbers(rows.fields.reconsume_times),
+}
+
+
+def _batch(
+    buffer: U8, positions: I64, broker_name: str, columns: Sequence[str] | None, check_crc: bool
+) -> tuple[pa.RecordBatch, list[RecordDamaged]]:
+    fields, damaged = read_records(buffer, positions, check_crc=check_crc)
+    rows = _Rows(buffer, fields, broker_name)
+    schema = RECORD_SCHEMA if columns is None else pa.schema([RECORD_SCHEMA.field(name) for name in columns])
+    arrays = [_BUILDERS[name](rows) for name in schema.names]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema), damaged
+
+
+def _numbers(values: I32 | I64) -> pa.Array:
+    return pa.array(values)
+
+
+def _validity(spans: Spans) -> U8 | None:
+    """Arrow's bitmap of the rows that have a value; None if all have one."""
+    present = spans.lengths >= 0
+    return None if present.all() else np.packbits(present, bitorder="little")
+
+
+def _array(kind: pa.DataType, count: int, validity: U8 | None, offsets: I32, data: U8) -> pa.Array:
+    bitmap = None if validity is None else pa.py_buffer(validity)
+    return pa.Array.from_buffers(kind, count, [bitmap, pa.py_buffer(offsets), pa.py_buffer(data)])

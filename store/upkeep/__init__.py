@@ -1,0 +1,1 @@
+"""Files created ahead of need, deleted topics, checkpoints and retention."""

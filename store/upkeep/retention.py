@@ -1,0 +1,298 @@
+"""Retention: old log files go, and with them what was derived from them (store format, section 8).
+
+A file may go when it was last changed `file_reserved_time_h` ago, whether its messages have been read or not:
+at the hours of `delete_when_h`, whenever the disk is fuller than `disk_max_used_percent`, or when somebody
+asks. A disk fuller than `disk_force_clean_percent` takes the oldest files at any age, no more than are
+needed. The file that is written to never goes, nor one that is not flushed and dispatched.
+
+The store's own thread decides and forgets; the disk is asked, and files are unlinked and unmapped, in the
+background. Queues are corrected a slice a turn, and each before it is read.
+"""
+
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import UTC, datetime
+from itertools import islice
+from typing import NamedTuple
+
+from store.clock import NS_PER_MS, Clock
+from store.consumequeue.consume_queue import ConsumeQueue
+from store.disk.background import Background
+from store.disk.disk_use import DiskLevels, DiskProbe, DiskState, Pressure
+from store.disk.residency import Cold, WarmJob
+from store.disk.retired import RemoveJob, RetiredFile, SurveyJob
+from store.logs import get_logger
+from store.recovery.opening import StoreParts
+from store.store_errors import StoreError
+from store.store_settings import StoreSettings
+
+_log = get_logger(__name__)
+
+_MS_PER_H = 3_600_000
+_CORRECTION_NS = 2_000_000  # what a turn may spend on queues …
+_CORRECTIONS_MAX = 256  # … and how many it looks at
+_WARMING_MAX = 64  # queues whose units are being brought in from the disk
+_MANUAL_ROUNDS = 20  # a request by hand lasts so many rounds, as in RocketMQ
+
+
+class Round(NamedTuple):
+    """What one round found: the disks, and when the oldest files that may go were last changed, in order."""
+
+    now_ms: int
+    pressure: Pressure
+    excess_bytes: int
+    changed_ms: dict[int, int]
+    is_asked_for: bool
+
+
+def is_time_to_delete(delete_when_h: str, now_ms: int) -> bool:
+    """Whether the local hour is one of `04;16` (RocketMQ UtilAll.isItTimeToDo)."""
+    hour = datetime.fromtimestamp(now_ms / 1000, tz=UTC).astimezone().hour
+    return any(int(part) == hour for part in delete_when_h.split(";") if part.strip())
+
+
+def files_to_delete(settings: StoreSettings, found: Round) -> list[int]:
+    """The first offsets of the files that go in this round, the oldest first: never one before an older."""
+    by_force = settings.clean_by_force and found.pressure >= Pressure.FORCE
+    if not (
+        by_force
+        or found.is_asked_for
+        or found.pressure >= Pressure.CLEAN
+        or is_time_to_delete(settings.delete_when_h, found.now_ms)
+    ):
+        return []
+    forced = max(-(-found.excess_bytes // settings.commit_log_file_bytes), 1) if by_force else 0
+    expired_before_ms = found.now_ms - settings.file_reserved_time_h * _MS_PER_H
+    chosen: list[int] = []
+    for base, changed_ms in found.changed_ms.items():
+        if changed_ms > expired_before_ms and len(chosen) >= forced:
+            break
+        chosen.append(base)
+    return chosen[: settings.delete_file_batch_max]
+
+
+class Retention:
+    """Belongs to one store and is driven by its ticks."""
+
+    def __init__(
+        self,
+        settings: StoreSettings,
+        clock: Clock,
+        parts: StoreParts,
+        probe: DiskProbe,
+        on_derived_changed: Callable[[], None],
+    ) -> None:
+        """`on_derived_changed` is called when queues or index have lost files."""
+        self.refusal: str | None = None
+        self.files_deleted = 0
+        self.disks: DiskState | None = None
+        self._settings = settings
+        self._clock = clock
+        self._parts = parts
+        self._log = parts.log
+        self._positions = parts.positions
+        self._queues = parts.queues
+        self._index = parts.index
+        self._residency = parts.residency
+        self._probe = probe
+        self._on_derived_changed = on_derived_changed
+        self._background = Background()
+        self._is_surveying = False
+        self._warming = 0
+        self._due_ns = clock.monotonic_ns() + settings.clean_interval_ms * NS_PER_MS
+        self._asked_rounds = 0
+        self._chosen: list[int] = []
+        self._drop_due_ns = 0
+        self._in_use: list[RetiredFile] = []
+        # Not yet corrected; after a kill in the midst of a cleaning there may be something left of it.
+        self._stale = dict.fromkeys(queue for queue in self._queues if queue.has_dead_files)
+
+    def on_work_ended(self, callback: Callable[[], None]) -> None:
+        """From now on call this, on a thread of ours, when there is something to take in a turn."""
+        self._background.on_ended = callback
+
+    # ---- by hand -------------------------------------------------------------------------------------------
+
+    def delete_expired(self) -> None:
+        """Delete what has expired now, whatever the hour (RocketMQ deleteExpiredCommitLog)."""
+        self._asked_rounds = _MANUAL_ROUNDS
+        self._due_ns = self._clock.monotonic_ns()
+
+    def clean_expired_queues(self, is_kept: Callable[[str], bool], limit: int) -> list[tuple[str, int]]:
+        """Remove up to `limit` queues whose messages are all gone, but none of a topic that is kept.
+
+        Returns them; there may be more when it is `limit`. As in RocketMQ (cleanExpiredCQ) such a queue
+        begins at offset 0 again. Raises OSError.
+        """
+        first = self._positions.min
+        expired = (
+            queue
+            for queue in self._queues
+            if 0 < queue.next_offset == queue.assigned_offset
+            and queue.end_physical_offset <= first
+            and not is_kept(queue.topic)
+        )
+        removed = list(islice(expired, limit))
+        self._queues.reset(*removed)
+        for queue in removed:
+            self._stale.pop(queue, None)
+            _log.info("queue_cleaned", topic=queue.topic, queue_id=queue.queue_id, end=queue.next_offset)
+        if removed:
+            self._on_derived_changed()
+        return [(queue.topic, queue.queue_id) for queue in removed]
+
+    # ---- turns ---------------------------------------------------------------------------------------------
+
+    def turn(self) -> None:
+        """Once per tick: take what has ended, start what is due, correct some queues."""
+        if self._background.has_ended_jobs:
+            self._collect()
+        now_ns = self._clock.monotonic_ns()
+        if now_ns >= self._due_ns and not self._is_surveying:
+            self._due_ns = now_ns + self._settings.clean_interval_ms * NS_PER_MS
+            self._start_survey()
+        if self._chosen and now_ns >= self._drop_due_ns:
+            self._drop_due_ns = now_ns + self._settings.delete_pause_ms * NS_PER_MS
+            self._drop(self._chosen.pop(0))
+        if self._stale:
+            self._correct_some(now_ns)
+
+    def finish(self) -> None:
+        """Wait for what is under way in the background."""
+        self._background.finish()
+        self._collect()
+
+    def _start_survey(self) -> None:
+        if self._in_use:
+            self._background.submit(RemoveJob(self._in_use))
+            self._in_use = []
+        files = [(base, self._log.path_of(base)) for base in self._removable_bases()]
+        # One more than may go, to see that it has not expired.
+        files = files[: self._settings.delete_file_batch_max + 1]
+        self._is_surveying = True
+        self._background.submit(SurveyJob(self._log.directories, self._queues.root, files, self._probe))
+
+    def _removable_bases(self) -> list[int]:
+        done = min(self._positions.flushed, self._positions.dispatched)
+        last = self._log.base_of(max(self._positions.written - 1, 0))
+        return [base for base in self._log.bases if base < last and base + self._log.file_bytes <= done]
+
+    def _collect(self) -> None:
+        for job, error in self._background.collect():
+            if isinstance(job, RemoveJob):
+                self._note_left(job, error)
+            elif isinstance(job, WarmJob):
+                self._warming -= 1
+            elif isinstance(job, SurveyJob):
+                self._is_surveying = False
+                if job.state is not None and error is None:
+                    self._judge(job.state, job.changed_ms)
+                else:
+                    _log.warning("disk_not_surveyed", error=str(error))
+
+    def _note_left(self, job: RemoveJob, error: OSError | None) -> None:
+        """What could not go is tried again with every survey; that it could not is told once."""
+        if error is not None and not all(file.is_told for file in job.left):
+            _log.warning("file_not_removed", path=str(job.left[0].path), error=str(error))
+        for file in job.left:
+            file.is_told = error is not None
+        self._in_use += job.left
+
+    def _judge(self, state: DiskState, changed_ms: dict[int, int]) -> None:
+        settings = self._settings
+        self.disks = state
+        levels = DiskLevels(
+            settings.disk_max_used_percent,
+            settings.disk_force_clean_percent,
+            settings.disk_refuse_writes_percent,
+        )
+        pressure = state.pressure(levels)
+        self._set_refusal(pressure, state, levels)
+        if pressure >= Pressure.FORCE and self._is_space_on_its_way():
+            pressure = Pressure.CLEAN
+        is_asked_for = self._asked_rounds > 0
+        self._asked_rounds = max(self._asked_rounds - 1, 0)
+        excess_bytes = levels.excess_bytes(state.log[1])
+        self._chosen = files_to_delete(
+            settings, Round(self._clock.wall_ms(), pressure, excess_bytes, changed_ms, is_asked_for)
+        )
+
+    def _is_space_on_its_way(self) -> bool:
+        """Files that are still being read free their space when that ends: until then no more are forced."""
+        patience_ns = self._settings.file_release_timeout_ms * NS_PER_MS
+        now_ns = self._clock.monotonic_ns()
+        return any(now_ns - file.since_ns < patience_ns for file in self._in_use)
+
+    def _set_refusal(self, pressure: Pressure, state: DiskState, levels: DiskLevels) -> None:
+        if pressure is Pressure.REFUSE:
+            if self.refusal is None:
+                _log.error("disk_full", log=state.log[1].percent, derived=state.derived[1].percent)
+            self.refusal = state.refusal(levels)
+        elif pressure < Pressure.FORCE and self.refusal is not None:
+            _log.info("disk_has_space_again", log=state.log[1].percent, derived=state.derived[1].percent)
+            self.refusal = None
+
+    # ---- what goes -----------------------------------------------------------------------------------------
+
+    def _drop(self, base: int) -> None:
+        if not self._log.bases or base != self._log.bases[0] or base not in self._removable_bases():
+            self._chosen = []  # the log has changed since: the next round looks anew
+            return
+        retired = [self._log.retire_first()]
+        self._positions.min = first = self._log.bases[0]
+        self._parts.holes = [hole for hole in self._parts.holes if hole.position >= first]
+        if self._index is not None:
+            retired += [RetiredFile(file.path, file.let_go) for file in self._index.take_dead_files(first)]
+        self.files_deleted += 1
+        _log.info("log_file_deleted", path=str(retired[0].path), first=first)
+        for file in retired:
+            file.since_ns = self._clock.monotonic_ns()
+        self._background.submit(RemoveJob(retired))
+        self._stale = dict.fromkeys(self._queues)
+        self._on_derived_changed()
+
+    @property
+    def has_stale_queues(self) -> bool:
+        """Whether some queue may begin with records that are gone: `settle` it before it is read."""
+        return bool(self._stale)
+
+    def settle(self, queue: ConsumeQueue) -> None:
+        """Make sure that the queue begins with a record that is there.
+
+        Raises StoreError, and Cold where it must not wait: then it is still to be done.
+        """
+        if queue not in self._stale:
+            return
+        if self._queues.find(queue.topic, queue.queue_id) is not queue:
+            del self._stale[queue]
+            return
+        queue.correct_min_offset(self._positions.min)
+        del self._stale[queue]
+        dead = queue.take_dead_files()
+        if dead:
+            self._background.submit(RemoveJob([RetiredFile(path) for path in dead]))
+
+    def settle_if_there(self, queue: ConsumeQueue) -> None:
+        """As `settle`; where that would have to wait, and nobody asks for Cold, its turn comes later."""
+        if self._residency.is_required:
+            self.settle(queue)
+            return
+        with suppress(Cold), self._residency:
+            self.settle(queue)
+
+    def _correct_some(self, now_ns: int) -> None:
+        for queue in list(islice(self._stale, _CORRECTIONS_MAX)):
+            if self._warming >= _WARMING_MAX or self._clock.monotonic_ns() - now_ns > _CORRECTION_NS:
+                return
+            try:
+                with self._residency:
+                    self.settle(queue)
+            except Cold as cold:
+                self._warming += 1
+                self._background.submit(WarmJob(cold.ranges))
+                self._stale[queue] = self._stale.pop(queue)  # its turn comes again after all others
+            except StoreError as error:
+                self._stale.pop(queue, None)
+                _log.error(
+                    "queue_not_corrected", topic=queue.topic, queue_id=queue.queue_id, error=str(error)
+                )

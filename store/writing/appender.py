@@ -1,0 +1,235 @@
+"""Appending: records get their place, queue offset and time, and go into the log (all of it or nothing)."""
+
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass
+
+from store.clock import Clock
+from store.commitlog.commit_log import CommitLog
+from store.consumequeue.table import ConsumeQueueTable
+from store.disk.files import explain
+from store.kernels.encode import encode_batch_records, measure_batch
+from store.kernels.stamp import Stamp, stamp_records, stamp_runs
+from store.logs import get_logger
+from store.message.buffers import Buffer
+from store.message.hosts import Host
+from store.message.record import RecordDraft, encode_record
+from store.message.runs import Runs
+from store.message.sys_flag import TRANSACTION_UNQUEUED
+from store.store_errors import MessageIllegal, StoreError
+from store.store_settings import StoreSettings
+
+_log = get_logger(__name__)
+
+_OVERHEAD_MAX_BYTES = 65_536  # what a record may have beside its body (RocketMQ)
+_DEFAULT_HOST = Host("127.0.0.1", 10911)
+_AHEAD_MAX_MS = 24 * 3_600_000
+
+
+@dataclass(slots=True)
+class AppendResult:
+    """Where messages went; offsets are the first one's. `physical_offsets` are those of all records of a
+    batch, `queue_offsets` those of each run's first record.
+    """
+
+    physical_offset: int
+    queue_offset: int
+    size_bytes: int
+    store_timestamp: int
+    count: int = 1
+    physical_offsets: Sequence[int] = ()
+    queue_offsets: Sequence[int] = ()
+
+
+class Appender:
+    """Writes to one log."""
+
+    def __init__(
+        self,
+        log: CommitLog,
+        queues: ConsumeQueueTable,
+        settings: StoreSettings,
+        clock: Clock,
+        last_timestamp: int,
+        undispatched: Callable[[], Iterable[tuple[bytes, int, int]]],
+    ) -> None:
+        """`last_timestamp` is the storeTimestamp of the log's last record: none that follows is earlier, but
+        where that is over a day ahead of the clock. No CRC covers it, and all that follow would have it.
+
+        `undispatched` gives topic, queue id and next queue offset for what the log has beyond its queues.
+        """
+        self._log = log
+        self._positions = log.positions
+        self._queues = queues
+        self._clock = clock
+        self._append_crc = settings.append_property_crc
+        self._settings = settings
+        self.last_timestamp = last_timestamp
+        if last_timestamp - clock.wall_ms() > _AHEAD_MAX_MS:
+            _log.warning("store_time_ahead", last_timestamp=last_timestamp, wall_ms=clock.wall_ms())
+            self.last_timestamp = 0
+        self.store_host = _DEFAULT_HOST.packed
+        self._undispatched = undispatched
+        self.assigned_is_known = True
+        """Whether every queue's `assigned_offset` counts all that the log holds of it."""
+        self.awaited_queues: Collection[tuple[str, int]] = ()
+
+    def append(self, draft: RecordDraft) -> AppendResult:
+        """One message. Raises StoreError, MessageIllegal."""
+        if not self.assigned_is_known:
+            self._learn_assigned()
+        queue = self._queues.get(draft.topic, draft.queue_id)
+        queue_offset = queue.assigned_offset
+        position = self._positions.written
+        timestamp = self._now()
+        # Encoded for where it will most likely stand: only at the end of a file it is done again.
+        record = encode_record(
+            draft, queue_offset, position, timestamp, self.store_host, append_crc=self._append_crc
+        )
+        size_bytes = len(record)
+        if size_bytes > self._settings.max_message_bytes + _OVERHEAD_MAX_BYTES:
+            raise self._too_large(size_bytes)
+        place = self._reserve(size_bytes)
+        if place != position:
+            position = place
+            record = encode_record(
+                draft, queue_offset, position, timestamp, self.store_host, append_crc=self._append_crc
+            )
+        self._write(position, record)
+        if not draft.sys_flag & TRANSACTION_UNQUEUED:
+            queue.assigned_offset = queue_offset + 1
+        else:
+            queue_offset = 0
+        self._note_awaited(draft.topic, draft.queue_id)
+        return AppendResult(position, queue_offset, size_bytes, timestamp)
+
+    def append_batch(self, draft: RecordDraft, batch: Buffer) -> AppendResult:
+        """The messages of a RocketMQ batch body. Raises StoreError, MessageIllegal."""
+        if not self.assigned_is_known:
+            self._learn_assigned()
+        queue = self._queues.get(draft.topic, draft.queue_id)
+        count, size_bytes = measure_batch(batch, draft, len(self.store_host), append_crc=self._append_crc)
+        if count == 0:
+            raise MessageIllegal("a batch without a message: send at least one")
+        position = self._reserve(size_bytes)
+        timestamp = self._now()
+        queue_offset = queue.assigned_offset
+        encoded = encode_batch_records(
+            batch, draft, queue_offset, position, timestamp, self.store_host, append_crc=self._append_crc
+        )
+        self._write(position, encoded.records)
+        queue.assigned_offset += count
+        self._note_awaited(draft.topic, draft.queue_id)
+        physical_offsets = (encoded.positions + position).tolist()
+        return AppendResult(position, queue_offset, size_bytes, timestamp, count, physical_offsets)
+
+    def append_records(
+        self, topic: str, queue_id: int, records: bytearray | memoryview, born_host: bytes
+    ) -> AppendResult:
+        """Records built by a client, back to back. Raises StoreError, MessageIllegal."""
+        if not self.assigned_is_known:
+            self._learn_assigned()
+        queue = self._queues.get(topic, queue_id)
+        size_bytes = len(records)
+        position = self._reserve(size_bytes)
+        timestamp = self._now()
+        queue_offset = queue.assigned_offset
+        stamp = self._stamp(topic, queue_id, queue_offset, position, timestamp, born_host)
+        count = stamp_records(records, stamp)
+        if count == 0:
+            raise MessageIllegal("no record: send at least one")
+        self._write(position, records)
+        queue.assigned_offset += count
+        self._note_awaited(topic, queue_id)
+        return AppendResult(position, queue_offset, size_bytes, timestamp, count)
+
+    def append_runs(self, topic: str, runs: Runs, born_host: bytes) -> AppendResult:
+        """Records of several queues of a topic, built by a client. Raises StoreError, MessageIllegal."""
+        if not self.assigned_is_known:
+            self._learn_assigned()
+        queues = self._queues.get_all(topic, runs.queue_ids)
+        queue_offsets = [queue.assigned_offset for queue in queues]
+        size_bytes = len(runs.records)
+        position = self._reserve(size_bytes)
+        timestamp = self._now()
+        stamp_runs(runs, self._stamp(topic, -1, -1, position, timestamp, born_host), queue_offsets)
+        self._write(position, runs.records)
+        for queue, messages in zip(queues, runs.messages, strict=True):
+            queue.assigned_offset += messages
+        awaited = self.awaited_queues
+        if awaited and any((topic, queue_id) in awaited for queue_id in runs.queue_ids):
+            self._positions.awaited = self._positions.written
+        return AppendResult(
+            position,
+            queue_offsets[0],
+            size_bytes,
+            timestamp,
+            sum(runs.messages),
+            queue_offsets=queue_offsets,
+        )
+
+    def append_raw(self, offset: int, data: Buffer) -> None:
+        """Bytes of another log. Raises StoreError."""
+        try:
+            self._log.append_raw(offset, data)
+        except OSError as error:
+            raise self._no_space(error) from error
+        self._positions.awaited = self._positions.written
+        self.forget_assigned()
+
+    def _stamp(
+        self, topic: str, queue_id: int, queue_offset: int, position: int, timestamp: int, born_host: bytes
+    ) -> Stamp:
+        return Stamp(
+            topic,
+            queue_id,
+            queue_offset,
+            position,
+            timestamp,
+            born_host,
+            self.store_host,
+            self._settings.max_message_bytes,
+        )
+
+    def _note_awaited(self, topic: str, queue_id: int) -> None:
+        if (topic, queue_id) in self.awaited_queues:
+            self._positions.awaited = self._positions.written
+
+    def _reserve(self, size_bytes: int) -> int:
+        try:
+            return self._log.reserve(size_bytes)
+        except OSError as error:
+            raise self._no_space(error) from error
+
+    def _write(self, position: int, record: Buffer) -> None:
+        try:
+            self._log.write_at(position, (record,))
+        except OSError as error:
+            raise self._no_space(error) from error
+
+    def _no_space(self, error: OSError) -> StoreError:
+        return StoreError(f"the log cannot be written: {explain(error)}", str(self._log.paths))
+
+    def _too_large(self, size_bytes: int) -> MessageIllegal:
+        limit_bytes = self._settings.max_message_bytes
+        return MessageIllegal(
+            f"a record of {size_bytes:,} bytes is over max_message_bytes {limit_bytes:,} and "
+            f"{_OVERHEAD_MAX_BYTES:,} for all but the body (set it on the broker, or compress)"
+        )
+
+    def _now(self) -> int:
+        now_ms = self._clock.wall_ms()
+        if now_ms > self.last_timestamp:
+            self.last_timestamp = now_ms
+        return self.last_timestamp
+
+    def forget_assigned(self) -> None:
+        """The log has changed other than by appends: queue offsets are counted again before the next one."""
+        self.assigned_is_known = False
+
+    def _learn_assigned(self) -> None:
+        """Count the records that are written but not dispatched into their queues' next offsets."""
+        for queue in self._queues:
+            queue.assigned_offset = queue.next_offset
+        for topic, queue_id, following in self._undispatched():
+            self._queues.get_by_bytes(topic, queue_id).assigned_offset = following
+        self.assigned_is_known = True

@@ -1,0 +1,52 @@
+"""Open files: the limit is raised where that is allowed, and what it does not hold is told."""
+
+from __future__ import annotations
+
+import resource
+from collections.abc import Callable
+
+import pytest
+import structlog
+
+from actors.host.descriptors import connections_that_fit
+
+Limits = tuple[int, int]
+
+
+@pytest.fixture
+def limits(monkeypatch: pytest.MonkeyPatch) -> Callable[[int, int], list[Limits]]:
+    """Give a system with such a soft and hard limit, and the list of what they are set to."""
+
+    def system(soft: int, hard: int) -> list[Limits]:
+        was_set: list[Limits] = []
+        monkeypatch.setattr(resource, "getrlimit", lambda kind: (soft, hard))
+        monkeypatch.setattr(resource, "setrlimit", lambda kind, pair: was_set.append(pair))
+        return was_set
+
+    return system
+
+
+def test_a_limit_that_is_high_enough_is_left_alone(limits) -> None:
+    was_set = limits(30_000, 30_000)
+    assert connections_that_fit(20_000, 1_000) == 20_000
+    assert was_set == []
+
+
+def test_a_soft_limit_is_raised_as_far_as_needed(limits) -> None:
+    was_set = limits(1_024, 1 << 20)
+    assert connections_that_fit(20_000, 1_000) == 20_000
+    assert was_set == [(21_000, 1 << 20)]
+
+
+def test_a_hard_limit_leaves_fewer_connections_and_is_told(limits) -> None:
+    was_set = limits(1_024, 4_096)
+    with structlog.testing.capture_logs() as logs:
+        assert connections_that_fit(20_000, 1_000) == 3_096
+    assert was_set == [(4_096, 4_096)]
+    assert logs[0]["event"] == "fewer_connections_than_set"
+
+
+def test_no_limit_is_no_limit(limits) -> None:
+    was_set = limits(resource.RLIM_INFINITY, resource.RLIM_INFINITY)
+    assert connections_that_fit(20_000, 1_000) == 20_000
+    assert was_set == []

@@ -1,0 +1,124 @@
+"""A service's life inside an actor: it comes up, or says why not, and raises in no constructor."""
+
+from __future__ import annotations
+
+import errno
+import threading
+
+import pytest
+
+from actors.host.service_host import EXIT_START_FAILED, NotServing, ServiceHost, State
+from store.store_errors import StoreError
+from tests.eventually import LIMIT_S, eventually
+
+
+class FakeService:
+    """Raises what it is told at its first starts, then serves."""
+
+    def __init__(self, failures: list[Exception]) -> None:
+        self._failures = failures
+        self.stops = 0
+        self.loop_thread: threading.Thread | None = None
+
+    async def start(self) -> None:
+        self.loop_thread = threading.current_thread()
+        if self._failures:
+            raise self._failures.pop(0)
+
+    async def stop(self) -> None:
+        self.stops += 1
+
+
+def test_calls_run_on_the_services_own_thread() -> None:
+    service = FakeService([])
+    host = ServiceHost(lambda: service)
+    eventually(lambda: host.is_serving)
+    assert host.call(threading.current_thread, timeout_s=LIMIT_S) is service.loop_thread
+    assert service.loop_thread is not threading.current_thread()
+    host.stop()
+    assert (host.state, service.stops) == (State.STOPPED, 1)
+    host.stop()
+    assert service.stops == 1
+
+
+def test_a_port_or_lock_that_is_held_is_tried_again() -> None:
+    service = FakeService(
+        [
+            OSError(errno.EADDRINUSE, "Address already in use"),
+            StoreError("is locked by another process, PID 1", "/s"),
+        ]
+    )
+    host = ServiceHost(lambda: service, retry_s=0.001)
+    eventually(lambda: host.is_serving)
+    assert host.reason == ""
+    host.stop()
+
+
+def test_what_waiting_does_not_cure_is_shown_as_the_reason() -> None:
+    service = FakeService([StoreError("belongs to another broker", "/store/raymq.json")])
+    host = ServiceHost(lambda: service)
+    eventually(lambda: host.state is State.NOT_SERVING)
+    assert host.reason == "/store/raymq.json: belongs to another broker"
+    with pytest.raises(NotServing, match=r"not serving: /store/raymq.json: belongs to another broker"):
+        host.call(lambda: None)
+    host.stop()
+
+
+def test_a_bug_in_the_start_is_shown_and_does_not_end_the_actor() -> None:
+    host = ServiceHost(lambda: FakeService([ZeroDivisionError("division by zero")]))
+    eventually(lambda: host.state is State.NOT_SERVING)
+    assert host.reason == "ZeroDivisionError: division by zero"
+    host.stop()
+
+
+def test_at_the_deadline_the_process_ends_so_that_ray_tries_another() -> None:
+    codes: list[int] = []
+    busy = [OSError(errno.EADDRINUSE, "Address already in use") for _ in range(50)]
+    service = FakeService(busy)
+    host = ServiceHost(lambda: service, start_deadline_s=0.0, retry_s=0.001, leave=codes.append)
+    eventually(lambda: bool(codes))
+    assert codes[0] == EXIT_START_FAILED
+    assert "Address already in use" in host.reason
+    host.stop()
+
+
+def test_a_call_that_takes_too_long_is_given_up() -> None:
+    host = ServiceHost(lambda: FakeService([]))
+    eventually(lambda: host.is_serving)
+    release = threading.Event()
+    with pytest.raises(TimeoutError, match=r"no answer from the service's loop in 0.01 s"):
+        host.call(release.wait, timeout_s=0.01)
+    release.set()
+    host.stop()
+
+
+def test_a_disk_without_space_is_told_and_waited_for() -> None:
+    full = StoreError("cannot be made: No space left on device (make room on its disk)", "/s")
+    full.__cause__ = OSError(errno.ENOSPC, "No space left on device")
+    another = StoreError("is locked by another process, PID 1", "/s")
+    service = FakeService([full, full, another])
+    told: list[str] = []
+    hosts: list[ServiceHost] = []
+    has_host = threading.Event()
+
+    def make() -> FakeService:
+        has_host.wait(LIMIT_S)
+        told.append(f"{hosts[0].state}: {hosts[0].reason}")
+        return service
+
+    hosts.append(ServiceHost(make, retry_s=0.001, full_disk_retry_s=0.001))
+    has_host.set()
+    (host,) = hosts
+    eventually(lambda: host.is_serving)
+    cause = "not serving: /s: cannot be made: No space left on device (make room on its disk)"
+    assert told[1:3] == [cause, cause]
+    assert host.reason == ""
+    host.stop()
+
+
+def test_a_host_that_is_stopped_while_it_waits_for_space_starts_nothing_more() -> None:
+    service = FakeService([OSError(errno.ENOSPC, "No space left on device")])
+    host = ServiceHost(lambda: service, full_disk_retry_s=60.0)
+    eventually(lambda: host.state is State.NOT_SERVING)
+    host.stop()
+    assert host.state is State.STOPPED

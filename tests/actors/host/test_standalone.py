@@ -1,0 +1,119 @@
+"""The cluster in one process, as a program: it says where it is, serves, and ends when told."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import orjson
+import pytest
+
+from actors.host.standalone import StandaloneCluster, StandaloneSettings, parse_arguments
+from actors.remoting.bodies.groups import SyncGroupReply, SyncGroupRequest
+from actors.remoting.bodies.routes import TopicRouteData
+from actors.remoting.client import RemotingClient
+from actors.remoting.codes import RayMQRequestCode, RequestCode
+from actors.remoting.command import RemotingCommand
+from actors.remoting.hot_headers import SendMessageHeader
+from store.clock import SystemClock
+from store.store_settings import StoreSettings
+from tests.actors.broker.brokers import SMALL_STORE, TIMEOUT_MS, run
+from tests.conftest import RocketStore
+from tests.eventually import LIMIT_S, eventually_async
+
+REPO = Path(__file__).parents[3]
+
+
+def test_options_are_read_and_wrong_ones_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    given = "--store-root s --brokers 2 --flush async --no-auto-create-topics --json --nameserver-port 0"
+    settings, as_json = parse_arguments([*given.split(), "--store", "commit_log_file_bytes=1048576"])
+    assert (settings.brokers, settings.store.flush, settings.auto_create_topics) == (2, "async", False)
+    assert (settings.store.commit_log_file_bytes, settings.nameserver_port, as_json) == (1 << 20, 0, True)
+    with pytest.raises(SystemExit):
+        parse_arguments([])
+    assert "--store-root" in capsys.readouterr().err
+
+
+def test_two_brokers_a_nameserver_and_a_rebalancer_work_together(tmp_path: Path) -> None:
+    async def story() -> None:
+        settings = StandaloneSettings(tmp_path, brokers=2, store=StoreSettings.model_validate(SMALL_STORE))
+        cluster = StandaloneCluster(settings, SystemClock())
+        await cluster.start()
+        client = RemotingClient(SystemClock())
+        try:
+            addresses = [broker.address for broker in cluster.brokers]
+            for address in addresses:
+                ext = SendMessageHeader("PG", "T", 0, default_topic_queue_nums=2).to_ext()
+                command = RemotingCommand(RequestCode.SEND_MESSAGE_V2, ext, b"hello")
+                assert (await client.ask(address, command, TIMEOUT_MS)).ext["queueOffset"] == "0"
+            assert await brokers_of(client, cluster.nameserver_address, 2) == ["broker-a", "broker-b"]
+            body = SyncGroupRequest("G", "client-1", subscriptions={"T": "*"}).encode()
+            synced = await client.ask(
+                addresses[0], RemotingCommand(RayMQRequestCode.SYNC_GROUP, body=body), TIMEOUT_MS
+            )
+            assert SyncGroupReply.decode(synced.body).members == ["client-1"]
+        finally:
+            await client.close()
+            await cluster.stop()
+
+    run(story)
+
+
+async def brokers_of(client: RemotingClient, nameserver: str, count: int) -> list[str]:
+    """The brokers of topic T, as soon as there are so many."""
+
+    async def names() -> list[str]:
+        asked = RemotingCommand(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "T"})
+        found = await client.invoke(nameserver, asked, TIMEOUT_MS)
+        queues = TopicRouteData.decode(found.body).queue_datas if found.code == 0 else []
+        return sorted(data.broker_name for data in queues) if len(queues) == count else []
+
+    return await eventually_async(names)
+
+
+def test_a_store_of_rocketmqs_is_refused_in_a_line_and_opened_when_it_is_adopted(
+    tmp_path: Path, clean_store: Callable[[], RocketStore]
+) -> None:
+    stores = tmp_path / "stores"
+    stores.mkdir()
+    clean_store().root.rename(stores / "broker-a-0")
+    sizes = {
+        "commit_log_file_bytes": 1 << 20,
+        "consume_queue_file_bytes": 20_000,
+        "index_slots": 5000,
+        "index_entries": 20_000,
+    }
+    given = f"--nameserver-port 0 --broker-port 0 --no-rebalancer --store-root {stores}".split()
+    for name, value in sizes.items():
+        given += ["--store", f"{name}={value}"]
+    command = [sys.executable, "-m", "actors.host.standalone", *given]
+    refused = subprocess.run(
+        command, cwd=REPO, capture_output=True, text=True, timeout=4 * LIMIT_S, check=False
+    )
+    assert (refused.returncode, refused.stdout) == (1, "")
+    assert "set adopt_store: true" in refused.stderr.splitlines()[-1]
+    with subprocess.Popen(
+        [*command, "--adopt-store"], cwd=REPO, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline().startswith(b"READY ")
+        process.terminate()
+        assert process.wait(LIMIT_S) == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_the_program_says_ready_and_ends_in_order(tmp_path: Path, number: signal.Signals) -> None:
+    given = f"--json --nameserver-port 0 --broker-port 0 --store-root {tmp_path}"
+    command = [sys.executable, "-m", "actors.host.standalone", *given.split()]
+    with subprocess.Popen(command, cwd=REPO, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
+        assert process.stdout is not None
+        told = orjson.loads(process.stdout.readline())
+        assert process.stdout.readline() == f"READY {told['nameserver']}\n".encode()
+        assert list(told["brokers"]) == ["broker-a"]
+        process.send_signal(number)
+        assert process.wait(LIMIT_S) == 0
+    assert not (tmp_path / "broker-a-0" / "abort").exists()

@@ -1,0 +1,204 @@
+"""Supervised background tasks: a failure is logged, counted and followed by a restart; a stop is none."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import structlog
+import uvloop
+
+from actors.host.supervisor import Supervisor
+from tests.conftest import ClockAtRest
+from tests.eventually import LIMIT_S, eventually_async
+
+
+class Naps:
+    """A sleep that takes no time and notes its length."""
+
+    def __init__(self) -> None:
+        self.taken_ms: list[int] = []
+
+    async def __call__(self, delay_s: float) -> None:
+        self.taken_ms.append(round(delay_s * 1000))
+        await asyncio.sleep(0)
+
+
+def run(story: Callable[[], Awaitable[None]]) -> None:
+    async def within() -> None:
+        await asyncio.wait_for(story(), LIMIT_S)
+
+    uvloop.run(within())
+
+
+def test_a_task_that_raises_restarts_with_exponential_bounded_backoff(clock: ClockAtRest) -> None:
+    naps, failures = Naps(), [ValueError("bad")] * 9
+
+    async def work() -> None:
+        if failures:
+            raise failures.pop()
+
+    async def story() -> None:
+        supervisor = Supervisor(clock, sleep=naps)
+        await supervisor.start("work", work)
+        assert supervisor.failures == 9
+
+    run(story)
+    assert naps.taken_ms == [100, 200, 400, 800, 1_600, 3_200, 6_400, 10_000, 10_000]
+
+
+def test_a_failure_is_logged_with_task_owner_and_traceback(clock: ClockAtRest) -> None:
+    failures = [ValueError("bad")]
+
+    async def work() -> None:
+        if failures:
+            raise failures.pop()
+
+    async def story() -> None:
+        await Supervisor(clock, sleep=Naps(), broker="broker-a").start("work", work)
+
+    with structlog.testing.capture_logs() as logs:
+        run(story)
+    (line,) = logs
+    assert (line["event"], line["log_level"]) == ("background_task_failed", "error")
+    assert (line["task"], line["broker"], line["failures"], line["exc_info"]) == ("work", "broker-a", 1, True)
+
+
+def test_a_task_that_ran_for_long_restarts_after_the_first_backoff(clock: ClockAtRest) -> None:
+    naps, durations_ms = Naps(), [0, 0, 9_999, 10_000, 0]
+
+    async def work() -> None:
+        if durations_ms:
+            clock.advance(durations_ms.pop(0))
+            raise ValueError
+
+    async def story() -> None:
+        await Supervisor(clock, sleep=naps).start("work", work)
+
+    run(story)
+    assert naps.taken_ms == [100, 200, 400, 100, 200]
+
+
+def test_a_periodic_action_is_called_again_after_it_raised(clock: ClockAtRest) -> None:
+    naps, calls = Naps(), 0
+
+    async def act() -> None:
+        nonlocal calls
+        calls += 1
+        if calls == 2:
+            raise ValueError
+
+    async def story() -> None:
+        supervisor = Supervisor(clock, sleep=naps)
+        supervisor.every("act", lambda: 7 + calls, act)
+        await eventually_async(lambda: calls == 3)
+        await supervisor.stop()
+        assert supervisor.failures == 1
+
+    run(story)
+    assert naps.taken_ms[:4] == [7, 8, 100, 9]
+
+
+def test_one_failing_task_leaves_the_others_alone(clock: ClockAtRest) -> None:
+    calls = 0
+
+    def fail() -> None:
+        raise ValueError
+
+    def count() -> None:
+        nonlocal calls
+        calls += 1
+
+    async def story() -> None:
+        supervisor = Supervisor(clock, sleep=Naps())
+        supervisor.every("fail", lambda: 1, fail)
+        supervisor.every("count", lambda: 1, count)
+        await eventually_async(lambda: calls > 9 and supervisor.failures > 3)
+        await supervisor.stop()
+
+    run(story)
+
+
+def test_a_stop_is_no_failure_and_waits_for_the_tasks(clock: ClockAtRest) -> None:
+    released: list[str] = []
+
+    async def hold(name: str) -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await asyncio.sleep(0)
+            released.append(name)
+
+    async def story() -> None:
+        supervisor = Supervisor(clock)
+        tasks = [supervisor.start(name, lambda name=name: hold(name)) for name in ("a", "b")]
+        await asyncio.sleep(0)
+        await supervisor.stop()
+        assert sorted(released) == ["a", "b"]
+        assert [task.cancelled() for task in tasks] == [True, True]
+        assert supervisor.failures == 0
+        await supervisor.stop()
+
+    run(story)
+
+
+def test_a_stop_during_the_backoff_ends_the_task(clock: ClockAtRest) -> None:
+    async def story() -> None:
+        is_waiting = asyncio.Event()
+
+        async def wait(_delay_s: float) -> None:
+            is_waiting.set()
+            await asyncio.Event().wait()
+
+        def fail() -> None:
+            raise ValueError
+
+        async def work() -> None:
+            fail()
+
+        supervisor = Supervisor(clock, sleep=wait)
+        task = supervisor.start("work", work)
+        await is_waiting.wait()
+        await supervisor.stop()
+        assert task.cancelled()
+        assert supervisor.failures == 1
+
+    run(story)
+
+
+def test_an_error_while_stopping_is_counted_and_not_restarted(clock: ClockAtRest) -> None:
+    async def work() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            raise ValueError
+
+    async def story() -> None:
+        supervisor = Supervisor(clock, sleep=Naps())
+        task = supervisor.start("work", work)
+        await asyncio.sleep(0)
+        await supervisor.stop()
+        assert task.done()
+        assert supervisor.failures == 1
+
+    run(story)
+
+
+def test_a_cancelled_future_that_a_task_awaits_is_a_failure(clock: ClockAtRest) -> None:
+    """Else whoever cancels what the task waits for would end it silently."""
+    runs = 0
+
+    async def work() -> None:
+        nonlocal runs
+        runs += 1
+        if runs == 1:
+            waited_for = asyncio.get_running_loop().create_future()
+            waited_for.cancel()
+            await waited_for
+
+    async def story() -> None:
+        supervisor = Supervisor(clock, sleep=Naps())
+        await supervisor.start("work", work)
+        assert (runs, supervisor.failures) == (2, 1)
+
+    run(story)

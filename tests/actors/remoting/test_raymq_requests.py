@@ -1,0 +1,40 @@
+"""The bodies of our own requests go over the wire and come back the same; what is none is refused."""
+
+from __future__ import annotations
+
+import pytest
+
+from actors.remoting.raymq_requests import (
+    CommitOffsetsBody,
+    CommitOffsetsReply,
+    OffsetCommit,
+    QueueRange,
+    RefusedCommit,
+    SplitsBody,
+)
+
+
+def test_commits_round_trip_as_json() -> None:
+    body = CommitOffsetsBody("G", "c@1", [OffsetCommit("T", 3, 42, 7)])
+    assert body.encode() == b'{"group":"G","clientId":"c@1","offsets":[["T",3,42,7]]}'
+    assert CommitOffsetsBody.decode(body.encode()) == body
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"[]", b"{}", b'{"group":"G","offsets":[[1]]}', b'{"group":"G","offsets":7}']
+)
+def test_what_is_no_commit_is_a_value_error(body: bytes) -> None:
+    with pytest.raises(ValueError):
+        CommitOffsetsBody.decode(body)
+
+
+def test_replies_round_trip() -> None:
+    reply = CommitOffsetsReply([RefusedCommit("T", 3, 8, 50)])
+    assert CommitOffsetsReply.decode(reply.encode()) == reply
+
+
+def test_splits_round_trip() -> None:
+    splits = SplitsBody(
+        "broker-a", "127.0.0.1:10911", "m", "store", "id", 1 << 30, 300_000, 4096, [QueueRange(0, 5, 9)]
+    )
+    assert SplitsBody.decode(splits.encode()) == splits

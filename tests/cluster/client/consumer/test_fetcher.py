@@ -1,0 +1,273 @@
+"""Fetching: no further ahead than the share, no faster than a broker holds, on through every failure."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from actors.host.supervisor import Supervisor
+from actors.remoting.codes import RayMQRequestCode, RequestCode, ResponseCode
+from actors.remoting.command import RemotingCommand
+from cluster.client.config import ConsumerConfig
+from cluster.client.consumer import fetcher as module
+from cluster.client.consumer.fetcher import Chunk, Fetcher
+from cluster.client.errors import BrokerUnreachable, ClientError, DeadlineExceeded
+from cluster.client.transport.instance import ClientInstance
+from store.clock import SystemClock
+from store.message.message_queue import MessageQueue
+from tests.eventually import eventually_async
+
+QUEUE = MessageQueue("T", "a", 0)
+MAX_ASKS = 200
+
+
+def answer(code: int = ResponseCode.SUCCESS, following: int = 1, body: bytes = b"x" * 100) -> RemotingCommand:
+    ext = {"nextBeginOffset": str(following), "minOffset": "0", "maxOffset": "9", "count": "1"}
+    return RemotingCommand(code, ext, body)
+
+
+class Broker:
+    """A client's instance, with a broker behind it that answers as `script(number, request)` says."""
+
+    def __init__(
+        self, script: Callable[[int, RemotingCommand], RemotingCommand | ClientError | None]
+    ) -> None:
+        self.config = SimpleNamespace(request_timeout_ms=3_000)
+        self.routes = SimpleNamespace(refresh=self._refresh)
+        self.asked: list[RemotingCommand] = []
+        self.patience_ms: list[int] = []
+        self.refreshed = 0
+        self.time_ms = 0
+        self.held_ms = 0
+        self._script = script
+
+        async def sleep(_delay_s: float) -> None:
+            await asyncio.sleep(0)
+
+        self.supervisor = Supervisor(SystemClock(), sleep=sleep)
+
+    def now_ms(self) -> int:
+        return self.time_ms
+
+    def master_of(self, topic: str, broker_name: str) -> str:
+        return f"{broker_name}:{topic}"
+
+    async def ask(self, address: str, command: RemotingCommand, timeout_ms: int) -> RemotingCommand:
+        assert len(self.asked) < MAX_ASKS, "asked without end"
+        self.asked.append(command)
+        self.patience_ms.append(timeout_ms)
+        await asyncio.sleep(0)
+        self.time_ms += self.held_ms
+        given = self._script(len(self.asked) - 1, command)
+        if given is None:
+            await asyncio.Event().wait()
+        if isinstance(given, ClientError):
+            raise given
+        assert given is not None
+        return given
+
+    async def _refresh(self, topic: str) -> None:
+        self.refreshed += 1
+
+
+class Sink:
+    def __init__(self) -> None:
+        self.chunks: list[Chunk] = []
+
+    def arrived(self, chunk: Chunk) -> None:
+        self.chunks.append(chunk)
+
+
+def run(
+    broker: Broker,
+    steps: Callable[[Fetcher, Sink, list[float]], Coroutine[Any, Any, None]],
+    monkeypatch: pytest.MonkeyPatch,
+    **options: Any,
+) -> None:
+    """Have a fetcher fetch while `steps` looks on; what it would have slept for, in s, is told there."""
+    slept: list[float] = []
+
+    async def sleep(delay_s: float) -> None:
+        slept.append(delay_s)
+        await asyncio.sleep(0)
+
+    monkeypatch.setattr(
+        module, "asyncio", SimpleNamespace(sleep=sleep, Event=asyncio.Event, Task=asyncio.Task)
+    )
+
+    async def main() -> None:
+        sink = Sink()
+        settings = {
+            "expression": "*",
+            "config": ConsumerConfig(fetch_bytes=1_000),
+            "share_bytes": lambda: 250,
+        }
+        fetcher = Fetcher(cast("ClientInstance", broker), QUEUE, 0, sink=sink, **{**settings, **options})
+        fetcher.start()
+        await steps(fetcher, sink, slept)
+        fetcher.stop()
+
+    asyncio.run(main())
+
+
+async def settled(turns: int = 50) -> None:
+    for _ in range(turns):
+        await asyncio.sleep(0)
+
+
+def test_no_more_than_the_share_lies_fetched(monkeypatch: pytest.MonkeyPatch) -> None:
+    broker = Broker(lambda number, _: answer(following=number + 1))
+
+    async def steps(fetcher: Fetcher, sink: Sink, slept: list[float]) -> None:
+        await settled()
+        assert [chunk.begin_offset for chunk in sink.chunks] == [0, 1, 2]  # 300 of 250 bytes
+        assert {request.ext["maxBytes"] for request in broker.asked} == {"250"}
+        fetcher.consumed(50)
+        await settled()
+        assert len(sink.chunks) == 3
+        fetcher.consumed(50)
+        await settled()
+        assert len(sink.chunks) == 4
+        fetcher.pause(paused=True)
+        fetcher.consumed(300)
+        await settled()
+        assert len(sink.chunks) == 4
+        fetcher.pause(paused=False)
+        await settled()
+        assert len(sink.chunks) == 7
+        assert not slept
+
+    run(broker, steps, monkeypatch)
+
+
+def test_a_broker_that_does_not_hold_is_asked_less_and_less_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    broker = Broker(lambda number, _: answer(ResponseCode.PULL_NOT_FOUND) if number < 10 else None)
+
+    async def steps(_fetcher: Fetcher, sink: Sink, slept: list[float]) -> None:
+        await settled()
+        assert len(slept) == 10
+        assert slept[0] <= 0.05 < slept[1] * 2
+        assert slept[-1] > 0.5
+        assert not sink.chunks
+        assert not broker.refreshed
+
+    run(broker, steps, monkeypatch)
+
+
+def test_a_broker_that_held_a_pull_is_asked_again_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    broker = Broker(lambda number, _: answer(ResponseCode.PULL_NOT_FOUND) if number < 10 else None)
+    broker.held_ms = 15_000
+
+    async def steps(_fetcher: Fetcher, _sink: Sink, slept: list[float]) -> None:
+        await settled()
+        assert len(broker.asked) == 11
+        assert not slept
+
+    run(broker, steps, monkeypatch)
+
+
+@pytest.mark.parametrize("code", [ResponseCode.PULL_RETRY_IMMEDIATELY, ResponseCode.PULL_OFFSET_MOVED])
+def test_where_there_is_nothing_to_take_only_the_offset_moves(
+    code: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker = Broker(lambda number, _: answer(code, 7) if not number else None)
+
+    async def steps(fetcher: Fetcher, sink: Sink, _slept: list[float]) -> None:
+        await settled()
+        [chunk] = sink.chunks
+        assert (chunk.begin_offset, chunk.next_offset, bytes(chunk.records)) == (0, 7, b"")
+        assert fetcher.offset == 7
+        assert broker.asked[-1].ext["queueOffset"] == "7"
+
+    run(broker, steps, monkeypatch)
+
+
+def test_failures_are_told_once_a_kind_and_the_route_is_looked_at_each_time(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    failures: list[ClientError] = [
+        BrokerUnreachable("away"),
+        BrokerUnreachable("away"),
+        DeadlineExceeded("slow"),
+    ]
+    broker = Broker(lambda number, _: failures[number] if number < 3 else None if number > 3 else answer())
+
+    async def steps(_fetcher: Fetcher, sink: Sink, slept: list[float]) -> None:
+        await settled()
+        assert len(sink.chunks) == 1
+        assert len(slept) == broker.refreshed == 3
+
+    with caplog.at_level(logging.INFO):
+        run(broker, steps, monkeypatch)
+    assert caplog.text.count("fetch_failed") == 2
+    assert caplog.text.count("fetch_goes_on") == 1
+    assert caplog.text.index("fetch_failed") < caplog.text.index("fetch_goes_on")
+
+
+def test_a_refusal_is_a_failure_and_an_answer_of_a_plain_broker_is_counted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    script = [
+        RemotingCommand(ResponseCode.NO_PERMISSION, remark="no"),
+        RemotingCommand(ResponseCode.REQUEST_CODE_NOT_SUPPORTED),
+        answer(body=(40).to_bytes(4, "big") + bytes(36)),
+    ]
+    broker = Broker(lambda number, _: script[number] if number < 3 else None)
+
+    async def steps(_fetcher: Fetcher, sink: Sink, slept: list[float]) -> None:
+        await settled()
+        assert len(slept) == 1
+        ours, theirs = int(RayMQRequestCode.PULL_RECORDS), int(RequestCode.PULL_MESSAGE)
+        assert [request.code for request in broker.asked] == [ours, ours, theirs, theirs]
+        # RocketMQ's brokers look every 5 s whether a pull has waited long enough.
+        assert broker.patience_ms == [18_000, 18_000, 23_000, 23_000]
+        assert [chunk.count for chunk in sink.chunks] == [1]
+
+    run(broker, steps, monkeypatch)
+
+
+def test_another_expression_is_asked_for_at_once_and_the_same_one_disturbs_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    broker = Broker(lambda _number, _request: None)
+
+    async def steps(fetcher: Fetcher, _sink: Sink, _slept: list[float]) -> None:
+        await settled()
+        fetcher.filter_by("*")
+        await settled()
+        assert [request.ext["subscription"] for request in broker.asked] == ["*"]
+        fetcher.filter_by("a || b")
+        await settled()
+        assert [request.ext["subscription"] for request in broker.asked] == ["*", "a || b"]
+        fetcher.stop()
+        await settled()
+        fetcher.filter_by("c")  # one that is stopped stays so
+        await settled()
+        assert len(broker.asked) == 2
+
+    run(broker, steps, monkeypatch)
+
+
+def test_records_that_the_sink_refused_are_fetched_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    broker = Broker(lambda number, _: answer() if number < 2 else None)
+
+    async def steps(_fetcher: Fetcher, sink: Sink, _slept: list[float]) -> None:
+        arrived, refused = sink.arrived, list[Chunk]()
+
+        def refuse_the_first(chunk: Chunk) -> None:
+            if not refused:
+                refused.append(chunk)
+                raise ValueError
+            arrived(chunk)
+
+        monkeypatch.setattr(sink, "arrived", refuse_the_first)
+        await eventually_async(lambda: sink.chunks)
+        assert [chunk.begin_offset for chunk in refused + sink.chunks] == [0, 0]
+        assert broker.supervisor.failures == 1
+
+    run(broker, steps, monkeypatch)

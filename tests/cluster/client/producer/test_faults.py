@@ -1,0 +1,136 @@
+"""Which broker is sent to next, when some are slow or gone."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+
+import pytest
+
+from cluster.client import MessageQueue, Producer, ProducerConfig
+from cluster.client.errors import BrokerBusy, BrokerUnreachable, ConfigInvalid, MessageRejected
+from cluster.client.producer.faults import MQFaultStrategy, not_available_ms
+from cluster.client.selectors import (
+    RoundRobin,
+    SelectMessageQueueByHash,
+    SelectMessageQueueByMachineRoom,
+    SelectMessageQueueByRandom,
+)
+from store.message.message import Message
+from tests.cluster.client.conftest import Cluster
+
+QUEUES = [MessageQueue("T", broker, number) for number in range(4) for broker in "abc"]
+MESSAGE = Message("T", b"x")
+
+
+class ClockAtRest:
+    """Time that the test moves."""
+
+    now_ms = 1_000
+
+    def wall_ms(self) -> int:
+        return self.now_ms
+
+    def monotonic_ns(self) -> int:
+        return self.now_ms * 1_000_000
+
+
+def strategy(*, is_enabled: bool = True) -> tuple[MQFaultStrategy, ClockAtRest]:
+    clock = ClockAtRest()
+    return MQFaultStrategy(RoundRobin(), clock, is_enabled=is_enabled), clock
+
+
+def brokers(faults: MQFaultStrategy, count: int = 12, avoid: str | None = None) -> set[str]:
+    return {faults.choose(QUEUES, avoid).broker_name for _ in range(count)}
+
+
+@pytest.mark.parametrize(
+    ("latency_ms", "avoided_ms"),
+    [(0, 0), (549, 0), (550, 2_000), (1_800, 5_000), (3_000, 6_000), (5_000, 10_000), (20_000, 30_000)],
+)
+def test_the_table_is_that_of_rocketmq_5_3_3(latency_ms: int, avoided_ms: int) -> None:
+    assert not_available_ms(latency_ms) == avoided_ms
+
+
+def test_a_slow_broker_is_passed_over_until_its_time_is_over() -> None:
+    faults, clock = strategy()
+    assert brokers(faults) == {"a", "b", "c"}
+    faults.took("b", clock.now_ms - 600)
+    assert brokers(faults) == {"a", "c"}
+    clock.now_ms += 1_999
+    assert brokers(faults) == {"a", "c"}
+    clock.now_ms += 1
+    assert brokers(faults) == {"a", "b", "c"}
+    faults.took("b", clock.now_ms - 100)
+    assert brokers(faults) == {"a", "b", "c"}
+
+
+def test_a_broker_that_failed_is_passed_over_as_one_that_took_ten_seconds() -> None:
+    faults, clock = strategy()
+    faults.failed("b", BrokerBusy(2, "busy"))
+    clock.now_ms += 9_999
+    assert brokers(faults) == {"a", "c"}
+    clock.now_ms += 1
+    assert brokers(faults) == {"a", "b", "c"}
+
+
+def test_while_all_are_avoided_those_that_can_be_reached_are_taken_and_else_any() -> None:
+    faults, _ = strategy()
+    faults.failed("a", BrokerUnreachable("gone"))
+    faults.failed("b", BrokerBusy(2, "busy"))
+    faults.failed("c", MessageRejected(13, "no other broker would take it"))
+    assert brokers(faults) == {"c"}
+    faults.failed("c", BrokerUnreachable("gone"))
+    assert brokers(faults) == {"b"}
+    assert brokers(faults, avoid="b") == {"a", "b", "c"}
+
+
+def test_unless_it_is_enabled_nothing_is_held_against_anyone() -> None:
+    faults, _ = strategy(is_enabled=False)
+    assert brokers(faults, avoid="b") == {"a", "c"}
+    assert ProducerConfig().send_latency_fault_enable is False
+
+
+def test_a_producer_passes_over_a_broker_that_is_gone(clusters: Callable[..., Cluster]) -> None:
+    cluster = clusters()
+    topic = cluster.topic(queues=2)
+    config = ProducerConfig(send_latency_fault_enable=True)
+    with Producer(cluster.address, "sends", config=config, clock=ClockAtRest()) as producer:
+        assert {producer.send(topic, b"x").queue.broker_name for _ in range(4)} == {"a", "b"}
+        route = producer._core.instance.routes.peek(topic)
+        assert route is not None
+        cluster.stop_broker("a")
+        producer._core.instance.routes._routes[topic] = route  # the nameserver has not noticed yet
+        producer.send(topic, b"x")
+        producer.send(topic, b"x")
+        faults = producer._core.sender._strategy.faults
+        now_ms = producer._core.instance.now_ms()
+        assert faults.is_available("b", now_ms)
+        assert not faults.is_available("a", now_ms)
+        assert {producer.send(topic, b"x").queue.broker_name for _ in range(4)} == {"b"}
+
+
+def test_selectors_by_hash_at_random_and_by_room() -> None:
+    by_hash, at_random = SelectMessageQueueByHash(), SelectMessageQueueByRandom(seed=1)
+    assert by_hash(QUEUES, MESSAGE, "key-1") == by_hash(QUEUES, MESSAGE, "key-1")
+    assert len({by_hash(QUEUES, MESSAGE, n) for n in range(100)}) == len(QUEUES)
+    assert by_hash(QUEUES, MESSAGE, "a") == QUEUES[97 % 12], "Java's hash, as RocketMQ's selector"
+    assert {at_random(QUEUES, MESSAGE, None) for _ in range(300)} == set(QUEUES)
+    rooms = [MessageQueue("T", broker, n) for broker in ("r1@a", "r2@b", "c") for n in range(3)]
+    by_room = SelectMessageQueueByMachineRoom(["r1"])
+    assert Counter(by_room(rooms, MESSAGE, None) for _ in range(6)) == dict.fromkeys(rooms[:3], 2)
+    assert by_room(rooms, MESSAGE, "key") == by_room(rooms, MESSAGE, "key")
+    with pytest.raises(
+        ConfigInvalid, match="no queue of topic 'T' is in the rooms r9; its brokers are c, r1@a"
+    ):
+        SelectMessageQueueByMachineRoom(["r9"])(rooms, MESSAGE, None)
+
+
+def test_one_way_sends_may_be_directed_too(cluster: Cluster) -> None:
+    topic = cluster.topic()
+    with Producer(cluster.address, "sends") as producer:
+        expected = SelectMessageQueueByHash()(producer.queues(topic), Message(topic, b""), "k")
+        for _ in range(3):
+            producer.send_oneway(topic, b"x", selector=SelectMessageQueueByHash(), argument="k")
+        result = producer.send(topic, b"x", selector=SelectMessageQueueByHash(), argument="k")
+    assert (result.queue, result.queue_offset) == (expected, 3)

@@ -1,0 +1,153 @@
+"""What is done plainly until there are many messages, and from then on by kernels."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from cluster.client.transport import compiled
+from cluster.client.transport.compiled import CompiledLater
+from tests.eventually import LIMIT_S
+
+Function = Callable[[int], str]
+
+
+def plain(number: int) -> str:
+    return f"plain {number}"
+
+
+@pytest.fixture(autouse=True)
+def _few(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compiled, "KERNELS_FROM", 20)
+
+
+def test_after_so_many_messages_the_compiled_function_takes_over() -> None:
+    may_load = threading.Event()
+
+    def load() -> Function:
+        may_load.wait(LIMIT_S)
+        return lambda number: f"compiled {number}"
+
+    function = CompiledLater(plain, load)
+    function.did(19)
+    assert function.loading is None
+    function.did(1)
+    function.did(1)
+    assert function(7) == "plain 7"  # while it is being loaded
+    may_load.set()
+    assert function.loading is not None
+    function.loading.join()
+    assert function(7) == "compiled 7"
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_where_nothing_can_be_loaded_the_plain_function_stays() -> None:
+    def load() -> Function:
+        raise ImportError("no numba here")
+
+    function = CompiledLater(plain, load)
+    function.did(20)
+    assert function.loading is not None
+    function.loading.join()
+    assert function(7) == "plain 7"
+
+
+def test_without_a_thread_it_stays_plain_until_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    def start(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    function = CompiledLater(plain, lambda: lambda number: "compiled")
+    with monkeypatch.context() as without:
+        without.setattr(threading.Thread, "start", start)
+        function.did(20)
+        assert function(7) == "plain 7"
+    function.did(1)
+    assert function.loading is not None
+    function.loading.join()
+    assert function(7) == "compiled"
+
+
+@pytest.fixture
+def hasty_threads() -> Iterator[None]:
+    """They change after each few steps of the interpreter."""
+    usual_s = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(usual_s)
+
+
+@pytest.mark.usefixtures("hasty_threads")
+def test_threads_that_count_at_the_same_time_load_once() -> None:
+    failed: list[Exception] = []
+    loads: list[int] = []
+
+    def load() -> Function:
+        loads.append(1)
+        return plain
+
+    def count(function: CompiledLater[[int], str], together: threading.Barrier) -> None:
+        together.wait(LIMIT_S)
+        try:
+            function.did(20)
+        except RuntimeError as error:
+            failed.append(error)
+
+    rounds = 100
+    for _ in range(rounds):
+        function, together = CompiledLater(plain, load), threading.Barrier(4)
+        threads = [threading.Thread(target=count, args=(function, together)) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert function.loading is not None
+        function.loading.join()
+    assert not failed
+    assert len(loads) == rounds
+
+
+FEW_MESSAGES = """
+import sys
+from types import SimpleNamespace
+from cluster.client import Message
+from cluster.client.consumer import chunk_reader
+from cluster.client.consumer.fetcher import Chunk
+from cluster.client.producer import outbound
+from cluster.client.config import ProducerConfig
+from store.clock import SystemClock
+from store.message.batch import decode_batch
+from store.message.message_queue import MessageQueue
+from store.message.record import RecordDraft, encode_record
+
+record = encode_record(RecordDraft("T", 0, b"1"), 0, 0, 1, bytes(8))
+fetcher = SimpleNamespace(queue=MessageQueue("T", "a", 0))
+
+def use():
+    factory = outbound.OutboundFactory(ProducerConfig(group="G"), SystemClock())
+    body = factory.batch([Message("T", b"1", "tag"), Message("T", b"2", "tag")]).body
+    assert [element.body for element in decode_batch(body)] == [b"1", b"2"]
+    [message] = chunk_reader.ChunkReader(Chunk(fetcher, 0, 1, 1, record), None).take_messages(9)
+    assert message.body == b"1"
+
+use()
+assert "numba" not in sys.modules and "store.kernels" not in sys.modules
+"""
+
+MANY_MESSAGES = """
+functions = outbound._encode_ordinary, chunk_reader._decode_messages
+for function in functions:
+    function._messages_left = 1
+use()
+for function in functions:
+    function.loading.join()
+assert "store.kernels.messages_to_batch" in sys.modules and "store.kernels.records_to_messages" in sys.modules
+use()
+"""
+
+
+def test_a_client_loads_numba_for_many_messages_only() -> None:
+    subprocess.run([sys.executable, "-c", FEW_MESSAGES + MANY_MESSAGES], check=True)

@@ -1,0 +1,130 @@
+"""Routes: where sends go, and that a broker on its way back does not move anybody's keys."""
+
+from __future__ import annotations
+
+import orjson
+from hypothesis import given
+from hypothesis import strategies as st
+
+from actors.remoting.bodies.routes import TopicRouteData
+from cluster.client.selectors import RoundRobin, queue_index
+from cluster.client.transport.topic_route import TopicRoute, follow, route_of
+from store.message.message_queue import MessageQueue
+
+
+def broker(name: str, address: str) -> dict[str, object]:
+    return {"brokerName": name, "cluster": "C", "brokerAddrs": {"0": address}}
+
+
+def queues(name: str, count: int, perm: int = 6) -> dict[str, object]:
+    return {"brokerName": name, "perm": perm, "readQueueNums": count, "writeQueueNums": count}
+
+
+def route(topic: str, body: dict[str, object]) -> TopicRoute:
+    return route_of(topic, TopicRouteData.decode(orjson.dumps(body)))
+
+
+def two_brokers() -> TopicRoute:
+    body = {
+        "brokerDatas": [broker("b", "127.0.0.1:2"), broker("a", "127.0.0.1:1")],
+        "queueDatas": [queues("b", 2), queues("a", 2)],
+    }
+    return route("T", body)
+
+
+def only_broker_b() -> TopicRoute:
+    return route("T", {"brokerDatas": [broker("b", "127.0.0.1:2")], "queueDatas": [queues("b", 2)]})
+
+
+def test_unkeyed_sends_alternate_between_brokers_and_keyed_ones_see_a_sorted_list() -> None:
+    both = two_brokers()
+    assert [queue.broker_name for queue in both.writable] == ["a", "b", "a", "b"]
+    assert [queue[1:] for queue in both.keyed] == [("a", 0), ("a", 1), ("b", 0), ("b", 1)]
+    assert both.master("b") == "127.0.0.1:2"
+
+
+def test_a_restarting_broker_keeps_its_place_in_the_hash_but_gets_no_unkeyed_sends() -> None:
+    now = follow(two_brokers(), only_broker_b(), now_ms=1_000, sticky_ms=120_000)
+    assert now.keyed == two_brokers().keyed
+    assert {queue.broker_name for queue in now.writable} == {"b"}
+    assert now.master("a") == "127.0.0.1:1"
+
+
+def test_sends_go_on_where_all_brokers_have_left_the_routes_at_once() -> None:
+    both = two_brokers()
+    now = follow(both, TopicRoute("T"), now_ms=1_000, sticky_ms=120_000)
+    assert now.writable == both.writable
+    assert follow(now, only_broker_b(), now_ms=2_000, sticky_ms=120_000).writable == only_broker_b().writable
+
+
+def test_a_broker_that_stays_away_leaves_the_hash_in_the_end() -> None:
+    left = follow(two_brokers(), only_broker_b(), now_ms=1_000, sticky_ms=120_000)
+    waiting = follow(left, only_broker_b(), now_ms=120_999, sticky_ms=120_000)
+    gone = follow(waiting, only_broker_b(), now_ms=121_000, sticky_ms=120_000)
+    assert len(waiting.keyed) == 4
+    assert gone == only_broker_b()
+
+
+def test_a_broker_that_comes_back_at_another_port_is_dialled_there() -> None:
+    left = follow(two_brokers(), only_broker_b(), now_ms=0, sticky_ms=120_000)
+    body = {
+        "brokerDatas": [broker("b", "127.0.0.1:2"), broker("a", "127.0.0.1:9")],
+        "queueDatas": [queues("a", 2), queues("b", 2)],
+    }
+    back = follow(left, route("T", body), now_ms=5_000, sticky_ms=120_000)
+    assert back.master("a") == "127.0.0.1:9"
+    assert back.keyed == two_brokers().keyed
+    assert all(share.left_at_ms is None for share in back.shares)
+
+
+def test_an_order_topic_names_its_queues_whoever_is_there() -> None:
+    body = {
+        "brokerDatas": [broker("b", "127.0.0.1:2")],
+        "queueDatas": [queues("b", 2)],
+        "orderTopicConf": "a:1;b:2",
+    }
+    assert [queue[1:] for queue in route("T", body).keyed] == [("a", 0), ("b", 0), ("b", 1)]
+
+
+def test_permissions_decide_who_may_do_what() -> None:
+    body = {
+        "brokerDatas": [broker("a", "x:1"), broker("b", "x:2")],
+        "queueDatas": [queues("a", 1, perm=4), queues("b", 1, perm=2)],
+    }
+    now = route("T", body)
+    assert [queue.broker_name for queue in now.writable] == ["b"]
+    assert [queue.broker_name for queue in now.readable] == ["a"]
+
+
+def test_a_retry_goes_to_another_broker_where_there_is_one() -> None:
+    turns = RoundRobin()
+    both = two_brokers().writable
+    assert turns.choose(both, avoid_broker="a").broker_name == "b"
+    alone = [MessageQueue("T", "a", 0)]
+    assert turns.choose(alone, avoid_broker="a") == alone[0]
+
+
+def test_round_robin_reaches_every_queue() -> None:
+    turns = RoundRobin()
+    both = two_brokers().writable
+    assert {turns.choose(both) for _ in range(4)} == set(both)
+
+
+@given(st.text(), st.integers(1, 64))
+def test_a_key_has_one_queue_of_those_there_are(key: str, count: int) -> None:
+    assert 0 <= queue_index(key, count) < count
+    assert queue_index(key, count) == queue_index(key, count)
+
+
+def test_hash_is_that_of_rocketmq() -> None:
+    # Java: Math.abs("TagA".hashCode() % 7), and one with a negative hash code.
+    assert queue_index("TagA", 7) == 2598919 % 7
+    assert queue_index("N14228", 8) == abs(_java_remainder("N14228", 8))
+
+
+def _java_remainder(key: str, count: int) -> int:
+    value = 0
+    for character in key:
+        value = (31 * value + ord(character)) & 0xFFFFFFFF
+    value = value - (1 << 32) if value >> 31 else value
+    return -(-value % count) if value < 0 else value % count

@@ -1,0 +1,157 @@
+"""One writer, and only on its own store."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from store.message_store import MessageStore
+from store.ownership.identity import StoreIdentity
+from store.store_errors import StoreError
+from store.store_settings import StoreSettings
+
+HOLDER = """
+import fcntl, os, sys
+descriptor = os.open(sys.argv[1], os.O_RDWR | os.O_CREAT)
+fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0)
+print("locked", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_new_store_is_named_and_a_second_writer_in_this_process_refused(stores, draft):
+    store = stores.open()
+    assert (store.root / "raymq.json").exists()
+    assert (store.root / "abort").read_text() == str(os.getpid())
+    with pytest.raises(StoreError, match="open in this very process"):
+        stores.open()
+    store.append(draft())
+
+
+def test_a_store_locked_by_another_process_is_refused_with_its_pid(stores):
+    stores.open().close()
+    lock = stores.directory / "store" / "lock"
+    with subprocess.Popen(
+        [sys.executable, "-S", "-c", HOLDER, str(lock)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as holder:
+        assert holder.stdout.readline() == "locked\n"
+        with pytest.raises(StoreError, match=f"locked by another process, PID {holder.pid}"):
+            stores.open()
+        holder.stdin.close()
+    stores.open()
+
+
+def test_the_store_of_another_broker_is_refused_by_name(stores, clock):
+    stores.open().close()
+    root = stores.directory / "store"
+    settings = StoreSettings(commit_log_file_bytes=8192, lock_wait_ms=0)
+    for other in (
+        StoreIdentity("DefaultCluster", "broker-b", 0),
+        StoreIdentity("DefaultCluster", "broker-a", 1),
+        StoreIdentity("Other", "broker-a", 0),
+    ):
+        with pytest.raises(
+            StoreError, match="belongs to broker 'broker-a', replica 0, of cluster 'DefaultCluster'"
+        ):
+            MessageStore.open(root, settings, other, clock)
+    assert not (root / "abort").exists()
+
+
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [
+        ("commit_log_file_bytes", 16384),
+        ("consume_queue_file_bytes", 800),
+        ("index_slots", 21),
+        ("index_entries", 9),
+    ],
+)
+def test_other_file_sizes_are_refused_by_the_settings_name(stores, setting, value):
+    stores.open().close()
+    with pytest.raises(StoreError, match=f"made with {setting} .* set it to"):
+        stores.open(**{setting: value})
+
+
+def test_an_old_writer_gives_no_acknowledgement_once_another_has_raised_the_epoch(stores, draft):
+    store = stores.open()
+    told = []
+    store.on_confirmed(store.append(draft()).size_bytes, told.append)
+    epoch = store.root / "raymq.epoch"
+    number = int(epoch.read_text())
+    successor = epoch.with_name("raymq.epoch.new")
+    successor.write_text(f"{number + 1}\n")
+    successor.rename(epoch)
+    store.tick()
+    assert "another writer" in str(told[0])
+    with pytest.raises(StoreError, match="another writer"):
+        store.append(draft())
+    store.close()
+    assert int(epoch.read_text()) == number + 1
+    assert (store.root / "abort").exists()
+
+
+def test_the_epoch_rises_with_each_open(stores):
+    numbers = []
+    for _ in range(3):
+        store = stores.open()
+        numbers.append(int((store.root / "raymq.epoch").read_text()))
+        store.close()
+    assert numbers == [1, 2, 3]
+
+
+@pytest.mark.parametrize("damage", [b"", b"{", b"[]", b'{"formatVersion": 9}', b'{"formatVersion": 1}'])
+def test_a_damaged_name_is_refused_and_left_as_it_is(stores, damage):
+    stores.open().close()
+    path = stores.directory / "store" / "raymq.json"
+    path.write_bytes(damage)
+    with pytest.raises(StoreError, match=r"raymq\.json: (is no JSON|lacks |format 9)"):
+        stores.open()
+    assert path.read_bytes() == damage
+
+
+@pytest.mark.parametrize(
+    ("directory", "kind"),
+    [
+        ("batchconsumequeue/T/0", "batch consume queues"),
+        ("consumequeue_r/x", "RocksDB"),
+        ("consumequeue_ext/T", "extended consume queues"),
+        ("consumequeue/%LMQ%x/0", "LMQ"),
+        ("dledger-broker-a/data", "DLedger"),
+    ],
+)
+def test_stores_of_other_kinds_are_refused_by_name_and_left_as_they_are(stores, directory, kind):
+    (stores.directory / "store" / directory).mkdir(parents=True)
+    with pytest.raises(StoreError, match=kind):
+        stores.open(adopt=True)
+    assert not (stores.directory / "store" / "raymq.json").exists()
+
+
+def test_a_store_of_rocketmq_is_opened_only_when_it_is_adopted(stores, clean_store, clock):
+    root = clean_store().root
+    files = stores.files(root)
+    sizes = {
+        "commit_log_file_bytes": 1 << 20,
+        "consume_queue_file_bytes": 20_000,
+        "index_slots": 5000,
+        "index_entries": 20_000,
+    }
+    identity = StoreIdentity("DefaultCluster", "broker-a")
+    with pytest.raises(StoreError, match="set adopt_store: true"):
+        MessageStore.open(root, StoreSettings(**sizes), identity, clock)
+    with pytest.raises(StoreError, match="commit_log_file_bytes is 1,073,741,824"):
+        MessageStore.open(root, StoreSettings(), identity, clock, adopt=True)
+    wrong = StoreSettings(**{**sizes, "consume_queue_file_bytes": 40_000})
+    with pytest.raises(StoreError, match="consume_queue_file_bytes is 40,000"):
+        MessageStore.open(root, wrong, identity, clock, adopt=True)
+    wrong = StoreSettings(**{**sizes, "index_slots": 6000})
+    with pytest.raises(StoreError, match="index_slots 6,000"):
+        MessageStore.open(root, wrong, identity, clock, adopt=True)
+    assert stores.files(root) == files
+    MessageStore.open(root, StoreSettings(**sizes), identity, clock, adopt=True).close()
+    MessageStore.open(root, StoreSettings(**sizes), identity, clock).close()

@@ -1,0 +1,171 @@
+"""Records as Arrow columns: what the plain decoder reads, row by row."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from store.message.compression import compress, plain_body
+from store.message.hosts import Host
+from store.message.message import MessageExt
+from store.message.record import RecordDraft, decode_record, decode_records, encode_record
+from store.message.sys_flag import COMPRESSED
+from store.reading.columns import RECORD_SCHEMA, records_at_to_arrow, records_to_arrow, text_column
+from store.store_errors import MessageIllegal, RecordDamaged
+
+V4 = Host("10.0.0.1", 1234).packed
+V6 = Host("fd00::2", 65535).packed
+
+property_strings = st.one_of(
+    st.lists(
+        st.sampled_from(
+            [b"KEYS", b"TAGS", b"UNIQ_KEY", b"WAIT", b"\x01", b"\x02", b"v", "ж".encode(), b"\xff"]
+        )
+    ).map(b"".join),
+    st.binary(max_size=30),
+)
+drafts = st.builds(
+    RecordDraft,
+    topic=st.sampled_from(["T", "%RETRY%" + "g" * 140]),
+    queue_id=st.integers(0, 9),
+    body=st.binary(max_size=40),
+    properties=property_strings,
+    born_timestamp=st.integers(0, 1 << 50),
+    born_host=st.sampled_from([V4, V6]),
+    reconsume_times=st.integers(0, 16),
+)
+
+
+def as_row(message: MessageExt) -> dict[str, Any]:
+    """What RECORD_SCHEMA says of a message."""
+    return {
+        "topic": message.topic,
+        "brokerName": message.broker_name,
+        "queueId": message.queue_id,
+        "queueOffset": message.queue_offset,
+        "commitLogOffset": message.commit_log_offset,
+        "body": plain_body(message),
+        "tags": message.tags,
+        "keys": message.keys,
+        "uniqKey": message.uniq_key,
+        "properties": message.properties,
+        "bornTimestamp": message.born_timestamp,
+        "storeTimestamp": message.store_timestamp,
+        "reconsumeTimes": message.reconsume_times,
+    }
+
+
+def as_rows(batch: pa.RecordBatch) -> list[dict[str, Any]]:
+    batch.validate(full=True)
+    return [{**row, "properties": dict(row["properties"])} for row in batch.to_pylist()]
+
+
+@given(st.lists(drafts, max_size=6))
+def test_rows_are_what_the_plain_decoder_reads(records: list[RecordDraft]) -> None:
+    data = b"".join(encode_record(draft, row, 100 + row, 7, V6) for row, draft in enumerate(records))
+
+    batch = records_to_arrow(data, "broker-ä")
+
+    assert batch.schema == RECORD_SCHEMA
+    assert as_rows(batch) == [as_row(message) for message in decode_records(data, broker_name="broker-ä")]
+
+
+def test_of_two_properties_with_one_name_the_last_counts() -> None:
+    data = encode_record(
+        RecordDraft("T", 0, b"", b"k\x01old\x02TAGS\x01old\x02k\x01new\x02TAGS\x01new\x02"), 0, 0, 0, V4
+    )
+
+    (row,) = records_to_arrow(data, "b").to_pylist()
+
+    assert row["tags"] == "new"
+    assert row["properties"] == [("k", "new"), ("TAGS", "new")]
+
+
+def test_columns_are_given_as_asked_for() -> None:
+    data = encode_record(RecordDraft("T", 5, b"body"), 1, 2, 3, V4)
+
+    batch = records_to_arrow(data, "b", ["queueOffset", "body"])
+
+    assert batch.to_pydict() == {"queueOffset": [1], "body": [b"body"]}
+
+
+def test_compressed_bodies_are_inflated_and_broken_ones_are_null() -> None:
+    body, flags = compress(b"plain " * 100)
+    drafts = [
+        RecordDraft("T", 0, b"not compressed"),
+        RecordDraft("T", 0, body, sys_flag=flags),
+        RecordDraft("T", 0, b"broken", sys_flag=COMPRESSED),
+    ]
+    data = b"".join(encode_record(draft, 0, 0, 0, V4) for draft in drafts)
+
+    assert records_to_arrow(data, "b")["body"].to_pylist() == [b"not compressed", b"plain " * 100, None]
+
+
+def test_damage_is_reported_with_its_position_and_hides_no_good_record() -> None:
+    good = encode_record(RecordDraft("T", 0, b"good"), 0, 0, 0, V4)
+    damaged = bytearray(good)
+    damaged[88] ^= 1
+    data = good + damaged + good
+    positions = np.array([0, len(good), 2 * len(good), 2 * len(good) + 1, -1, 10**9], np.int64)
+
+    with pytest.raises(RecordDamaged, match=f"CRC.*{len(good)}"):
+        records_to_arrow(data, "b")
+    batch, faults = records_at_to_arrow(data, positions, "b")
+
+    assert batch["body"].to_pylist() == [b"good", b"good"]
+    assert [fault.position for fault in faults] == [len(good), *positions[3:].tolist()]
+    assert len(records_to_arrow(data, "b", check_crc=False)) == 3
+
+
+def test_records_that_end_early_are_damage() -> None:
+    good = encode_record(RecordDraft("T", 0, b"good"), 0, 0, 0, V4)
+
+    with pytest.raises(RecordDamaged) as raised:
+        records_to_arrow(good + good[:-1], "b")
+    assert raised.value.position == len(good)
+
+
+@pytest.mark.parametrize("ending", ["clean_store", "crashed_store"])
+def test_columns_of_rocketmqs_own_store(ending: str, request: pytest.FixtureRequest) -> None:
+    unpack: Callable[[], Any] = request.getfixturevalue(ending)
+    store = unpack()
+    log = b"".join(path.read_bytes() for path in sorted((store.root / "commitlog").iterdir()))
+    expected = [json.loads(line) for line in store.expected.read_text().splitlines()]
+    positions = [unit["commitLogOffset"] for unit in expected]
+
+    batch, faults = records_at_to_arrow(log, np.array(positions, np.int64), "broker-a")
+
+    assert not faults
+    assert as_rows(batch) == [
+        as_row(decode_record(log, place, broker_name="broker-a")) for place in positions
+    ]
+
+
+@pytest.mark.parametrize(
+    ("array", "texts"),
+    [
+        (pa.array(["a", None, "ж"]), [b"a", b"", "ж".encode()]),
+        (pa.array(["a", "bb", "ccc", "d"])[1:3], [b"bb", b"ccc"]),
+        (pa.array([b"\xff", None, b""], pa.large_binary()), [b"\xff", b"", b""]),
+        (pa.chunked_array([["a"], [], ["b", None]]), [b"a", b"b", b""]),
+        (pa.chunked_array([], pa.string()), []),
+        (pa.array([1, -22]), [b"1", b"-22"]),
+        (pa.array(["x", "y", "x"]).dictionary_encode(), [b"x", b"y", b"x"]),
+    ],
+)
+def test_any_arrow_column_of_texts_can_be_sent(array: pa.Array, texts: list[bytes]) -> None:
+    column = text_column(array)
+
+    assert [column.row(row) for row in range(len(array))] == texts
+
+
+def test_column_without_texts_is_refused() -> None:
+    with pytest.raises(MessageIllegal, match="list<item: int64>"):
+        text_column(pa.array([[1], [2]]))

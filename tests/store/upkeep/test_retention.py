@@ -1,0 +1,459 @@
+"""Retention: what goes, when, and what stays readable. Times are the clock's and the files' own."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from store.consumequeue.consume_queue import ConsumeQueue
+from store.disk.disk_use import DiskLevels, DiskUse, Pressure, survey
+from store.disk.residency import Cold, FileRange
+from store.live_settings import take_over, with_changes
+from store.store_errors import StoreError
+from store.store_settings import StoreSettings
+from store.upkeep.retention import Round, files_to_delete, is_time_to_delete
+
+BODY = b"x" * 3000  # two records fill a log file of 8 KiB
+HOUR_MS = 3_600_000
+FOREVER_H = 1_000_000
+
+
+class Disk:
+    """A disk as full as the test says; it remembers which directories were asked for."""
+
+    def __init__(self, percent: int = 10) -> None:
+        self.percent = percent
+        self.total_bytes = 1_000_000
+        self.asked: list[Path] = []
+
+    def __call__(self, path: Path) -> DiskUse:
+        self.asked.append(path)
+        used_bytes = self.total_bytes * self.percent // 100
+        return DiskUse(used_bytes, self.total_bytes - used_bytes)
+
+
+@pytest.fixture
+def disk() -> Disk:
+    return Disk()
+
+
+@pytest.fixture
+def aged(stores, draft, drain, clock, disk):
+    """A store with five full log files, each an hour older than the next, and one that is written to."""
+
+    def build(**settings):
+        settings = {"delete_when_h": str(other_hour(clock)), **settings}
+        store = stores.open(probe=disk, **settings)
+        for number in range(11):
+            store.append(draft(BODY, uniq=f"id-{number}", keys=f"key-{number}"))
+        drain(store)
+        directories = settings.get("commit_log_paths", ("commitlog",))
+        paths = [path for name in directories for path in (store.root / name).iterdir()]
+        paths.sort(key=lambda path: path.name)
+        for age, path in enumerate(reversed(paths[:-1])):
+            set_age(path, clock, age + 1)
+        return store
+
+    return build
+
+
+def other_hour(clock, by: int = 12) -> int:
+    return (datetime.fromtimestamp(clock.wall_ms() / 1000, tz=UTC).astimezone().hour + by) % 24
+
+
+def log_files(store) -> list[str]:
+    return names_in(store.root / "commitlog")
+
+
+def names_in(directory: Path) -> list[str]:
+    return sorted(path.name for path in directory.iterdir())
+
+
+def set_age(path: Path, clock, hours: int) -> None:
+    changed_s = clock.wall_ms() / 1000 - hours * 3600
+    os.utime(path, (changed_s, changed_s))
+
+
+def one_round(store, clock) -> None:
+    """Let a whole round run: the survey, each deletion, the correction of the queues."""
+    clock.advance(store.settings.clean_interval_ms)
+    store.tick()
+    for _ in range(12):
+        store.retention.finish()
+        clock.advance(store.settings.delete_pause_ms)
+        store.tick()
+    store.retention.finish()
+
+
+# ---- the rules ---------------------------------------------------------------------------------------------
+
+
+def test_disk_use_is_rounded_up_and_a_level_is_passed_when_it_is_exceeded():
+    levels = DiskLevels(75, 85, 90)
+    pressures = {free: levels.pressure(DiskUse(1000 - free, free)) for free in (250, 249, 150, 149, 100, 99)}
+    assert pressures == {
+        250: Pressure.NONE,
+        249: Pressure.CLEAN,
+        150: Pressure.CLEAN,
+        149: Pressure.FORCE,
+        100: Pressure.FORCE,
+        99: Pressure.REFUSE,
+    }
+
+
+@pytest.mark.parametrize(("hours", "is_time"), [("04", True), ("4", True), ("3; 4", True), ("03;05", False)])
+def test_hours_are_local_and_several_may_be_given(hours, is_time):
+    four_oclock_ms = int(datetime(2026, 3, 1, 4, 59).astimezone().timestamp() * 1000)
+    assert is_time_to_delete(hours, four_oclock_ms) is is_time
+
+
+@pytest.mark.parametrize(
+    ("hour", "minute", "is_time"), [(3, 59, False), (4, 0, True), (4, 59, True), (5, 0, False)]
+)
+def test_the_hour_of_deletion_begins_and_ends_with_the_clocks_hour(hour, minute, is_time):
+    at_ms = int(datetime(2026, 3, 1, hour, minute, 59 if minute else 0).astimezone().timestamp() * 1000)
+    assert is_time_to_delete("04", at_ms) is is_time
+    assert is_time_to_delete("04;", at_ms) is is_time  # RocketMQ takes an end without a number
+
+
+def test_a_file_goes_when_its_hours_are_full_and_ten_go_in_a_round_at_most():
+    now_ms = int(datetime(2026, 3, 1, 4, 30).astimezone().timestamp() * 1000)
+    settings = StoreSettings(commit_log_file_bytes=8192)
+
+    def chosen(ages_ms, pressure=Pressure.NONE, excess_bytes=0):
+        changed_ms = {number * 8192: now_ms - age_ms for number, age_ms in enumerate(ages_ms)}
+        return len(files_to_delete(settings, Round(now_ms, pressure, excess_bytes, changed_ms, False)))
+
+    full_ms = 72 * HOUR_MS
+    assert chosen([full_ms + 1, full_ms, full_ms - 1, full_ms]) == 2
+    assert chosen([full_ms] * 11) == 10
+    for excess_bytes, forced in ((0, 1), (8192, 1), (8193, 2), (3 * 8192, 3), (100 * 8192, 10)):
+        assert chosen([0] * 20, Pressure.FORCE, excess_bytes) == forced
+    assert chosen([full_ms, full_ms, 0, 0], Pressure.FORCE, 8192) == 2  # what has expired counts
+
+
+@given(
+    ages_h=st.lists(st.integers(0, 200), max_size=20),
+    pressure=st.sampled_from(Pressure),
+    excess_bytes=st.integers(0, 100_000),
+    is_asked_for=st.booleans(),
+)
+def test_files_go_oldest_first_and_without_gaps(ages_h, pressure, excess_bytes, is_asked_for):
+    now_ms = int(datetime(2026, 3, 1, 12).astimezone().timestamp() * 1000)
+    settings = StoreSettings(commit_log_file_bytes=8192)
+    changed_ms = {number * 8192: now_ms - age * HOUR_MS for number, age in enumerate(ages_h)}
+    chosen = files_to_delete(settings, Round(now_ms, pressure, excess_bytes, changed_ms, is_asked_for))
+
+    assert chosen == list(changed_ms)[: len(chosen)]
+    assert len(chosen) <= settings.delete_file_batch_max
+    young = [base for base in chosen if now_ms - changed_ms[base] < settings.file_reserved_time_h * HOUR_MS]
+    if pressure < Pressure.FORCE:
+        assert not young
+    if pressure is Pressure.NONE and not is_asked_for:
+        assert not chosen
+    # By force no more than frees what is over the level.
+    assert all(base < max(excess_bytes, 1) for base in young)
+
+
+@pytest.mark.parametrize("hours", ["", "24", "4h", "4,5"])
+def test_hours_that_cannot_be_are_refused(hours):
+    with pytest.raises(ValueError, match="is no list of hours"):
+        StoreSettings(delete_when_h=hours)
+
+
+# ---- a store -----------------------------------------------------------------------------------------------
+
+
+def test_at_its_hour_what_is_older_than_72_hours_goes_unread_or_not(aged, clock, read_all):
+    store = aged()
+    for name, hours in zip(log_files(store), (80, 73, 71), strict=False):
+        set_age(store.root / "commitlog" / name, clock, hours)
+    one_round(store, clock)
+    assert len(log_files(store)) == 6  # not its hour
+
+    take_over(store.settings, with_changes(store.settings, {"delete_when_h": str(other_hour(clock, 0))}))
+    one_round(store, clock)
+
+    assert log_files(store)[0] == f"{2 * 8192:020d}"
+    assert store.positions.min == 2 * 8192
+    assert store.min_offset("Topic", 0) == 4
+    assert [message.queue_offset for message in read_all(store)] == list(range(4, 11))
+
+
+def test_a_disk_over_its_share_deletes_what_has_expired_at_any_hour(aged, clock, disk):
+    store = aged(file_reserved_time_h=4)
+    one_round(store, clock)
+    assert len(log_files(store)) == 6
+    disk.percent = 76
+    one_round(store, clock)
+    assert log_files(store)[0] == f"{2 * 8192:020d}"
+
+
+def test_by_hand_what_has_expired_goes_now(aged, clock):
+    store = aged(file_reserved_time_h=5)
+    store.retention.delete_expired()
+    one_round(store, clock)
+    assert log_files(store)[0] == f"{8192:020d}"
+
+
+def test_by_force_the_oldest_go_at_any_age_and_no_more_than_are_needed(aged, clock, disk, read_all):
+    store = aged(file_reserved_time_h=FOREVER_H)
+    disk.percent = 86  # 1 % of a million bytes is two files
+    one_round(store, clock)
+    assert log_files(store)[0] == f"{2 * 8192:020d}"
+    assert len(read_all(store)) == 7
+
+
+def test_the_file_that_is_written_to_never_goes(aged, clock, disk, read_all, draft):
+    store = aged(file_reserved_time_h=0, disk_refuse_writes_percent=99)
+    disk.percent = 95
+    for _ in range(3):
+        one_round(store, clock)
+    assert log_files(store) == [f"{5 * 8192:020d}"]
+    store.append(draft(BODY))
+    store.tick()
+    assert [message.queue_offset for message in read_all(store)] == [10, 11]
+
+
+def test_what_is_not_dispatched_never_goes(stores, draft, clock, disk):
+    store = stores.open(probe=disk, file_reserved_time_h=0, flush="sync")
+    for _ in range(5):
+        store.append(draft(BODY))
+    disk.percent = 95
+    one_round(store, clock)  # nothing is flushed yet
+    assert len(log_files(store)) == 3
+
+
+def test_a_full_disk_refuses_writes_with_its_numbers_and_reads_go_on(aged, clock, disk, draft, read_all):
+    store = aged(clean_by_force=False)
+    disk.percent = 91
+    one_round(store, clock)
+    with pytest.raises(StoreError, match=r"91 % full, 90,000 bytes are free: over 90 % nothing is written"):
+        store.append(draft())
+    assert "commitlog" in store.write_refusal
+    assert len(read_all(store)) == 11
+
+    disk.percent = 86  # below 90 %, but not yet down to where cleaning by force ends
+    one_round(store, clock)
+    assert store.write_refusal is not None
+    disk.percent = 85
+    one_round(store, clock)
+    assert store.append(draft()).queue_offset == 11
+
+
+def test_there_is_room_as_long_as_one_directory_of_the_log_has_some():
+    use = {"a": DiskUse(95, 5), "b": DiskUse(40, 60), "queues": DiskUse(50, 50)}
+    state = survey([Path("a"), Path("b")], Path("queues"), lambda path: use[str(path)])
+    assert state.log == (Path("b"), use["b"])
+    assert state.pressure(DiskLevels(75, 85, 90)) is Pressure.NONE
+
+
+def test_a_slice_in_flight_keeps_its_file_readable_and_the_map_ends_with_it(aged, clock, disk):
+    store = aged(file_reserved_time_h=FOREVER_H, delete_file_batch_max=1)
+    held = store.get_message("Topic", 0, 0, 1, 1 << 20).slices
+    before = bytes(held[0])
+    disk.percent = 86
+    one_round(store, clock)
+
+    first = log_files(store)[0]
+    assert first == f"{8192:020d}"  # unlinked at once
+    assert bytes(held[0]) == before  # and still mapped
+    assert is_mapped(f"{0:020d}")
+    one_round(store, clock)
+    assert log_files(store)[0] == first  # its space is on the way: no other goes for it
+
+    del held
+    one_round(store, clock)
+    assert not is_mapped(f"{0:020d}")
+    one_round(store, clock)
+    assert log_files(store)[0] > first
+
+
+def is_mapped(name: str) -> bool:
+    return f"/commitlog/{name} (deleted)" in Path("/proc/self/maps").read_text()
+
+
+def test_queues_and_index_lose_what_led_to_deleted_files(stores, draft, drain, clock, disk):
+    store = stores.open(probe=disk, file_reserved_time_h=0, consume_queue_file_bytes=80, index_entries=5)
+    for number in range(20):
+        store.append(draft(BODY, queue_id=number % 2, keys=f"key-{number}"))
+    drain(store)
+    disk.percent = 76
+    clock.set_wall_ms(2 * clock.wall_ms())
+    one_round(store, clock)
+
+    # Files of 4 units; the log keeps its last file, with records 18 and 19.
+    assert names_in(store.root / "consumequeue/Topic/0") == [f"{160:020d}"]
+    assert [store.min_offset("Topic", queue) for queue in (0, 1)] == [9, 9]
+    assert len(list((store.root / "index").iterdir())) == 1
+    assert store.query_by_key("Topic", "key-3") == []
+    assert len(store.query_by_key("Topic", "key-19")) == 1
+
+
+def test_a_reader_right_after_a_deletion_begins_with_a_record_that_is_there(aged, clock, disk):
+    store = aged(file_reserved_time_h=3)
+    disk.percent = 76
+    clock.advance(store.settings.clean_interval_ms)
+    store.tick()
+    store.retention.finish()
+    store.retention._correct_some = lambda now_ns: None  # no turn has come to the queue yet
+    store.tick()
+    assert store.retention.has_stale_queues
+    found = store.get_message("Topic", 0, 0, 1, 1 << 20)
+    assert (found.status.name, found.next_begin_offset) == ("OFFSET_TOO_SMALL", 2)
+
+
+@pytest.mark.parametrize("ending", ["in order", "killed"])
+def test_after_a_restart_the_store_begins_where_it_was_cleaned_to(
+    aged, stores, clock, disk, read_all, draft, ending
+):
+    store = aged(file_reserved_time_h=3, index_entries=5, consume_queue_file_bytes=80)
+    disk.percent = 76
+    one_round(store, clock)
+    kept = [(message.queue_offset, message.body) for message in read_all(store)]
+    end = store.positions.written
+    if ending == "killed":
+        stores.kill(store, "again")
+    else:
+        store.close()
+    again = stores.open(
+        "again" if ending == "killed" else "store", consume_queue_file_bytes=80, index_entries=5
+    )
+    if ending == "in order":
+        assert again._parts.dispatched_from == end  # what is left is as it was noted
+    assert again.min_offset("Topic", 0) == 6
+    assert [(message.queue_offset, message.body) for message in read_all(again)] == kept
+    assert len(again.query_by_key("Topic", "key-7")) == 1
+    assert again.append(draft()).queue_offset == 11
+
+
+def test_queues_whose_messages_are_all_gone_are_removed_by_hand(stores, draft, drain, clock, disk, read_all):
+    store = stores.open(probe=disk, file_reserved_time_h=0)
+    store.append(draft(b"old", topic="Old"))
+    store.append(draft(b"kept", topic="Kept"))
+    for _ in range(4):
+        store.append(draft(BODY))
+    drain(store)
+    disk.percent = 76
+    clock.set_wall_ms(2 * clock.wall_ms())
+    one_round(store, clock)
+
+    assert store.retention.clean_expired_queues(lambda topic: topic == "Kept", 9) == [("Old", 0)]
+    assert not (store.root / "consumequeue/Old/0").exists()
+    assert (store.min_offset("Kept", 0), store.max_offset("Kept", 0)) == (1, 1)
+    assert store.retention.clean_expired_queues(lambda topic: topic == "Kept", 9) == []
+    store.append(draft(b"new", topic="Old"))
+    store.tick()
+    assert [message.body for message in read_all(store, "Old")] == [b"new"]
+
+
+def test_queues_whose_units_are_on_the_disk_only_are_corrected_without_waiting(
+    aged, clock, disk, monkeypatch
+):
+    store = aged(file_reserved_time_h=3)
+    cold = {"Topic"}
+    correct = ConsumeQueue.correct_min_offset
+
+    def correct_or_wait(queue, min_physical_offset):
+        if store.resident_only.is_required and queue.topic in cold:
+            raise Cold([FileRange(queue.file_path(0), 0, 20)])
+        correct(queue, min_physical_offset)
+
+    monkeypatch.setattr(ConsumeQueue, "correct_min_offset", correct_or_wait)
+    disk.percent = 76
+    one_round(store, clock)
+    assert store.retention.has_stale_queues  # brought in and tried again, turn for turn
+    with pytest.raises(Cold), store.resident_only:
+        store.get_message("Topic", 0, 0, 1, 1 << 20)
+    assert store.retention.has_stale_queues  # a read that could not wait leaves it to be done
+
+    cold.clear()
+    one_round(store, clock)
+    assert not store.retention.has_stale_queues
+    assert store.min_offset("Topic", 0) == 6
+
+
+def test_the_oldest_goes_first_in_whichever_directory_it_is(aged, clock, disk, read_all):
+    store = aged(file_reserved_time_h=3, commit_log_paths=("disk1", "disk2"))
+    places = {directory: names_in(store.root / directory) for directory in ("disk1", "disk2")}
+    assert [len(names) for names in places.values()] == [3, 3]
+    disk.percent = 76
+    one_round(store, clock)
+    assert [path.name for path in disk.asked[:3]] == ["disk1", "disk2", "consumequeue"]
+    left = sorted(names_in(store.root / "disk1") + names_in(store.root / "disk2"))
+    assert left == [f"{number * 8192:020d}" for number in (3, 4, 5)]
+    assert [message.queue_offset for message in read_all(store)] == [6, 7, 8, 9, 10]
+
+
+def test_a_file_that_cannot_be_removed_is_tried_again(aged, clock, disk, monkeypatch, read_all):
+    store = aged(file_reserved_time_h=5)
+    disk.percent = 76
+    refused = []
+    unlink = Path.unlink
+
+    def unlink_or_fail(path, missing_ok=False):
+        if len(refused) < 2:
+            refused.append(path)
+            raise OSError(errno.EROFS, "Read-only file system", str(path))
+        unlink(path, missing_ok=missing_ok)
+
+    monkeypatch.setattr(Path, "unlink", unlink_or_fail)
+    for _ in range(3):
+        one_round(store, clock)
+    assert len(refused) == 2
+    assert log_files(store)[0] == f"{8192:020d}"
+    assert len(read_all(store)) == 9
+
+
+@pytest.mark.parametrize("kept", ["commitlog", "consumequeue", "index", "raymq.derived"])
+def test_a_power_loss_that_undoes_some_of_a_deletion_loses_no_message(
+    aged, stores, clock, disk, read_all, draft, kept
+):
+    """Unlinks are not synced: after a power loss any of the directories may be as it was before."""
+    small = {"index_entries": 5, "consume_queue_file_bytes": 80}
+    store = aged(file_reserved_time_h=3, **small)
+    store.truncate_to(store.positions.written)  # its checkpoint: all is noted
+    before = stores.kill(store, "before")
+    disk.percent = 76
+    one_round(store, clock)
+    whole = [(message.queue_offset, message.body) for message in read_all(store)]
+    after = stores.kill(store, "after")
+
+    part = after / kept
+    shutil.rmtree(part) if part.is_dir() else part.unlink()
+    (before / kept).rename(part)
+    again = stores.open("after", **small)
+
+    found = [(message.queue_offset, message.body) for message in read_all(again)]
+    assert found[-len(whole) :] == whole
+    assert [offset for offset, _ in found] == list(range(again.min_offset("Topic", 0), 11))
+    assert len(again.query_by_key("Topic", "key-7")) == 1
+    assert again.append(draft()).queue_offset == 11
+
+
+def test_by_force_one_file_goes_even_where_the_figures_ask_for_none(clock):
+    now_ms = clock.wall_ms()
+    found = Round(now_ms, Pressure.FORCE, 0, {0: now_ms, 1024: now_ms}, is_asked_for=False)
+    assert files_to_delete(StoreSettings(delete_when_h=str(other_hour(clock))), found) == [0]
+
+
+def test_a_request_by_hand_is_over_after_twenty_rounds(aged, clock):
+    store = aged()
+    store.retention.delete_expired()
+    for _ in range(19):
+        one_round(store, clock)
+    before = log_files(store)
+    set_age(store.root / "commitlog" / before[0], clock, 100)
+    one_round(store, clock)
+    assert log_files(store) == before[1:]  # the twentieth still is one of them
+    before = log_files(store)
+    set_age(store.root / "commitlog" / before[0], clock, 100)
+    one_round(store, clock)
+    assert log_files(store) == before
