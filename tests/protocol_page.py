@@ -6,17 +6,15 @@ uv run python -m tests.protocol_page > docs/protocol.md
 from __future__ import annotations
 
 import ast
+import asyncio
 import sys
+import tempfile
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from dataclasses import fields
 from functools import cache
 from pathlib import Path
-from typing import Any
-from unittest.mock import MagicMock
 
-from actors.broker.handlers import Handlers
-from actors.broker.requests import request_table
+from actors.broker.service import BrokerService
 from actors.nameserver.nameserver_settings import NameserverSettings
 from actors.nameserver.service import NameserverService
 from actors.rebalancer.rebalancer_settings import RebalancerSettings
@@ -24,6 +22,7 @@ from actors.rebalancer.service import RebalancerService
 from actors.remoting.codes import RayMQRequestCode, RequestCode
 from actors.remoting.request import RequestEntry
 from store.clock import SystemClock
+from tests.actors.broker.brokers import settings_of
 
 TESTS = Path(__file__).parent
 HEAD = """\
@@ -73,14 +72,22 @@ def section(title: str, codes: type[RequestCode] | type[RayMQRequestCode]) -> It
 def tables() -> Mapping[str, Mapping[int, RequestEntry]]:
     """The rows of each process's table."""
     clock = SystemClock()
-    handlers: Any = Handlers(*(MagicMock() for _ in fields(Handlers)))
     return {
         "nameserver": NameserverService(NameserverSettings(), clock).server.chain.table.entries,
-        "broker": request_table(handlers).entries,
+        "broker": asyncio.run(broker_table()),
         "rebalancer": RebalancerService(
             RebalancerSettings(data_dir=Path()), clock
         ).server.chain.table.entries,
     }
+
+
+async def broker_table() -> Mapping[int, RequestEntry]:
+    """The rows of a broker, started for a moment: only then has it a store."""
+    with tempfile.TemporaryDirectory() as root:
+        broker = BrokerService(settings_of(Path(root)), SystemClock())
+        await broker.start()
+        await broker.stop()
+        return broker.graph.loop.requests.entries
 
 
 @cache

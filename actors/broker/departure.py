@@ -19,15 +19,18 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from actors.broker.group.clients import ConsumerGroup
+from actors.broker.group.clients import Clients, ConsumerGroup
+from actors.broker.loop.reads import Reads
+from actors.broker.metadata.tables import BrokerTables
 from actors.broker.metadata.topics import SCHEDULE_TOPIC
-from actors.broker.parts import BrokerParts
+from actors.broker.stats import BrokerStats
 from actors.remoting.bodies.groups import BROADCASTING
 from actors.remoting.bodies.routes import PERM_READ
 from actors.remoting.connection import Connection
-from store.clock import NS_PER_MS
+from store.clock import NS_PER_MS, Clock
 from store.logs import get_logger
 from store.message.validate import RETRY_TOPIC_PREFIX
+from store.message_store import MessageStore
 
 _log = get_logger(__name__)
 
@@ -61,16 +64,24 @@ class GroupProgress:
 class Departure:
     """How far one broker has left, and who still needs it."""
 
-    def __init__(self, parts: BrokerParts) -> None:
+    def __init__(
+        self,
+        store: MessageStore,
+        reads: Reads,
+        tables: BrokerTables,
+        clients: Clients[Connection],
+        stats: BrokerStats,
+        clock: Clock,
+    ) -> None:
         self.state = DepartureState.STAYS
-        self._store = parts.store
-        self._reads = parts.reads
-        self._topics = parts.topics
-        self._offsets = parts.offsets
-        self._clients = parts.clients
-        self._stats = parts.stats
-        self._clock = parts.clock
-        self._begin_ns = parts.clock.monotonic_ns()
+        self._store = store
+        self._reads = reads
+        self._topics = tables.topics
+        self._offsets = tables.offsets
+        self._clients = clients
+        self._stats = stats
+        self._clock = clock
+        self._begin_ns = clock.monotonic_ns()
         self._heard_ns = 0
 
     def leave(self) -> None:

@@ -34,7 +34,7 @@ from typing import Any
 import msgpack
 import orjson
 
-from actors.broker.group.consumer_offsets import NO_OFFSET
+from actors.broker.metadata.consumer_offsets import NO_OFFSET
 from actors.remoting.codes import RayMQRequestCode, RequestCode, ResponseCode
 from actors.remoting.command import RemotingCommand
 from actors.remoting.header import I64_MAX, Header

@@ -24,6 +24,9 @@ from store.logs import get_logger
 
 _log = get_logger(__name__)
 
+WhenRegistered = Callable[[Callable[[], None]], None]
+"""Call back once all nameservers that respond know all changes so far (`Registration.when_settled`)."""
+
 REGISTER_TIMEOUT_MS = 6000
 UNREGISTER_TIMEOUT_MS = 1000
 RETRY_MS = 1000
@@ -55,17 +58,25 @@ class Registration:
         client: RemotingClient,
         nameservers: Sequence[str],
         interval_ms: int,
-        identity: Callable[[], dict[str, str]],
+        header: dict[str, str],
         body: Callable[[], bytes],
         on_ordered: Callable[[Iterable[str]], None],
         supervisor: Supervisor,
     ) -> None:
-        """`identity` gives the header's fields (names and addresses), `body` the RegisterBrokerBody at this
-        moment; `on_ordered` is told the topics that a nameserver's order configuration names.
+        """Create the registration.
+
+        Args:
+            client: connects to the nameservers.
+            nameservers: addresses, `host:port`.
+            interval_ms: between two registrations without a change.
+            header: RegisterBrokerHeader's fields: names and addresses.
+            body: returns the RegisterBrokerBody of this moment.
+            on_ordered: called with the topics that a nameserver's order configuration names.
+            supervisor: runs one task for each nameserver.
         """
         self._client = client
         self._interval_ms = interval_ms
-        self._identity = identity
+        self._header = header
         self._body = body
         self._on_ordered = on_ordered
         self._supervisor = supervisor
@@ -138,7 +149,7 @@ class Registration:
     async def _register(self, address: str) -> None:
         self._changed[address].clear()
         changes = self._changes
-        command = RemotingCommand(RequestCode.REGISTER_BROKER, self._identity(), self._body())
+        command = RemotingCommand(RequestCode.REGISTER_BROKER, dict(self._header), self._body())
         await self._tell(address, command, REGISTER_TIMEOUT_MS)
         self._told[address] = changes
         self._release()
@@ -149,7 +160,7 @@ class Registration:
             connection.on_close(lambda _: self._changed[address].set())
 
     async def _unregister(self, address: str) -> None:
-        command = RemotingCommand(RequestCode.UNREGISTER_BROKER, self._identity())
+        command = RemotingCommand(RequestCode.UNREGISTER_BROKER, dict(self._header))
         await self._tell(address, command, UNREGISTER_TIMEOUT_MS)
 
     async def _tell(self, address: str, command: RemotingCommand, timeout_ms: int) -> None:

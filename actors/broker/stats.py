@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import NamedTuple
 
-from actors.broker.sending.put_times import PutTimes
+from actors.broker.put_times import PutTimes
 from store.clock import NS_PER_MS, Clock
 
 MINUTE, HOUR, DAY = range(3)
@@ -156,6 +156,11 @@ class BrokerStats:
         self.got_days = DayTotals(now_ms)
 
     # ---- counting, on the way of every request -------------------------------------------------------------
+
+    @property
+    def uptime_ms(self) -> int:
+        """How long the broker has been running, by the wall clock."""
+        return self._clock.wall_ms() - self.started_ms
 
     def put(self, topic: str, messages: int, size_bytes: int) -> None:
         """A request has stored messages."""

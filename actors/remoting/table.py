@@ -3,10 +3,22 @@
 Access control, metrics, fast failure and the generated docs hang on these entries, not on the handlers.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from typing import NamedTuple
 
 from actors.remoting.frame import CodeMarks
 from actors.remoting.request import COSTLY, Action, Cost, Handler, HeaderType, RequestEntry, Resource
+
+
+class RequestRow(NamedTuple):
+    """One row: what a capability declares of a request that it handles."""
+
+    code: int
+    handler: Handler
+    header_type: HeaderType | None = None
+    resource: Resource = Resource.NONE
+    action: Action = Action.NONE
+    cost: Cost = Cost.ADMIN
 
 
 class RequestTable:
@@ -32,6 +44,18 @@ class RequestTable:
         self._entries[int(code)] = RequestEntry(code, handler, header_type, resource, action, cost)
         if cost in COSTLY:
             self.costly_codes.add(int(code))
+
+    def add_rows(self, rows: Iterable[RequestRow]) -> None:
+        """Add the rows of one capability. Raises ValueError as `add` does."""
+        for row in rows:
+            self.add(
+                row.code,
+                row.handler,
+                row.header_type,
+                resource=row.resource,
+                action=row.action,
+                cost=row.cost,
+            )
 
     @property
     def entries(self) -> Mapping[int, RequestEntry]:

@@ -17,7 +17,7 @@ from typing import cast
 import uvloop
 
 from actors.broker.broker_settings import BrokerSettings
-from actors.broker.reading.hold import wait_ms_of
+from actors.broker.loop.held_pulls import wait_ms_of
 from actors.remoting.codes import RequestCode
 from actors.remoting.command import PREFIX, RemotingCommand, encode_command
 from actors.remoting.hot_headers import PullMessageHeader

@@ -229,7 +229,7 @@ app.command(
 
 def is_system(name: str) -> bool:
     """Whether RocketMQ's own tools and services consume as this group."""
-    from actors.broker.group.groups import SYSTEM_GROUP_PREFIX, SYSTEM_GROUPS
+    from actors.broker.metadata.groups import SYSTEM_GROUP_PREFIX, SYSTEM_GROUPS
 
     return name in SYSTEM_GROUPS or name.startswith(SYSTEM_GROUP_PREFIX)
 

@@ -99,8 +99,8 @@ def test_connections_waits_and_memberships_do_not_see_the_wall_clock(tmp_path: P
         await peer.committed("G", "T")  # answered behind the pull: that is held now
         clock.behind_ms = -JUMPS.get(jump, 0)
         clock.stands_at_ms = clock.wall_ms() if jump == "still" else 0
-        peer.broker._client_requests.expire()
-        assert peer.broker._clients.group("G") is not None
+        peer.broker.graph.groups.requests.expire()
+        assert peer.broker.graph.groups.clients.group("G") is not None
         assert not waiting.done()
         assert (await peer.send("T", b"after")).code == ResponseCode.SUCCESS
         found = decode_records((await waiting).body)
@@ -118,10 +118,10 @@ def test_a_delayed_message_is_neither_early_nor_late_by_a_jump_before_or_after_i
     """Level 2 delays by 5 s. One message waits when the clock jumps; another comes right after."""
 
     async def story(peer: Peer) -> None:
-        delays = peer.broker._tables.delays
+        delays = peer.broker.graph.delays
 
         async def arrived() -> list[bytes]:
-            await peer.broker._reads.caught_up()
+            await peer.broker.graph.loop.reads.caught_up()
             delays.deliver()
             return [message.body for message in await peer.messages("T")]
 

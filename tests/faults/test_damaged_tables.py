@@ -62,10 +62,10 @@ def settings(tmp_path_factory: pytest.TempPathFactory) -> BrokerSettings:
             assert (await peer.send("T", b"%d" % number)).code == 0
         await peer.commit("G", "T", 2)
         await peer.heartbeat("client", "G", T="*")
-        offsets = peer.broker._tables.offsets
+        offsets = peer.broker.graph.tables.offsets
         offsets.claim("G", "T", 0, 7)
-        await peer.broker._tables.save_definitions()
-        await peer.broker._tables.save_offsets()
+        await peer.broker.graph.tables.save_definitions()
+        await peer.broker.graph.tables.save_offsets()
 
     with_broker(use, settings)
     config = settings.store_root / "config"
@@ -88,8 +88,8 @@ def test_a_damaged_table_is_taken_from_its_backup_and_kept_aside(
         assert [message.body for message in await peer.messages("T")] == [b"0", b"1", b"2", b"3"]
         assert (await peer.send("T", queue_id=2)).code == 0
         assert (await peer.committed("G", "T")).ext["offset"] == "2"
-        assert peer.broker._tables.offsets.generation("G", "T", 0) == 7
-        assert "G" in peer.broker._tables.groups.table.groups
+        assert peer.broker.graph.tables.offsets.generation("G", "T", 0) == 7
+        assert "G" in peer.broker.graph.tables.groups.table.groups
 
     for number, (damage, change) in enumerate(damages(name).items()):
         copy = copy_of(settings, tmp_path / str(number))

@@ -5,17 +5,20 @@ ask for.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from typing import Any
 
-from actors.broker.parts import BrokerParts
-from actors.remoting.codes import ResponseCode
+from actors.broker.loop.reads import Reads
+from actors.broker.metadata.tables import BrokerTables
+from actors.remoting.codes import RequestCode, ResponseCode
 from actors.remoting.command import RemotingCommand
 from actors.remoting.remoting_errors import Refused
-from actors.remoting.request import RequestContext
+from actors.remoting.request import Action, Cost, RequestContext, Resource
+from actors.remoting.table import RequestRow
 from store.commitlog.positions import Callback
 from store.disk.files import explain
 from store.logs import get_logger
+from store.message_store import MessageStore
 from store.store_errors import StoreError
 
 _log = get_logger(__name__)
@@ -27,11 +30,27 @@ REMOVE_TIMEOUT_MS = 60_000
 class Cleaning:
     """Cleans one broker's store."""
 
-    def __init__(self, parts: BrokerParts) -> None:
-        self._store = parts.store
-        self._tables = parts.tables
-        self._reads = parts.reads
-        self._request_tick = parts.request_tick
+    def __init__(
+        self,
+        store: MessageStore,
+        reads: Reads,
+        tables: BrokerTables,
+        request_tick: Callable[[], None],
+    ) -> None:
+        """`request_tick` requests another end of a turn, at which the store makes progress."""
+        self._store = store
+        self._reads = reads
+        self._tables = tables
+        self._request_tick = request_tick
+
+    def rows(self) -> Iterable[RequestRow]:
+        """The requests that this handles."""
+        code, cluster, delete, cost = RequestCode, Resource.CLUSTER, Action.DELETE, Cost.ADMIN
+        return (
+            RequestRow(code.DELETE_EXPIRED_COMMITLOG, self.delete_expired, None, cluster, delete, cost),
+            RequestRow(code.CLEAN_EXPIRED_CONSUMEQUEUE, self.clean_expired, None, cluster, delete, cost),
+            RequestRow(code.CLEAN_UNUSED_TOPIC, self.clean_unused, None, cluster, delete, cost),
+        )
 
     def delete_expired_commit_log(self) -> None:
         """Delete the log files whose time is over, from now on and whatever the hour; in the background."""

@@ -6,9 +6,9 @@ from collections.abc import Iterable
 from contextlib import suppress
 from functools import partial
 
-from actors.broker.group.clients import CLIENT_TIMEOUT_MS, Member
+from actors.broker.group.clients import CLIENT_TIMEOUT_MS, Clients, Member
 from actors.broker.group.subscriptions import subscription_data
-from actors.broker.parts import BrokerParts
+from actors.broker.loop.reads import Reads
 from actors.remoting.admin_headers import (
     ClientHeader,
     ConsumerStatusHeader,
@@ -29,9 +29,11 @@ from actors.remoting.command import RemotingCommand
 from actors.remoting.connection import Connection
 from actors.remoting.headers import ConsumerGroupHeader
 from actors.remoting.remoting_errors import Refused, RemotingError, TimedOut
-from actors.remoting.request import RequestContext
-from store.clock import NS_PER_MS
+from actors.remoting.request import Action, Cost, RequestContext, Resource
+from actors.remoting.table import RequestRow
+from store.clock import NS_PER_MS, Clock
 from store.message.message_id import decode_message_id
+from store.message_store import MessageStore
 from store.store_errors import StoreError
 
 
@@ -41,12 +43,34 @@ class ClientAdmin:
     INVOKE_BROKER_TO_GET_CONSUMER_STATUS on.
     """
 
-    def __init__(self, parts: BrokerParts) -> None:
-        self._broker_name = parts.settings.broker_name
-        self._clients = parts.clients
-        self._clock = parts.clock
-        self._store = parts.store
-        self._reads = parts.reads
+    def __init__(
+        self,
+        broker_name: str,
+        clients: Clients[Connection],
+        store: MessageStore,
+        reads: Reads,
+        clock: Clock,
+    ) -> None:
+        self._broker_name = broker_name
+        self._clients = clients
+        self._clock = clock
+        self._store = store
+        self._reads = reads
+
+    def rows(self) -> Iterable[RequestRow]:
+        """The requests that this handles."""
+        code, group, get, cost = RequestCode, Resource.GROUP, Action.GET, Cost.ADMIN
+        consumers, status = ConsumerGroupHeader, ConsumerStatusHeader
+        update, subscription, row = Action.UPDATE, GroupTopicHeader, RequestRow
+        return (
+            row(code.GET_CONSUMER_CONNECTION_LIST, self.consumers, consumers, group, get, cost),
+            row(code.GET_PRODUCER_CONNECTION_LIST, self.producers, ProducerGroupHeader, group, get, cost),
+            row(code.GET_ALL_PRODUCER_INFO, self.all_producers, None, group, Action.LIST, cost),
+            row(code.QUERY_SUBSCRIPTION_BY_CONSUMER, self.subscription, subscription, group, get, cost),
+            row(code.GET_CONSUMER_RUNNING_INFO, self.running_info, ClientHeader, group, get, cost),
+            row(code.CONSUME_MESSAGE_DIRECTLY, self.consume_directly, ClientHeader, group, update, cost),
+            row(code.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, self.consumer_status, status, group, get, cost),
+        )
 
     def consumers(self, context: RequestContext) -> RemotingCommand:
         """GET_CONSUMER_CONNECTION_LIST."""

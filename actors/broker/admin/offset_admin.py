@@ -8,17 +8,23 @@ start later.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from functools import partial
 
-from actors.broker.parts import BrokerParts
+from actors.broker.group.clients import Clients
+from actors.broker.loop.reads import Reads
+from actors.broker.metadata.tables import BrokerTables
 from actors.remoting.admin_headers import CloneGroupOffsetHeader, ResetOffsetHeader
 from actors.remoting.bodies.progress import encode_offsets
-from actors.remoting.codes import ResponseCode
+from actors.remoting.codes import RequestCode, ResponseCode
 from actors.remoting.command import RemotingCommand
+from actors.remoting.connection import Connection
 from actors.remoting.remoting_errors import Refused
-from actors.remoting.request import RequestContext
+from actors.remoting.request import Action, Cost, RequestContext, Resource
+from actors.remoting.table import RequestRow
 from store.logs import get_logger
 from store.message.message_queue import MessageQueue
+from store.message_store import MessageStore
 
 _log = get_logger(__name__)
 
@@ -26,15 +32,35 @@ _log = get_logger(__name__)
 class OffsetAdmin:
     """Answers INVOKE_BROKER_TO_RESET_OFFSET and CLONE_GROUP_OFFSET."""
 
-    def __init__(self, parts: BrokerParts) -> None:
-        self._broker_name = parts.settings.broker_name
-        self._store = parts.store
-        self._reads = parts.reads
-        self._topics = parts.topics
-        self._groups = parts.groups
-        self._offsets = parts.offsets
-        self._clients = parts.clients
-        self._wake = parts.wake
+    def __init__(
+        self,
+        broker_name: str,
+        store: MessageStore,
+        reads: Reads,
+        tables: BrokerTables,
+        clients: Clients[Connection],
+        wake: Callable[[str], None],
+    ) -> None:
+        """`wake` ends the waits of the pulls of a topic."""
+        self._broker_name = broker_name
+        self._store = store
+        self._reads = reads
+        self._topics = tables.topics
+        self._groups = tables.groups
+        self._offsets = tables.offsets
+        self._clients = clients
+        self._wake = wake
+
+    def rows(self) -> Iterable[RequestRow]:
+        """The requests that this handles."""
+        code, group, update, cost = RequestCode, Resource.GROUP, Action.UPDATE, Cost.ADMIN
+        clone = CloneGroupOffsetHeader
+        return (
+            RequestRow(
+                code.INVOKE_BROKER_TO_RESET_OFFSET, self.reset, ResetOffsetHeader, group, update, cost
+            ),
+            RequestRow(code.CLONE_GROUP_OFFSET, self.clone, clone, group, update, cost),
+        )
 
     def reset(self, context: RequestContext) -> None:
         """INVOKE_BROKER_TO_RESET_OFFSET; the answer says where the group goes on in each queue."""

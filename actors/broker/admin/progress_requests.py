@@ -9,7 +9,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable
 
-from actors.broker.parts import BrokerParts
+from actors.broker.group.clients import Clients
+from actors.broker.identity import BrokerIdentity
+from actors.broker.loop.reads import Reads
+from actors.broker.metadata.tables import BrokerTables
+from actors.broker.stats import BrokerStats
 from actors.remoting.admin_headers import (
     BrokerConsumeStatsHeader,
     ConsumeStatsHeader,
@@ -27,10 +31,15 @@ from actors.remoting.bodies.progress import (
     encode_time_spans,
     encode_topics_of_group,
 )
+from actors.remoting.codes import RequestCode
 from actors.remoting.command import RemotingCommand
+from actors.remoting.connection import Connection
 from actors.remoting.headers import TopicHeader
-from actors.remoting.request import RequestContext
+from actors.remoting.request import Action, Cost, RequestContext, Resource
+from actors.remoting.table import RequestRow
+from store.clock import Clock
 from store.message.message_queue import MessageQueue
+from store.message_store import MessageStore
 
 QUEUES_A_SLICE = 32
 ENCODED_ON_LOOP_QUEUES = 1000
@@ -41,17 +50,47 @@ class ProgressRequests:
     QUERY_TOPIC_CONSUME_BY_WHO and QUERY_TOPICS_BY_CONSUMER.
     """
 
-    def __init__(self, parts: BrokerParts) -> None:
-        self._broker_name = parts.settings.broker_name
-        self._address = parts.address
-        self._store = parts.store
-        self._reads = parts.reads
-        self._topics = parts.topics
-        self._groups = parts.groups
-        self._offsets = parts.offsets
-        self._clients = parts.clients
-        self._stats = parts.stats
-        self._clock = parts.clock
+    def __init__(
+        self,
+        identity: BrokerIdentity,
+        store: MessageStore,
+        reads: Reads,
+        tables: BrokerTables,
+        clients: Clients[Connection],
+        stats: BrokerStats,
+        clock: Clock,
+    ) -> None:
+        self._broker_name = identity.name
+        self._address = identity.address
+        self._store = store
+        self._reads = reads
+        self._topics = tables.topics
+        self._groups = tables.groups
+        self._offsets = tables.offsets
+        self._clients = clients
+        self._stats = stats
+        self._clock = clock
+
+    def rows(self) -> Iterable[RequestRow]:
+        """The requests that this handles."""
+        code, topic, group, cost = RequestCode, Resource.TOPIC, Resource.GROUP, Cost.ADMIN
+        get, every, by_topic = Action.GET, Action.LIST, TopicHeader
+        row, span = RequestRow, GroupTopicHeader
+        return (
+            row(code.GET_TOPIC_STATS_INFO, self.topic_stats, by_topic, topic, get, cost),
+            row(code.GET_CONSUME_STATS, self.consume_stats, ConsumeStatsHeader, group, get, cost),
+            row(
+                code.GET_BROKER_CONSUME_STATS,
+                self.broker_consume_stats,
+                BrokerConsumeStatsHeader,
+                group,
+                every,
+                cost,
+            ),
+            row(code.QUERY_CONSUME_TIME_SPAN, self.time_span, span, group, get, cost),
+            row(code.QUERY_TOPIC_CONSUME_BY_WHO, self.groups_of_topic, by_topic, topic, get, cost),
+            row(code.QUERY_TOPICS_BY_CONSUMER, self.topics_of_group, GroupHeader, group, get, cost),
+        )
 
     def topic_stats(self, context: RequestContext) -> None:
         """GET_TOPIC_STATS_INFO: the ends of each queue, and how much is put in."""

@@ -6,12 +6,16 @@ A broker of ours has no slaves, and says so.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 
 import orjson
 
 from actors.broker.metadata.tables import BrokerTables
+from actors.remoting.admin_headers import MasterFlushOffsetHeader
+from actors.remoting.codes import RequestCode
 from actors.remoting.command import RemotingCommand
-from actors.remoting.request import RequestContext
+from actors.remoting.request import Action, Cost, RequestContext, Resource
+from actors.remoting.table import RequestRow
 from store.message_store import MessageStore
 
 
@@ -24,13 +28,24 @@ class ReplicaRequests:
         self._store = store
         self._tables = tables
 
+    def rows(self) -> Iterable[RequestRow]:
+        """The requests that this handles."""
+        code, cluster, get, cost = RequestCode, Resource.CLUSTER, Action.GET, Cost.ADMIN
+        update, flushed, row = Action.UPDATE, MasterFlushOffsetHeader, RequestRow
+        return (
+            row(code.GET_ALL_CONSUMER_OFFSET, self.consumer_offsets, None, cluster, get, cost),
+            row(code.GET_ALL_DELAY_OFFSET, self.delay_offsets, None, cluster, get, cost),
+            row(code.GET_BROKER_HA_STATUS, self.ha_status, None, cluster, get, cost),
+            row(code.RESET_MASTER_FLUSH_OFFSET, self.reset_flush_offset, flushed, cluster, update, cost),
+        )
+
     def consumer_offsets(self, context: RequestContext) -> None:
         """GET_ALL_CONSUMER_OFFSET: `consumerOffset.json` as it is now."""
         context.spawn(self._consumer_offsets())
 
     def delay_offsets(self, context: RequestContext) -> RemotingCommand:
         """GET_ALL_DELAY_OFFSET: `delayOffset.json` as it is now."""
-        return RemotingCommand.response(body=orjson.dumps(self._tables.delays.table.to_json()))
+        return RemotingCommand.response(body=orjson.dumps(self._tables.delay_offsets.to_json()))
 
     def ha_status(self, context: RequestContext) -> RemotingCommand:
         """GET_BROKER_HA_STATUS: a master without slaves (RocketMQ HARuntimeInfo)."""

@@ -2,33 +2,73 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any
 
 import orjson
 
-from actors.broker.parts import BrokerParts
+from actors.broker.metadata.tables import BrokerTables
+from actors.broker.registration import WhenRegistered
+from actors.broker.stats import BrokerStats
 from actors.remoting.admin_headers import DeleteGroupHeader, GroupHeader
 from actors.remoting.bodies.routes import encode_topic_list
-from actors.remoting.codes import ResponseCode
+from actors.remoting.codes import RequestCode, ResponseCode
 from actors.remoting.command import RemotingCommand
 from actors.remoting.headers import CreateTopicHeader, DeleteTopicHeader, TopicHeader
 from actors.remoting.json_fields import get_objects, load_kept_object
 from actors.remoting.remoting_errors import Refused
-from actors.remoting.request import RequestContext
+from actors.remoting.request import Action, Cost, RequestContext, Resource
+from actors.remoting.table import RequestRow
 from store.metadata import SubscriptionGroupConfig, TopicConfig
 
 
-class AdminRequests:
+class TopicAdmin:
     """Answers what administrators ask of a broker."""
 
-    def __init__(self, parts: BrokerParts, remove_queues: Callable[[str], Awaitable[None]]) -> None:
-        self._topics = parts.topics
-        self._groups = parts.groups
-        self._offsets = parts.offsets
-        self._stats = parts.stats
-        self._on_topic_deleted = parts.wake
+    def __init__(
+        self,
+        tables: BrokerTables,
+        stats: BrokerStats,
+        remove_queues: Callable[[str], Awaitable[None]],
+        wake: Callable[[str], None],
+        when_registered: WhenRegistered,
+    ) -> None:
+        """Create the handler.
+
+        Args:
+            tables: topics, groups and offsets to change.
+            stats: forgets what is deleted.
+            remove_queues: removes the queues of a topic; the topic cannot be created until it returns.
+            wake: ends the waits of the pulls of a topic.
+            when_registered: calls back once the nameservers know all topics as they are now.
+        """
+        self._topics = tables.topics
+        self._groups = tables.groups
+        self._offsets = tables.offsets
+        self._stats = stats
+        self._wake = wake
         self._remove_queues = remove_queues
+        self._when_registered = when_registered
+
+    def rows(self) -> Iterable[RequestRow]:
+        """The requests that this handles."""
+        code, cost = RequestCode, Cost.ADMIN
+        topic, group = Resource.TOPIC, Resource.GROUP
+        get, every, update, delete = Action.GET, Action.LIST, Action.UPDATE, Action.DELETE
+        row = RequestRow
+        return (
+            row(code.UPDATE_AND_CREATE_TOPIC, self.update_topic, CreateTopicHeader, topic, update, cost),
+            row(code.UPDATE_AND_CREATE_TOPIC_LIST, self.update_topics, None, topic, update, cost),
+            row(code.DELETE_TOPIC_IN_BROKER, self.delete_topic, DeleteTopicHeader, topic, delete, cost),
+            row(code.GET_TOPIC_CONFIG, self.topic_config, TopicHeader, topic, get, cost),
+            row(code.GET_ALL_TOPIC_CONFIG, self.all_topics, None, topic, every, cost),
+            row(code.GET_SYSTEM_TOPIC_LIST_FROM_BROKER, self.system_topics, None, topic, every, cost),
+            row(code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, self.update_group, None, group, update, cost),
+            row(code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST, self.update_groups, None, group, update, cost),
+            row(code.DELETE_SUBSCRIPTIONGROUP, self.delete_group, DeleteGroupHeader, group, delete, cost),
+            row(code.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, self.all_groups, None, group, every, cost),
+            row(code.GET_SUBSCRIPTIONGROUP_CONFIG, self.group_config, GroupHeader, group, get, cost),
+        )
 
     def update_topic(self, context: RequestContext) -> None:
         """UPDATE_AND_CREATE_TOPIC."""
@@ -45,15 +85,15 @@ class AdminRequests:
                 attributes=parse_attributes(header.attributes or ""),
             )
         )
-        self._answer_when_announced(context)
+        self._respond_when_registered(context)
 
     def update_topics(self, context: RequestContext) -> None:
         """UPDATE_AND_CREATE_TOPIC_LIST: all of them, or none where one cannot be read or is not allowed."""
         self._topics.update_all([_topic_config(each) for each in _objects(context, "topicConfigList")])
-        self._answer_when_announced(context)
+        self._respond_when_registered(context)
 
-    def _answer_when_announced(self, context: RequestContext) -> None:
-        self._topics.when_announced(lambda: context.reply(RemotingCommand.response()))
+    def _respond_when_registered(self, context: RequestContext) -> None:
+        self._when_registered(lambda: context.reply(RemotingCommand.response()))
 
     def delete_topic(self, context: RequestContext) -> None:
         """DELETE_TOPIC_IN_BROKER: the topic, its queues and what groups have consumed of it."""
@@ -65,7 +105,7 @@ class AdminRequests:
 
     async def _delete_queues(self, topic: str, removal: Awaitable[None]) -> RemotingCommand:
         await removal
-        self._on_topic_deleted(topic)
+        self._wake(topic)
         return RemotingCommand.response()
 
     def topic_config(self, context: RequestContext) -> RemotingCommand:

@@ -14,7 +14,7 @@ from typing import Self
 
 import orjson
 
-from actors.broker.group.request_modes import PULL
+from actors.broker.metadata.request_modes import PULL
 from actors.remoting.bodies.flat import queue_json
 from actors.remoting.bodies.groups import BROADCASTING, GroupMembers
 from actors.remoting.bodies.routes import TopicRouteData
@@ -24,7 +24,8 @@ from actors.remoting.command import Buffer, RemotingCommand
 from actors.remoting.headers import GetRouteInfoHeader
 from actors.remoting.json_fields import get_str, load_object
 from actors.remoting.remoting_errors import RemotingError
-from actors.remoting.request import RequestContext
+from actors.remoting.request import Action, Cost, RequestContext, Resource
+from actors.remoting.table import RequestRow
 from actors.strategies import (
     AllocateMessageQueueAveragely,
     AllocateMessageQueueAveragelyByCircle,
@@ -76,6 +77,11 @@ class Assignments:
         self._client = client
         self._nameservers = nameservers
         self._tell_members = tell_members
+
+    def rows(self) -> Iterable[RequestRow]:
+        """The requests that this handles."""
+        code, sub = RequestCode.QUERY_ASSIGNMENT, Action.SUB
+        return (RequestRow(code, self.query, None, Resource.GROUP, sub, Cost.CLIENT),)
 
     def query(self, context: RequestContext) -> None:
         """The queues of one client, for one topic."""

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from actors.broker.group.clients import Clients, ConsumerHeartbeat, Subscription
-from actors.broker.group.consumer_offsets import ConsumerOffsets
-from actors.broker.group.groups import Groups
 from actors.broker.group.rebalancer_link import RebalancerLink
 from actors.broker.group.subscriptions import require_tag_type, subscription_data
-from actors.broker.metadata.topics import Topics
+from actors.broker.metadata.tables import BrokerTables
+from actors.broker.registration import WhenRegistered
 from actors.remoting.bodies.groups import (
     ConsumerData,
     GroupMembers,
@@ -18,13 +17,14 @@ from actors.remoting.bodies.groups import (
     SyncGroupReply,
     SyncGroupRequest,
 )
-from actors.remoting.codes import RequestCode, ResponseCode
+from actors.remoting.codes import RayMQRequestCode, RequestCode, ResponseCode
 from actors.remoting.command import RemotingCommand
 from actors.remoting.connection import Connection
 from actors.remoting.headers import ConsumerGroupHeader, UnregisterClientHeader
 from actors.remoting.json_fields import get_object, load_object
 from actors.remoting.remoting_errors import Refused, RemotingError
-from actors.remoting.request import RequestContext
+from actors.remoting.request import Action, Cost, RequestContext, Resource
+from actors.remoting.table import RequestRow
 from store.message.validate import MAX_RETRY_TOPIC_CHARS, RETRY_TOPIC_PREFIX
 
 _WATCHED = "clients_watch_close"
@@ -39,17 +39,37 @@ class ClientRequests:
         self,
         broker_name: str,
         clients: Clients[Connection],
-        topics: Topics,
-        groups: Groups,
-        offsets: ConsumerOffsets,
+        tables: BrokerTables,
         rebalancers: RebalancerLink,
+        when_registered: WhenRegistered,
     ) -> None:
+        """`when_registered` calls back once the nameservers know all topics as they are now."""
         self._broker_name = broker_name
         self._clients = clients
-        self._topics = topics
-        self._groups = groups
-        self._offsets = offsets
+        self._topics = tables.topics
+        self._groups = tables.groups
+        self._offsets = tables.offsets
         self._rebalancers = rebalancers
+        self._when_registered = when_registered
+
+    def rows(self) -> Iterable[RequestRow]:
+        """The requests that this handles."""
+        code, group, sub, cost = RequestCode, Resource.GROUP, Action.SUB, Cost.CLIENT
+        none, no = Resource.NONE, Action.NONE
+        one_group, leave = ConsumerGroupHeader, UnregisterClientHeader
+        return (
+            RequestRow(RayMQRequestCode.SYNC_GROUP, self.sync_group, None, group, sub, cost),
+            RequestRow(code.GET_CONSUMER_LIST_BY_GROUP, self.members, one_group, group, sub, cost),
+            RequestRow(code.CHECK_CLIENT_CONFIG, self.check, None, none, no, cost),
+            RequestRow(code.HEART_BEAT, self.heartbeat, None, none, no, Cost.HEARTBEAT),
+            RequestRow(code.UNREGISTER_CLIENT, self.unregister, leave, none, no, cost),
+            *self.rebalancer_rows(),
+        )
+
+    def rebalancer_rows(self) -> Iterable[RequestRow]:
+        """What a rebalancer may request, also over the connection that the broker opened to it."""
+        code, header = RayMQRequestCode.GROUP_CHANGED, ConsumerGroupHeader
+        return (RequestRow(code, self.group_changed, header, cost=Cost.CLIENT),)
 
     def heartbeat(self, context: RequestContext) -> None:
         """HEART_BEAT: registers the client; makes its groups and their retry topics where allowed."""
@@ -69,7 +89,7 @@ class ClientRequests:
         if heartbeat.consumers and self._rebalancers.is_used:
             self._rebalancers.forward_heartbeat(heartbeat, connection)
         # The next that the client asks for is the route of its group's retry topic.
-        self._topics.when_announced(lambda: context.reply(RemotingCommand.response()))
+        self._when_registered(lambda: context.reply(RemotingCommand.response()))
 
     def check(self, context: RequestContext) -> RemotingCommand:
         """CHECK_CLIENT_CONFIG: a consumer asks, before it starts, whether its filter can be had."""

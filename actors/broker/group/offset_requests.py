@@ -2,25 +2,43 @@
 
 from __future__ import annotations
 
-from actors.broker.parts import BrokerParts
-from actors.remoting.codes import ResponseCode
+from collections.abc import Iterable
+
+from actors.broker.broker_settings import BrokerSettings
+from actors.broker.loop.reads import Reads
+from actors.broker.metadata.tables import BrokerTables
+from actors.remoting.codes import RayMQRequestCode, RequestCode, ResponseCode
 from actors.remoting.command import RemotingCommand
 from actors.remoting.headers import OffsetResponse, QueryConsumerOffsetHeader, UpdateConsumerOffsetHeader
 from actors.remoting.raymq_requests import CommitOffsetsBody, CommitOffsetsReply
 from actors.remoting.remoting_errors import Refused
-from actors.remoting.request import RequestContext
+from actors.remoting.request import Action, Cost, RequestContext, Resource
+from actors.remoting.table import RequestRow
+from store.message_store import MessageStore
 
 
 class OffsetRequests:
     """Answers QUERY_CONSUMER_OFFSET, UPDATE_CONSUMER_OFFSET and COMMIT_OFFSETS."""
 
-    def __init__(self, parts: BrokerParts) -> None:
-        self._reads = parts.reads
-        self._settings = parts.settings
-        self._store = parts.store
-        self._topics = parts.topics
-        self._groups = parts.groups
-        self._offsets = parts.offsets
+    def __init__(
+        self, settings: BrokerSettings, store: MessageStore, reads: Reads, tables: BrokerTables
+    ) -> None:
+        self._reads = reads
+        self._settings = settings
+        self._store = store
+        self._topics = tables.topics
+        self._groups = tables.groups
+        self._offsets = tables.offsets
+
+    def rows(self) -> Iterable[RequestRow]:
+        """The requests that this handles."""
+        code, group, sub, cost = RequestCode, Resource.GROUP, Action.SUB, Cost.CLIENT
+        query, update = QueryConsumerOffsetHeader, UpdateConsumerOffsetHeader
+        return (
+            RequestRow(code.QUERY_CONSUMER_OFFSET, self.query, query, group, sub, cost),
+            RequestRow(code.UPDATE_CONSUMER_OFFSET, self.update, update, group, sub, cost),
+            RequestRow(RayMQRequestCode.COMMIT_OFFSETS, self.commit_all, None, group, sub, cost),
+        )
 
     def query(self, context: RequestContext) -> RemotingCommand | None:
         """QUERY_CONSUMER_OFFSET: the committed offset; QUERY_NOT_FOUND lets the client choose where to begin.

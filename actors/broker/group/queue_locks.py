@@ -11,8 +11,10 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from actors.remoting.bodies.locks import LockRequest, encode_locked
+from actors.remoting.codes import RequestCode
 from actors.remoting.command import RemotingCommand
-from actors.remoting.request import RequestContext
+from actors.remoting.request import Action, Cost, RequestContext, Resource
+from actors.remoting.table import RequestRow
 from store.clock import Clock
 from store.message.message_queue import MessageQueue
 
@@ -67,6 +69,14 @@ class QueueLocks:
                 self._groups[group] = alive
             else:
                 del self._groups[group]
+
+    def rows(self) -> Iterable[RequestRow]:
+        """The requests that this handles."""
+        code, group, sub, cost = RequestCode, Resource.GROUP, Action.SUB, Cost.CLIENT
+        return (
+            RequestRow(code.LOCK_BATCH_MQ, self.lock_batch, None, group, sub, cost),
+            RequestRow(code.UNLOCK_BATCH_MQ, self.unlock_batch, None, group, sub, cost),
+        )
 
     def lock_batch(self, context: RequestContext) -> RemotingCommand:
         """LOCK_BATCH_MQ: answers with the queues that the client holds now."""

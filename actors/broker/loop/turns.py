@@ -14,8 +14,8 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from actors.broker.loop.flusher import Flusher
-from actors.broker.reading.hold import HeldPull, HeldPulls, shutting_down
-from actors.broker.sending.put_times import PutTimes
+from actors.broker.loop.held_pulls import HeldPull, HeldPulls, shutting_down
+from actors.broker.put_times import PutTimes
 from actors.remoting.codes import ResponseCode
 from actors.remoting.remoting_errors import Refused
 from store.clock import NS_PER_MS, Clock

@@ -7,9 +7,6 @@ from functools import partial
 from typing import Any
 
 from actors.broker.broker_settings import BrokerSettings
-from actors.broker.group.consumer_offsets import ConsumerOffsets
-from actors.broker.group.groups import Groups
-from actors.broker.group.request_modes import RequestModes
 from actors.broker.metadata.config_files import (
     DELAYS,
     FILTERS,
@@ -20,8 +17,10 @@ from actors.broker.metadata.config_files import (
     TOPICS,
     ConfigFiles,
 )
+from actors.broker.metadata.consumer_offsets import ConsumerOffsets
+from actors.broker.metadata.groups import Groups
+from actors.broker.metadata.request_modes import RequestModes
 from actors.broker.metadata.topics import Topics
-from actors.broker.sending.delays import Delays
 from actors.remoting.bodies.routes import RegisterBrokerBody
 from store.clock import Clock
 from store.logs import get_logger
@@ -50,14 +49,23 @@ class BrokerTables:
         store: MessageStore,
         clock: Clock,
         on_topics_changed: Callable[[], None],
+        on_topic_created: Callable[[str], None],
     ) -> None:
-        """Load what the last run has left. Raises StoreError for a file that is damaged together with its
-        backup.
+        """Load what the last run saved.
+
+        Args:
+            settings: of the broker.
+            store: the broker's, which may be superseded: then nothing is saved any more.
+            clock: for the tables' data versions.
+            on_topics_changed: called when topics were created, changed or deleted.
+            on_topic_created: called with the name of a topic that a send created.
+
+        Raises:
+            StoreError: a file is damaged, and so is its backup.
         """
         self._store = store
         self._on_topics_changed = on_topics_changed
         self._saved_offset_changes = 0
-        self._saved_deliveries = 0
         files = self._files = ConfigFiles(settings.store_root)
         topic_table = files.load(TOPICS, partial(TopicConfigTable.from_json, clock=clock))
         group_table = files.load(GROUPS, partial(SubscriptionGroupTable.from_json, clock=clock))
@@ -66,17 +74,17 @@ class BrokerTables:
         files.keep(GROUPS, group_table.to_json)
         files.keep_large(OFFSETS, offset_table.to_pieces)
         files.keep_large(GENERATIONS, self._generation_pieces)
-        self.topics = Topics(settings, topic_table, self._topic_changed)
+        self.topics = Topics(settings, topic_table, self._topic_changed, on_topic_created)
         self.groups = Groups(settings, group_table, self._group_changed)
         self.offsets = ConsumerOffsets(offset_table, files.load(GENERATIONS, _generations_from_json))
-        delay_table = files.load(DELAYS, partial(DelayOffsetTable.from_json, clock=clock))
-        self.delays = Delays(store, clock, delay_table)
+        self.delay_offsets = files.load(DELAYS, partial(DelayOffsetTable.from_json, clock=clock))
+        self._saved_delay_offsets = dict(self.delay_offsets.offsets)
         self._filters = files.load(FILTERS, ConsumerFilterTable.from_json)
         mode_table = files.load(REQUEST_MODES, MessageRequestModeTable.from_json)
         self.request_modes = RequestModes(
             self.topics, self.groups, mode_table, lambda: files.changed(REQUEST_MODES)
         )
-        files.keep(DELAYS, delay_table.to_json)
+        files.keep(DELAYS, self.delay_offsets.to_json)
         files.keep(REQUEST_MODES, mode_table.to_json)
         files.keep(FILTERS, self._filters.to_json)
         files.changed(TOPICS)
@@ -108,9 +116,8 @@ class BrokerTables:
 
     async def save_offsets(self) -> None:
         """Save what moves all the time – offsets, generations, deliveries –, if it has changed."""
-        deliveries = self.delays.delivered + self.delays.skipped
-        if deliveries != self._saved_deliveries:
-            self._saved_deliveries = deliveries
+        if self.delay_offsets.offsets != self._saved_delay_offsets:
+            self._saved_delay_offsets = dict(self.delay_offsets.offsets)
             self._files.changed(DELAYS)
         changes = self.offsets.changes
         if changes != self._saved_offset_changes:

@@ -6,7 +6,6 @@ import string
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 from actors.broker.broker_settings import BrokerSettings
@@ -92,20 +91,27 @@ def _topic(name: str, queues: int, perm: int = PERM_READ | PERM_WRITE) -> TopicC
 
 
 class Topics:
-    """The topics of one broker; `on_change` is told the names of those that are new, changed or gone.
-
-    `when_announced` calls back when the nameservers know of all that has changed so far; `unannounced` are
-    the topics that senders have made and that nameservers may not know yet.
-    """
+    """The topics of one broker."""
 
     def __init__(
-        self, settings: BrokerSettings, table: TopicConfigTable, on_change: Callable[[str], None]
+        self,
+        settings: BrokerSettings,
+        table: TopicConfigTable,
+        on_change: Callable[[str], None],
+        on_created: Callable[[str], None],
     ) -> None:
+        """Add the system topics that `table` lacks.
+
+        Args:
+            settings: of the broker.
+            table: the topics that the broker has.
+            on_change: called with the name of a topic that was created, changed or deleted.
+            on_created: called with the name of a topic that a send created, after `on_change`.
+        """
         self._settings = settings
         self.table = table
         self._on_change = on_change
-        self.when_announced: Callable[[Callable[[], None]], None] = _at_once
-        self.unannounced: set[str] = set()
+        self._on_created = on_created
         self.is_closed_to_senders = False
         self._going: Counter[str] = Counter()
         self._hidden_permission = PERM_READ_WRITE & ~settings.permission
@@ -266,8 +272,7 @@ class Topics:
         queues = max(min(default_queues, default.write_queue_nums), 0)
         topic = _topic(name, queues, default.perm & ~PERM_INHERIT)
         self._put(topic)
-        self.unannounced.add(name)
-        self.when_announced(partial(self.unannounced.discard, name))
+        self._on_created(name)
         return topic
 
     def _check_not_system(self, name: str) -> None:
@@ -303,10 +308,6 @@ def _check_kind(name: str) -> None:
             f"topic {name!r}: light message queues (LMQ) are not supported: "
             f"take a name that does not begin with {LMQ_TOPIC_PREFIX}",
         )
-
-
-def _at_once(call: Callable[[], None]) -> None:
-    call()
 
 
 def _name_remark(name: str) -> str:

@@ -6,21 +6,29 @@ deadline. Records are handed to the socket as slices of the map; no body is copi
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
+from actors.broker.broker_settings import BrokerSettings
+from actors.broker.compat.late_subscriptions import LateSubscriptions, NotTold
+from actors.broker.group.clients import Clients
 from actors.broker.group.subscriptions import is_met_by, require_tag_type, tags_codes_of
-from actors.broker.parts import BrokerParts
-from actors.broker.reading.hold import HeldPull, deadline_of, shutting_down, wait_ms_of
-from actors.broker.reading.late_subscriptions import LateSubscriptions, NotTold
+from actors.broker.loop.held_pulls import HeldPull, HeldPulls, deadline_of, shutting_down, wait_ms_of
+from actors.broker.loop.reads import Reads
+from actors.broker.metadata.tables import BrokerTables
 from actors.broker.reading.queue_ends import QueueEnds, not_found, offsets_of
-from actors.remoting.codes import ResponseCode
+from actors.broker.stats import BrokerStats
+from actors.remoting.codes import RayMQRequestCode, RequestCode, ResponseCode
 from actors.remoting.command import RemotingCommand
+from actors.remoting.connection import Connection
 from actors.remoting.headers import PullRecordsHeader
 from actors.remoting.hot_headers import PullMessageHeader
 from actors.remoting.raymq_requests import PULL_RECORDS_BYTES_MAX
 from actors.remoting.remoting_errors import Refused
-from actors.remoting.request import RequestContext
-from store.message_store import GetMessageResult, GetMessageStatus
+from actors.remoting.request import Action, Cost, RequestContext, Resource
+from actors.remoting.table import RequestRow
+from store.clock import Clock
+from store.message_store import GetMessageResult, GetMessageStatus, MessageStore
 
 COMMIT_OFFSET = 0x1
 SUSPEND = 0x2
@@ -106,21 +114,40 @@ def answer_of(outcome: PullOutcome) -> RemotingCommand:
 class Puller:
     """Answers pulls."""
 
-    def __init__(self, parts: BrokerParts) -> None:
-        self._stats = parts.stats
-        self._settings = parts.settings
-        self._store = parts.store
-        self._reads = parts.reads
-        self._topics = parts.topics
-        self._groups = parts.groups
-        self._offsets = parts.offsets
-        self._late = LateSubscriptions(parts.clients, self.pull)
-        self._clients = parts.clients
+    def __init__(
+        self,
+        settings: BrokerSettings,
+        store: MessageStore,
+        reads: Reads,
+        tables: BrokerTables,
+        clients: Clients[Connection],
+        held: HeldPulls,
+        stats: BrokerStats,
+        clock: Clock,
+    ) -> None:
+        self._settings = settings
+        self._store = store
+        self._reads = reads
+        self._topics = tables.topics
+        self._groups = tables.groups
+        self._offsets = tables.offsets
+        self._late = LateSubscriptions(clients, self.pull)
+        self._clients = clients
         self._clients.on_subscription(self._let_go_of_other_tags)
-        self._held = parts.held
-        self._clock = parts.clock
-        self._ends = QueueEnds(parts.store)
+        self._held = held
+        self._stats = stats
+        self._clock = clock
+        self._ends = QueueEnds(store)
         self._resume_held = self._resume  # one bound method for all that wait
+
+    def rows(self) -> Iterable[RequestRow]:
+        """The requests that this handles."""
+        topic, sub, cost = Resource.TOPIC, Action.SUB, Cost.PULL
+        return (
+            RequestRow(RequestCode.PULL_MESSAGE, self.pull, PullMessageHeader, topic, sub, cost),
+            RequestRow(RequestCode.LITE_PULL_MESSAGE, self.pull, PullMessageHeader, topic, sub, cost),
+            RequestRow(RayMQRequestCode.PULL_RECORDS, self.pull_records, PullRecordsHeader, topic, sub, cost),
+        )
 
     def pull(self, context: RequestContext) -> None:
         """PULL_MESSAGE and LITE_PULL_MESSAGE, within RocketMQ's limits of messages and bytes."""

@@ -5,12 +5,14 @@ reader.
 from __future__ import annotations
 
 import socket
+from collections.abc import Iterable
 from functools import cache, partial
 from pathlib import Path
 
-from actors.broker.parts import BrokerParts
-from actors.broker.reading.reads import TRIES_OF_A_SEARCH
-from actors.remoting.codes import ResponseCode
+from actors.broker.broker_settings import BrokerSettings
+from actors.broker.loop.reads import TRIES_OF_A_SEARCH, Reads
+from actors.broker.metadata.topics import Topics
+from actors.remoting.codes import RayMQRequestCode, RequestCode, ResponseCode
 from actors.remoting.command import RemotingCommand
 from actors.remoting.headers import (
     OffsetResponse,
@@ -24,9 +26,11 @@ from actors.remoting.headers import (
 )
 from actors.remoting.raymq_requests import QueueRange, SplitsBody
 from actors.remoting.remoting_errors import Refused
-from actors.remoting.request import RequestContext
+from actors.remoting.request import Action, Cost, RequestContext, Resource
+from actors.remoting.table import RequestRow
 from store.consumequeue.unit import UNIT_BYTES
 from store.message.record import decode_record
+from store.message_store import MessageStore
 from store.store_errors import StoreError
 
 QUERY_MESSAGES_MAX = 64
@@ -44,12 +48,31 @@ def machine_id() -> str:
 class QueueQueries:
     """Answers what is asked about queues, beside pulling from them."""
 
-    def __init__(self, parts: BrokerParts) -> None:
-        self._settings = parts.settings
-        self._store = parts.store
-        self._reads = parts.reads
-        self._topics = parts.topics
-        self._address = parts.address
+    def __init__(
+        self, settings: BrokerSettings, store: MessageStore, reads: Reads, topics: Topics, address: str
+    ) -> None:
+        """`address` is the broker's, `host:port`: bulk readers dial it."""
+        self._settings = settings
+        self._store = store
+        self._reads = reads
+        self._topics = topics
+        self._address = address
+
+    def rows(self) -> Iterable[RequestRow]:
+        """The requests that this handles."""
+        code, topic, get, query = RequestCode, Resource.TOPIC, Action.GET, Cost.QUERY
+        queue, search = TopicQueueHeader, SearchOffsetHeader
+        return (
+            RequestRow(code.GET_MAX_OFFSET, self.max_offset, queue, topic, get, query),
+            RequestRow(code.GET_MIN_OFFSET, self.min_offset, queue, topic, get, query),
+            RequestRow(code.SEARCH_OFFSET_BY_TIMESTAMP, self.search_offset, search, topic, get, query),
+            RequestRow(code.GET_EARLIEST_MSG_STORETIME, self.earliest_store_time, queue, topic, get, query),
+            RequestRow(code.VIEW_MESSAGE_BY_ID, self.view_message, ViewMessageHeader, topic, get, query),
+            RequestRow(code.QUERY_MESSAGE, self.query_message, QueryMessageHeader, topic, get, query),
+            RequestRow(
+                RayMQRequestCode.DESCRIBE_SPLITS, self.describe_splits, TopicHeader, topic, get, query
+            ),
+        )
 
     def max_offset(self, context: RequestContext) -> RemotingCommand | None:
         """GET_MAX_OFFSET: one past the last readable message."""

@@ -22,14 +22,14 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from actors.broker.metadata.topics import SCHEDULE_TOPIC
-from actors.remoting.codes import ResponseCode
-from actors.remoting.remoting_errors import Refused
+from actors.broker.sending.interceptors import SendDraft
 from store.clock import NS_PER_MS, Clock
 from store.disk.residency import Cold
 from store.logs import get_logger
 from store.message.message import MessageExt
 from store.message.properties import MessageConst, encode_properties
 from store.message.record import RecordDraft, decode_records
+from store.message.validate import DLQ_TOPIC_PREFIX
 from store.message_store import GetMessageResult, MessageStore
 from store.metadata import DelayOffsetTable
 from store.store_errors import MessageIllegal, RecordTooLarge, StoreError
@@ -44,33 +44,7 @@ _DELAY_PAIR = re.compile(rb"((?:^|\x02)DELAY\x01)[^\x02]*")
 _NOTE_NS = 50_000_000
 
 
-def delay_level(properties: str) -> int:
-    """The DELAY level in a property string, 0 where there is none. Raises `Refused` for what is no number,
-    and for delays to the millisecond, which this broker does not have.
-    """
-    is_timed = False
-    for pair in properties.split("\x02"):
-        name, _, value = pair.partition("\x01")
-        if name == MessageConst.DELAY:
-            if not value.lstrip("-").isdecimal():
-                raise Refused(
-                    ResponseCode.MESSAGE_ILLEGAL, f"property DELAY is {value!r}, not a level from 1 on"
-                )
-            if int(value) > 0:  # a level counts before a time, as in RocketMQ
-                return int(value)
-        if name in _TIMERS:
-            is_timed = True
-    if is_timed:
-        raise Refused(
-            ResponseCode.MESSAGE_ILLEGAL,
-            "this broker has no timer for properties TIMER_…: use a delay level (DELAY)",
-        )
-    return 0
-
-
-_TIMERS = frozenset(
-    {MessageConst.TIMER_DELAY_SEC, MessageConst.TIMER_DELAY_MS, MessageConst.TIMER_DELIVER_MS}
-)
+Bring = Callable[[Cold, Callable[[], None]], None]
 
 
 class Waiting:
@@ -101,8 +75,17 @@ class Waiting:
 class Delays:
     """The delayed messages of one broker."""
 
-    def __init__(self, store: MessageStore, clock: Clock, table: DelayOffsetTable) -> None:
-        """`table` tells how far each level has been delivered."""
+    def __init__(
+        self, store: MessageStore, clock: Clock, table: DelayOffsetTable, bring: Bring | None = None
+    ) -> None:
+        """Create the scheduler.
+
+        Args:
+            store: holds the messages before and after their delay.
+            clock: decides when a message is due.
+            table: how far each level has been delivered.
+            bring: loads pages that are not resident and calls back; without it, reads may wait for the disk.
+        """
         self._store = store
         self._clock = clock
         self._delays_ms = store.settings.delay_levels_ms()
@@ -115,9 +98,14 @@ class Delays:
         self.delivered = 0
         self.skipped = 0
         """Messages that the store refuses for good, such as those over a lowered max_message_bytes."""
-        self.bring: Callable[[Cold, Callable[[], None]], None] | None = None
-        """Has a thread bring in what the page cache lacks, then calls back; without it reads may wait."""
+        self._bring = bring
         self._being_brought: set[int] = set()
+
+    def before_append(self, draft: SendDraft) -> None:
+        """Send interceptor: store a delayed message under SCHEDULE_TOPIC_XXXX first."""
+        level = draft.properties.delay_level
+        if level and not draft.record.topic.startswith(DLQ_TOPIC_PREFIX):
+            draft.record = self.put_off(draft.record, level)
 
     def put_off(self, draft: RecordDraft, level: int) -> RecordDraft:
         """The record to store instead, for a message of a level from 1 on; one too high is the highest."""
@@ -191,7 +179,7 @@ class Delays:
     def _read(self, level: int, offset: int) -> GetMessageResult | None:
         """What comes next of a level; None as long as it has to come from the disk."""
         queue_id = level - 1
-        if self.bring is None:
+        if self._bring is None:
             return self._store.get_message(SCHEDULE_TOPIC, queue_id, offset, MESSAGES_A_TURN, BYTES_A_TURN)
         if level in self._being_brought:
             return None
@@ -202,7 +190,7 @@ class Delays:
                 )
         except Cold as cold:
             self._being_brought.add(level)
-            self.bring(cold, lambda: self._being_brought.discard(level))
+            self._bring(cold, lambda: self._being_brought.discard(level))
             return None
 
 

@@ -7,27 +7,56 @@ the request copies that into the reply. The broker hands the reply to that clien
 
 from __future__ import annotations
 
-from actors.broker.group.clients import CLIENT_TIMEOUT_MS
-from actors.broker.parts import BrokerParts
+from collections.abc import Iterable, Mapping
+
+from actors.broker.group.clients import CLIENT_TIMEOUT_MS, Clients
 from actors.broker.sending.send import Sender
 from actors.remoting.codes import RequestCode, ResponseCode
 from actors.remoting.command import RemotingCommand
-from actors.remoting.hot_headers import SendMessageHeader
+from actors.remoting.connection import Connection
+from actors.remoting.hot_headers import SendMessageHeader, SendMessageHeaderV1
 from actors.remoting.remoting_errors import Refused, RemotingError
-from actors.remoting.request import RequestContext
+from actors.remoting.request import Action, Cost, RequestContext, Resource
+from actors.remoting.table import RequestRow
+from store.clock import Clock
 from store.message.properties import MessageConst, decode_properties, encode_properties
 
 
 class Replies:
     """Brings replies to those who wait for them."""
 
-    def __init__(self, sender: Sender, parts: BrokerParts) -> None:
-        self._clients = parts.clients
-        self._clock = parts.clock
-        self._store_host = parts.address
+    def __init__(
+        self,
+        sender: Sender,
+        clients: Clients[Connection],
+        clock: Clock,
+        address: str,
+        added_fields: Mapping[str, str],
+    ) -> None:
+        """Create the handler.
+
+        Args:
+            sender: stores each reply once the client has it.
+            clients: finds the connection of the client that waits.
+            clock: for the time at which the broker received the reply.
+            address: of the broker, `host:port`.
+            added_fields: properties that every reply gets: region and trace. RocketMQ's hook writes them into
+                the request before the reply is handed over.
+        """
+        self._clients = clients
+        self._clock = clock
+        self._store_host = address
         self._sender = sender
-        # Region and trace: RocketMQ's hook writes them into the request, before the reply is handed over.
-        self._added = sender.answer_fields
+        self._added = added_fields
+
+    def rows(self) -> Iterable[RequestRow]:
+        """The requests that this handles."""
+        topic, pub, cost = Resource.TOPIC, Action.PUB, Cost.SEND
+        code = RequestCode
+        return (
+            RequestRow(code.SEND_REPLY_MESSAGE, self.send, SendMessageHeaderV1, topic, pub, cost),
+            RequestRow(code.SEND_REPLY_MESSAGE_V2, self.send, SendMessageHeader, topic, pub, cost),
+        )
 
     def send(self, context: RequestContext) -> None:
         """SEND_REPLY_MESSAGE and SEND_REPLY_MESSAGE_V2: answers when the reply was handed over and stored."""

@@ -6,17 +6,25 @@ group's `retry_max_times` it goes to its dead-letter topic instead.
 
 from __future__ import annotations
 
-from actors.broker.parts import BrokerParts
-from actors.broker.sending.send import SendAck
-from actors.remoting.codes import ResponseCode
+from collections.abc import Iterable
+
+from actors.broker.loop.reads import Reads
+from actors.broker.metadata.tables import BrokerTables
+from actors.broker.sending.acks import Acks
+from actors.broker.sending.delays import Delays
+from actors.broker.sending.responses import SendAck
+from actors.broker.stats import BrokerStats
+from actors.remoting.codes import RequestCode, ResponseCode
 from actors.remoting.command import RemotingCommand
 from actors.remoting.headers import ConsumerSendMsgBackHeader
 from actors.remoting.remoting_errors import Refused
-from actors.remoting.request import RequestContext
+from actors.remoting.request import Action, Cost, RequestContext, Resource
+from actors.remoting.table import RequestRow
 from store.message.message import MessageExt
 from store.message.properties import MessageConst, encode_properties
 from store.message.record import RecordDraft, decode_record
 from store.message.validate import DLQ_TOPIC_PREFIX, RETRY_TOPIC_PREFIX
+from store.message_store import MessageStore
 from store.store_errors import StoreError
 
 # Where the consumer leaves it to the broker: 10 s after the first failure, then longer each time.
@@ -26,14 +34,27 @@ FIRST_RETRY_LEVEL = 3
 class SendBack:
     """Takes messages back from consumers."""
 
-    def __init__(self, parts: BrokerParts) -> None:
-        self._stats = parts.stats
-        self._reads = parts.reads
-        self._delays = parts.delays
-        self._store = parts.store
-        self._topics = parts.topics
-        self._groups = parts.groups
-        self._acks = parts.acks
+    def __init__(
+        self,
+        store: MessageStore,
+        reads: Reads,
+        tables: BrokerTables,
+        delays: Delays,
+        acks: Acks,
+        stats: BrokerStats,
+    ) -> None:
+        self._store = store
+        self._reads = reads
+        self._topics = tables.topics
+        self._groups = tables.groups
+        self._delays = delays
+        self._acks = acks
+        self._stats = stats
+
+    def rows(self) -> Iterable[RequestRow]:
+        """The requests that this handles."""
+        back, header = RequestCode.CONSUMER_SEND_MSG_BACK, ConsumerSendMsgBackHeader
+        return (RequestRow(back, self.send_back, header, Resource.GROUP, Action.SUB, Cost.SEND),)
 
     def send_back(self, context: RequestContext) -> None:
         """Answer when the message is stored under its new topic."""

@@ -7,7 +7,6 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from actors.broker.broker_settings import BrokerSettings
-from actors.broker.sending.delays import delay_level
 from actors.remoting.codes import ResponseCode
 from actors.remoting.remoting_errors import Refused
 from store.message.message_id import UniqKeyGenerator
@@ -21,6 +20,9 @@ _ADDED_NAMES = ("MSG_REGION\x01", "TRACE_ON\x01", "CLUSTER\x01")
 _PREPARED = f"{MessageConst.TRANSACTION_PREPARED}\x01"
 _DELAY = f"{MessageConst.DELAY}\x01"
 _END = 2
+_TIMERS = frozenset(
+    {MessageConst.TIMER_DELAY_SEC, MessageConst.TIMER_DELAY_MS, MessageConst.TIMER_DELIVER_MS}
+)
 
 
 class StoredProperties(NamedTuple):
@@ -42,7 +44,7 @@ class PropertyWriter:
             f"CLUSTER\x01{settings.cluster_name}\x02"
         ).encode()
         """What every message gets, encoded."""
-        self.answer_fields = {"MSG_REGION": settings.region_id, "TRACE_ON": trace_on}
+        self.added_fields = {"MSG_REGION": settings.region_id, "TRACE_ON": trace_on}
 
     def next_uniq_key(self) -> str:
         """A UNIQ_KEY for a message that came without."""
@@ -68,6 +70,30 @@ class PropertyWriter:
                 f"{MAX_PROPERTIES_BYTES:,}: move data to the body",
             )
         return StoredProperties(encoded, uniq_key, level)
+
+
+def delay_level(properties: str) -> int:
+    """The DELAY level in a property string, 0 where there is none. Raises `Refused` for what is no number,
+    and for delays to the millisecond, which this broker does not have.
+    """
+    is_timed = False
+    for pair in properties.split("\x02"):
+        name, _, value = pair.partition("\x01")
+        if name == MessageConst.DELAY:
+            if not value.lstrip("-").isdecimal():
+                raise Refused(
+                    ResponseCode.MESSAGE_ILLEGAL, f"property DELAY is {value!r}, not a level from 1 on"
+                )
+            if int(value) > 0:  # a level counts before a time, as in RocketMQ
+                return int(value)
+        if name in _TIMERS:
+            is_timed = True
+    if is_timed:
+        raise Refused(
+            ResponseCode.MESSAGE_ILLEGAL,
+            "this broker has no timer for properties TIMER_…: use a delay level (DELAY)",
+        )
+    return 0
 
 
 def _holds_what_is_not_kept(text: str) -> bool:

@@ -92,7 +92,7 @@ def test_a_disk_that_hangs_makes_the_broker_say_so_and_no_send_is_lost(
         await peer.send("T")
         disk_goes_on = hang_disk(monkeypatch)
         waiting = [asyncio.create_task(peer.send("T", b"%d" % number)) for number in range(5)]
-        await eventually_async(lambda: peer.broker._store.positions.waiting == 5)
+        await eventually_async(lambda: peer.broker.graph.loop.store.positions.waiting == 5)
         await peer.ask(RequestCode.GET_ALL_TOPIC_CONFIG)  # a turn has ended since
         refused = await peer.send("T", b"late")
         assert refused.code == ResponseCode.SYSTEM_BUSY
@@ -111,7 +111,7 @@ def test_pending_requests_of_a_connection_are_counted_until_they_are_answered(tm
         await peer.send("T")
         held = [asyncio.create_task(peer.pull("T", 1, wait_ms=HOLD_MS)) for _ in range(3)]
         await peer.until_held(3)
-        (connection,) = peer.broker._server.connections
+        (connection,) = peer.broker.graph.loop.server.connections
         assert connection.pending == 3
         refused = await peer.pull("T", 1, wait_ms=HOLD_MS)
         assert "(max_pending_requests 3)" in (refused.remark or "")

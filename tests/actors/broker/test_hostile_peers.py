@@ -48,7 +48,7 @@ async def socket_to(peer: Peer) -> AsyncIterator[tuple[asyncio.StreamReader, asy
 
 async def until_alone(peer: Peer) -> None:
     """Wait until only the good peer is connected."""
-    await eventually_async(lambda: len(peer.broker._server.connections) == 1)
+    await eventually_async(lambda: len(peer.broker.graph.loop.server.connections) == 1)
 
 
 def test_any_fields_and_bodies_get_an_answer_and_no_bug_shows(tmp_path: Path) -> None:
@@ -56,7 +56,7 @@ def test_any_fields_and_bodies_get_an_answer_and_no_bug_shows(tmp_path: Path) ->
 
     async def story(peer: Peer) -> None:
         await peer.send("T")
-        table = peer.broker._server.chain.table
+        table = peer.broker.graph.loop.server.chain.table
         for entry in list(table):
             least = least_fields(entry.header_type) if entry.header_type is not None else {}
             for _ in range(12):
@@ -85,7 +85,7 @@ def test_the_corpus_at_the_door_changes_nothing(tmp_path: Path) -> None:
                     pass
         assert (await peer.send("T")).code == ResponseCode.SUCCESS
         await until_alone(peer)
-        hub = peer.broker._server.hub
+        hub = peer.broker.graph.loop.server.hub
         assert (hub.memory.assembly_bytes, hub.unread_bytes) == (0, 0)
 
     with structlog.testing.capture_logs():
@@ -114,7 +114,7 @@ def test_hundreds_of_connections_come_and_go_and_leave_nothing(tmp_path: Path) -
             assert (await peer.send("U")).code == ResponseCode.SUCCESS
         await until_alone(peer)
         assert peer.broker.describe()["held_pulls"] == 0
-        held = peer.broker._held
+        held = peer.broker.graph.loop.held
         assert (held._by_queue, held._by_owner) == ({}, {})
 
     with structlog.testing.capture_logs():
@@ -132,7 +132,7 @@ def test_a_consumer_that_never_reads_cannot_make_the_broker_grow(tmp_path: Path)
         async with socket_to(peer) as (_, writer):
             writer.transport.pause_reading()  # type: ignore[attr-defined]
             writer.write(pull * 500)
-            hub = peer.broker._server.hub
+            hub = peer.broker.graph.loop.server.hub
             await eventually_async(lambda: hub.unread_bytes >= 4 * 1024 * 1024)
             for _ in range(20):
                 assert (await peer.send("U")).code == ResponseCode.SUCCESS
@@ -185,8 +185,8 @@ def test_numbers_that_no_table_holds_are_refused_and_the_tables_are_saved_as_bef
             assert answer.code in (ResponseCode.INVALID_PARAMETER, ResponseCode.SYSTEM_ERROR), (code, answer)
             assert "Error:" not in (answer.remark or ""), answer.remark
         await peer.commit("CG", "T", 1)
-        await peer.broker._tables.save_offsets()
-        await peer.broker._tables.save_definitions()
+        await peer.broker.graph.tables.save_offsets()
+        await peer.broker.graph.tables.save_definitions()
         assert (await peer.committed("CG", "T")).ext["offset"] == "1"
 
     with_broker(story, settings_of(tmp_path))

@@ -47,7 +47,7 @@ def test_a_full_disk_is_told_to_senders_with_its_numbers_and_is_over_by_itself(t
     disk = Disk()
 
     async def story(peer: Peer) -> None:
-        store = peer.broker._store
+        store = peer.broker.graph.loop.store
         await peer.send("T", b"before")
         disk.percent = 91
         await until(lambda: store.write_refusal is not None, clock)
@@ -69,7 +69,7 @@ def test_expired_files_and_queues_go_by_hand(tmp_path: Path, clock) -> None:
     settings = settings_of(tmp_path, SMALL_LOG)
 
     async def story(peer: Peer) -> None:
-        store = peer.broker._store
+        store = peer.broker.graph.loop.store
         for topic in ("Old", "T", "T", "T"):
             await peer.send(topic, BODY)
         await peer.commit("CG", "Old", 1)
@@ -95,7 +95,7 @@ def test_queues_of_topics_that_do_not_exist_go_by_hand(tmp_path: Path) -> None:
     async def story(peer: Peer) -> None:
         await peer.send("Unknown", b"1")
         await peer.send("T", b"2")
-        peer.broker._tables.topics.table.remove("Unknown")  # as after a takeover of a store
+        peer.broker.graph.tables.topics.table.remove("Unknown")  # as after a takeover of a store
 
         assert (await peer.ask(RequestCode.CLEAN_UNUSED_TOPIC)).code == 0
         queues = settings_of(tmp_path).store_root / "consumequeue"

@@ -13,7 +13,9 @@ from store.metadata import TopicConfig, TopicConfigTable
 
 def topics_of(clock, **settings) -> tuple[Topics, list[str]]:
     changed: list[str] = []
-    return Topics(BrokerSettings(**settings), TopicConfigTable(clock), changed.append), changed
+    return Topics(
+        BrokerSettings(**settings), TopicConfigTable(clock), changed.append, lambda name: None
+    ), changed
 
 
 def refusal_of(act) -> Refused:

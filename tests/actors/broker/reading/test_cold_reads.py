@@ -53,7 +53,7 @@ class SlowDisk:
 
 def cool(peer: Peer, monkeypatch: pytest.MonkeyPatch) -> ColdDisk:
     """From now on all bytes of the store are cold; what a read has brought in stays."""
-    disk = make_cold(peer.broker._store, monkeypatch)
+    disk = make_cold(peer.broker.graph.loop.store, monkeypatch)
     run = residency.WarmJob.run
 
     def bring(job: residency.WarmJob) -> None:
@@ -207,7 +207,7 @@ def test_a_broker_stops_while_cold_reads_wait(tmp_path: Path, monkeypatch: pytes
 
 async def delete_beginning(peer: Peer, monkeypatch: pytest.MonkeyPatch, queues: int) -> None:
     """Let the oldest log file go, so that no queue knows any more where it begins, and all of it is cold."""
-    store = peer.broker._store
+    store = peer.broker.graph.loop.store
     for number in range(40):
         for queue_id in range(queues):
             await peer.send("T", b"%d" % number, queue_id=queue_id)
@@ -247,7 +247,7 @@ def test_the_splits_of_queues_that_have_lost_their_beginning_are_right_and_hold_
 
 def store_begin(peer: Peer, queue_id: int) -> int:
     """The first offset whose record is in the log, by a look at every unit."""
-    store = peer.broker._store
+    store = peer.broker.graph.loop.store
     queue = store._queues.get("T", queue_id)
     units = (queue.unit_at(offset) for offset in range(queue.first_offset, queue.next_offset))
     gone = [unit.physical_offset < store.positions.min for unit in units]

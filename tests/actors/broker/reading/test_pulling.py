@@ -160,7 +160,7 @@ def test_a_pull_at_the_end_of_its_queue_brings_no_dispatch_of_other_queues_messa
     async def story(peer: Peer) -> None:
         for _ in range(2):
             await peer.send("T", b"first")  # one at least is dispatched with nobody waiting
-        positions = peer.broker._store.positions
+        positions = peer.broker.graph.loop.store.positions
         assert (await peer.pull("T", 0)).ext["maxOffset"] == "2"
         assert positions.dispatched == positions.confirmed
         await peer.send("T", b"later")
@@ -196,7 +196,7 @@ def test_a_pull_that_has_waited_is_refused_where_peers_leave_too_much_unread(
         await peer.send("T")
         woken, late = (asyncio.create_task(peer.pull("T", 1, wait_ms=wait)) for wait in (HOLD_MS, 1))
         await peer.until_held(2)
-        (connection,) = peer.broker._server.connections
+        (connection,) = peer.broker.graph.loop.server.connections
         connection.hub.unread_bytes += 1_001
         clock.advance(1_000)
         assert (await late).code == ResponseCode.PULL_NOT_FOUND  # an answer without messages is small

@@ -57,17 +57,17 @@ def test_levels_too_high_are_the_highest_and_none_is_none(tmp_path: Path, clock)
 
 def test_the_highest_level_is_delivered_and_one_more_is_the_highest(tmp_path: Path, clock) -> None:
     async def story(peer: Peer) -> None:
-        peer.broker._tables.delays.bring = None  # each delivery reads at once, whatever is in the page cache
+        peer.broker.graph.delays._bring = None  # each delivery reads at once, whatever is in the page cache
         for level in (1, 2, 3, 4):
             await peer.send("T", b"%d" % level, properties=f"DELAY\x01{level}\x02")
         levels = [message.properties["DELAY"] for message in await peer.messages("SCHEDULE_TOPIC_XXXX", 0, 2)]
         assert levels == ["3", "3"]
         for level, due in ((1, [b"1"]), (2, [b"1", b"2"]), (3, [b"1", b"2", b"3", b"4"])):
             clock.advance(999)
-            peer.broker._tables.delays.deliver()
+            peer.broker.graph.delays.deliver()
             assert len(await peer.messages("T")) == level - 1
             clock.advance(1)
-            peer.broker._tables.delays.deliver()
+            peer.broker.graph.delays.deliver()
             assert [message.body for message in await peer.messages("T")] == due
 
     with_broker(story, settings_of(tmp_path, {"message_delay_level": "1s 2s 3s", "flush": "async"}), clock)
@@ -83,12 +83,14 @@ def test_a_level_is_delivered_in_slices_and_goes_on_behind_a_message_that_leads_
         for number in range(70):  # 64 go in one slice
             await peer.send("T", b"%d" % number, properties="DELAY\x011\x02")
         lost = RecordDraft("SCHEDULE_TOPIC_XXXX", 0, b"lost", b"REAL_TOPIC\x01T\x02REAL_QID\x01x\x02")
-        broker._store.append(lost)
+        broker.graph.loop.store.append(lost)
         clock.advance(500)
         await peer.send("T", b"last", properties="DELAY\x011\x02")
-        await broker._reads.caught_up()
-        delays = broker._tables.delays
-        delays.bring = None  # each delivery reads for itself, whatever the system takes for being on the disk
+        await broker.graph.loop.reads.caught_up()
+        delays = broker.graph.delays
+        delays._bring = (
+            None  # each delivery reads for itself, whatever the system takes for being on the disk
+        )
         clock.advance(500)
         delays.deliver()
         assert (delays.delivered, delays.table.offsets[1]) == (64, 64)
@@ -118,8 +120,8 @@ def test_a_wall_that_leaps_forward_brings_no_message_before_its_delay(
     leap_ms: int, tmp_path: Path, clock
 ) -> None:
     async def story(peer: Peer) -> None:
-        delays = peer.broker._tables.delays
-        delays.bring = None  # each delivery reads at once, whatever is in the page cache
+        delays = peer.broker.graph.delays
+        delays._bring = None  # each delivery reads at once, whatever is in the page cache
         await peer.send("T", b"before", properties="DELAY\x012\x02")
         assert len(await peer.messages("SCHEDULE_TOPIC_XXXX", queue_id=1)) == 1
         delays.deliver()
@@ -147,9 +149,9 @@ def test_a_level_whose_messages_are_on_the_disk_only_is_asked_for_once_and_then_
         raise Cold([])
 
     async def story(peer: Peer) -> None:
-        store, delays = peer.broker._store, peer.broker._tables.delays
+        store, delays = peer.broker.graph.loop.store, peer.broker.graph.delays
         brought: list[Callable[[], None]] = []
-        delays.bring = lambda _, done: brought.append(done)
+        delays._bring = lambda _, done: brought.append(done)
         for level in (1, 1, 2):
             await peer.send("T", b"1", properties=f"DELAY\x01{level}\x02")
         assert len(await peer.messages("SCHEDULE_TOPIC_XXXX")) == 2
@@ -191,7 +193,7 @@ def test_a_clock_set_back_keeps_no_message_for_longer_than_its_delay(tmp_path: P
         await peer.send("T", b"late", properties="DELAY\x011\x02")
         clock.set_wall_ms(clock.wall_ms() - 3_600_000)
         assert len(await peer.messages("SCHEDULE_TOPIC_XXXX")) == 1
-        peer.broker._tables.delays.deliver()
+        peer.broker.graph.delays.deliver()
         clock.advance(1_000)
         assert decode_record((await peer.pull("T", wait_ms=HOLD_MS)).body).body == b"late"
 
@@ -281,7 +283,7 @@ def test_a_full_disk_skips_no_message_and_it_comes_when_there_is_space(tmp_path:
 def test_a_message_for_a_queue_that_cannot_be_is_skipped(tmp_path: Path, clock) -> None:
     async def story(peer: Peer) -> None:
         real = b"REAL_TOPIC\x01T\x02REAL_QID\x0199999999999\x02"  # as an adopted store may have it
-        peer.broker._store.append(RecordDraft("SCHEDULE_TOPIC_XXXX", 0, b"lost", real))
+        peer.broker.graph.loop.store.append(RecordDraft("SCHEDULE_TOPIC_XXXX", 0, b"lost", real))
         await peer.send("T", b"after", properties="DELAY\x011\x02")
         clock.advance(1_000)
         assert decode_record((await peer.pull("T", wait_ms=HOLD_MS)).body).body == b"after"

@@ -26,7 +26,7 @@ def test_runs_are_refused_as_sends_are_while_the_disk_hangs_and_come_in_after(
         disk_goes_on = hang_disk(monkeypatch)
         body = some_runs("T", {0: 2, 1: 1})
         waiting = [asyncio.create_task(send_runs(peer, body)) for _ in range(3)]
-        await eventually_async(lambda: peer.broker._store.positions.waiting == 3)
+        await eventually_async(lambda: peer.broker.graph.loop.store.positions.waiting == 3)
         await peer.ask(RequestCode.GET_ALL_TOPIC_CONFIG)  # a turn has ended since
         refused = await send_runs(peer, body)
         assert refused.code == ResponseCode.SYSTEM_BUSY
@@ -47,9 +47,9 @@ def test_runs_that_waited_while_the_broker_stood_still_are_refused(
     async def story(peer: Peer) -> None:
         await peer.send("T")
         # Those that come now have waited, however many turns pass before they do.
-        peer.broker.lag.stop()
-        monkeypatch.setattr(peer.broker._admission, "end_turn", lambda: None)
-        peer.broker._admission.note_lag(1_500_000_000)
+        peer.broker.graph.loop.lag.stop()
+        monkeypatch.setattr(peer.broker.graph.loop.admission, "end_turn", lambda: None)
+        peer.broker.graph.loop.admission.note_lag(1_500_000_000)
         refused = await send_runs(peer, some_runs("T", {0: 1, 1: 1}))
         assert refused.code == ResponseCode.SYSTEM_BUSY
         assert (refused.remark or "").startswith("[PCBUSY_CLEAN_QUEUE]broker busy, start flow control")
@@ -68,7 +68,7 @@ def test_runs_are_refused_by_a_store_that_takes_no_more_and_nothing_is_counted(
             raise StoreError("the disk is full")
 
         with monkeypatch.context() as patch:
-            patch.setattr(peer.broker._store._appender, "_write", full)
+            patch.setattr(peer.broker.graph.loop.store._appender, "_write", full)
             refused = await send_runs(peer, some_runs("T", {0: 2, 1: 1}))
         assert refused.code == ResponseCode.SERVICE_NOT_AVAILABLE
         assert "the disk is full" in (refused.remark or "")

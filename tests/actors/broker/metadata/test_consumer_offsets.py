@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from actors.broker.group.consumer_offsets import ConsumerOffsets
+from actors.broker.metadata.consumer_offsets import ConsumerOffsets
 from actors.remoting.raymq_requests import OffsetCommit, RefusedCommit
 from store.metadata import ConsumerOffsetTable
 

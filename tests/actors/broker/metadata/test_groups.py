@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from actors.broker.broker_settings import BrokerSettings
-from actors.broker.group.groups import Groups
+from actors.broker.metadata.groups import Groups
 from actors.remoting.codes import ResponseCode
 from actors.remoting.remoting_errors import Refused
 from store.metadata import SubscriptionGroupConfig, SubscriptionGroupTable

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from actors.broker.reading import late_subscriptions
+from actors.broker.compat import late_subscriptions
 from actors.broker.reading.pull import SUBSCRIPTION
 from actors.remoting.bodies.groups import ConsumerData, HeartbeatData, SubscriptionData
 from actors.remoting.codes import RequestCode, ResponseCode

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from actors.broker.reading.hold import DEADLINE_SPAN_NS, HeldPull, HeldPulls, deadline_of, wait_ms_of
+from actors.broker.loop.held_pulls import DEADLINE_SPAN_NS, HeldPull, HeldPulls, deadline_of, wait_ms_of
 from actors.remoting.codes import ResponseCode
 from actors.remoting.remoting_errors import Refused
 

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import orjson
 
-from actors.broker.group.groups import Groups
+from actors.broker.metadata.groups import Groups
 from actors.broker.metadata.topics import Topics
-from actors.remoting.codes import ResponseCode
+from actors.remoting.codes import RequestCode, ResponseCode
 from actors.remoting.command import RemotingCommand
 from actors.remoting.json_fields import load_kept_object
 from actors.remoting.remoting_errors import Refused
-from actors.remoting.request import RequestContext
+from actors.remoting.request import Action, Cost, RequestContext, Resource
+from actors.remoting.table import RequestRow
 from store.message.validate import RETRY_TOPIC_PREFIX
 from store.metadata import MessageRequestMode, MessageRequestModeTable
 
@@ -33,6 +34,14 @@ class RequestModes:
         self._topics = topics
         self._groups = groups
         self._on_change = on_change
+
+    def rows(self) -> Iterable[RequestRow]:
+        """The requests that this handles."""
+        code, group, cost = RequestCode, Resource.GROUP, Cost.ADMIN
+        return (
+            RequestRow(code.SET_MESSAGE_REQUEST_MODE, self.set, None, group, Action.UPDATE, cost),
+            RequestRow(code.GET_ALL_MESSAGE_REQUEST_MODE, self.all, None, group, Action.LIST, cost),
+        )
 
     def set(self, context: RequestContext) -> RemotingCommand:
         """SET_MESSAGE_REQUEST_MODE."""

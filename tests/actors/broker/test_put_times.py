@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from actors.broker.sending.put_times import PutTimes
+from actors.broker.put_times import PutTimes
 from actors.broker.stats import BrokerStats
 from tests.conftest import ClockAtRest
 

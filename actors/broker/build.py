@@ -1,0 +1,414 @@
+"""Builds one broker: every object and what it depends on, from the store up to the request table.
+
+    store → loop (server, turns, reads) → tables → groups → sending, reading, admin → request table
+
+Objects that need one another are joined by a function that looks the later one up when it is called.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import partial
+
+from actors.broker.admin.broker_info import BrokerInfo
+from actors.broker.admin.cleaning import Cleaning
+from actors.broker.admin.client_admin import ClientAdmin
+from actors.broker.admin.offset_admin import OffsetAdmin
+from actors.broker.admin.progress_requests import ProgressRequests
+from actors.broker.admin.replica_requests import ReplicaRequests
+from actors.broker.admin.runtime_info import RuntimeInfo, delay_figures, lag_figures, send_figures
+from actors.broker.admin.topic_admin import TopicAdmin
+from actors.broker.admission import Admission
+from actors.broker.broker_settings import BrokerSettings
+from actors.broker.broker_settings_text import as_properties, by_field
+from actors.broker.compat.new_topics import NewTopics
+from actors.broker.departure import Departure
+from actors.broker.group.assignments import Assignments
+from actors.broker.group.client_requests import ClientRequests
+from actors.broker.group.clients import Clients
+from actors.broker.group.offset_requests import OffsetRequests
+from actors.broker.group.queue_locks import QueueLocks
+from actors.broker.group.rebalancer_link import RebalancerLink
+from actors.broker.handle_api import HandleApi
+from actors.broker.identity import BrokerIdentity
+from actors.broker.loop.flusher import Flusher
+from actors.broker.loop.held_pulls import HeldPulls
+from actors.broker.loop.off_loop import OffLoop
+from actors.broker.loop.reads import Reads
+from actors.broker.loop.turns import Turns
+from actors.broker.metadata.tables import BrokerTables
+from actors.broker.reading.pull import Puller
+from actors.broker.reading.queues import QueueQueries
+from actors.broker.registration import Registration
+from actors.broker.sending.acks import Acks
+from actors.broker.sending.bulk_send import BulkSender
+from actors.broker.sending.delays import Delays
+from actors.broker.sending.interceptors import DeadLetters, NoTransactions
+from actors.broker.sending.replies import Replies
+from actors.broker.sending.responses import SendResponses
+from actors.broker.sending.send import Sender
+from actors.broker.sending.send_back import SendBack
+from actors.broker.sending.stored_properties import PropertyWriter
+from actors.broker.sending.targets import SendTargets
+from actors.broker.stats import BrokerStats
+from actors.host.descriptors import connections_that_fit
+from actors.host.live_settings import LiveSettings
+from actors.host.loop_lag import LoopLag
+from actors.host.settings_requests import SettingsRequests
+from actors.host.supervisor import Supervisor
+from actors.remoting.client import RemotingClient
+from actors.remoting.codes import RequestCode
+from actors.remoting.connection import Connection
+from actors.remoting.headers import RegisterBrokerHeader
+from actors.remoting.limits import RemotingLimits
+from actors.remoting.request import Action, Resource
+from actors.remoting.server import RemotingServer
+from actors.remoting.table import RequestRow, RequestTable
+from store.clock import Clock
+from store.message.message_id import UniqKeyGenerator
+from store.message_store import MessageStore
+
+OTHER_DESCRIPTORS = 256
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerLoop:
+    """What runs on the broker's event loop beneath its request handlers."""
+
+    store: MessageStore
+    requests: RequestTable
+    server: RemotingServer
+    admission: Admission
+    stats: BrokerStats
+    lag: LoopLag
+    held: HeldPulls
+    acks: Acks
+    flusher: Flusher
+    turns: Turns
+    off_loop: OffLoop
+    reads: Reads
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerGroups:
+    """Consumer groups and producers of one broker, and its link to the rebalancers."""
+
+    clients: Clients[Connection]
+    locks: QueueLocks
+    requests: ClientRequests
+    assignments: Assignments
+
+
+@dataclass(frozen=True, slots=True)
+class Broker:
+    """One broker, ready to start; `BrokerService` starts and stops it."""
+
+    identity: BrokerIdentity
+    loop: BrokerLoop
+    tables: BrokerTables
+    groups: BrokerGroups
+    remoting_client: RemotingClient
+    registration: Registration
+    delays: Delays
+    departure: Departure
+    cleaning: Cleaning
+    handle: HandleApi
+    describe: Callable[[], dict[str, object]]
+
+
+def build_broker(
+    live: LiveSettings[BrokerSettings],
+    clock: Clock,
+    rng: random.Random,
+    identity: BrokerIdentity,
+    store: MessageStore,
+    supervisor: Supervisor,
+) -> Broker:
+    """Build a broker on an open store.
+
+    Args:
+        live: the settings, some of which change while the broker runs.
+        clock: for all time-outs, leases and timestamps.
+        rng: chooses queues and unique keys.
+        identity: the names and addresses that the broker registers.
+        store: open, and of this broker.
+        supervisor: runs background tasks.
+
+    Raises:
+        StoreError: a table's file is damaged, and so is its backup.
+    """
+    settings = live.settings
+    loop = _build_loop(settings, clock, store)
+    from_rebalancers = RequestTable()
+    client = RemotingClient(clock, from_rebalancers)
+    tables, registration, new_topics = _build_metadata(settings, clock, identity, store, client, supervisor)
+    live.listeners.append(lambda changes: registration.changed())
+    groups = _build_groups(settings, clock, client, tables, registration)
+    from_rebalancers.add_rows(groups.requests.rebalancer_rows())
+    delays = Delays(store, clock, tables.delay_offsets, loop.reads.bring)
+    departure = Departure(store, loop.reads, tables, groups.clients, loop.stats, clock)
+    cleaning = Cleaning(store, loop.reads, tables, loop.server.request_tick)
+    properties = PropertyWriter(settings, UniqKeyGenerator(identity.host.ip, os.getpid(), clock, rng))
+    handle = HandleApi(loop.server, identity.host.packed, properties.next_uniq_key)
+
+    def describe() -> dict[str, object]:
+        return {
+            **_description(settings, identity, loop, tables),
+            "departure": str(departure.state),
+            "delayed_messages_skipped": delays.skipped,
+            "background_task_failures": supervisor.failures,
+        }
+
+    targets = SendTargets(settings, tables.topics, rng)
+    responses = SendResponses(loop.acks, new_topics, properties.added_fields, identity.host.packed)
+    for rows in (
+        _sending_rows(
+            settings, clock, identity, loop, tables, groups, delays, properties, targets, responses
+        ),
+        _reading_rows(settings, clock, identity, loop, tables, groups),
+        _group_rows(settings, loop, tables, groups),
+        _admin_rows(clock, identity, loop, tables, groups, cleaning, registration),
+        _broker_rows(live, loop, tables, groups, describe),
+    ):
+        loop.requests.add_rows(rows)
+    # fmt: off
+    return Broker(
+        identity, loop, tables, groups, client, registration, delays, departure, cleaning, handle, describe
+    )
+    # fmt: on
+
+
+def _build_loop(settings: BrokerSettings, clock: Clock, store: MessageStore) -> BrokerLoop:
+    requests = RequestTable()
+    admission = Admission(settings, store, clock)
+
+    def end_turn() -> None:
+        turns.tick()
+        admission.end_turn()
+
+    server = RemotingServer(requests, clock, _limits(settings), end_turn, steps=(admission,))
+    held = HeldPulls(settings.max_held_pulls)
+    stats = BrokerStats(clock)
+    is_sync = settings.store.flush == "sync"
+    flusher = Flusher(
+        store,
+        clock,
+        server.request_tick,
+        flushes_each_tick=is_sync,
+        flush_interval_ms=settings.store.flush_interval_ms,
+    )
+    turns = Turns(
+        store,
+        flusher,
+        held,
+        clock,
+        server.request_tick,
+        server.hub.flush,
+        server.hub.resume,
+        stats.put_times,
+        settings.wait_in_pull_queue_ms,
+    )
+    off_loop = OffLoop(
+        clock, settings.cold_read_threads, settings.pull_queue_capacity, settings.wait_in_pull_queue_ms
+    )
+    return BrokerLoop(
+        store,
+        requests,
+        server,
+        admission,
+        stats,
+        LoopLag(clock, admission.note_lag),
+        held,
+        Acks(store, clock, settings.sync_flush_timeout_ms, may_wait=is_sync),
+        flusher,
+        turns,
+        off_loop,
+        Reads(store, off_loop, admission.admit_answer, turns),
+    )
+
+
+def _limits(settings: BrokerSettings) -> RemotingLimits:
+    return RemotingLimits(
+        busy_poll_us=settings.busy_poll_us,
+        max_unread_bytes=2 * settings.max_unread_bytes,
+        unread_ms=settings.unread_timeout_ms,
+        idle_ms=settings.idle_timeout_ms,
+        max_connections=connections_that_fit(
+            settings.max_connections, 2 * settings.store.max_open_files + OTHER_DESCRIPTORS
+        ),
+    )
+
+
+def _build_metadata(
+    settings: BrokerSettings,
+    clock: Clock,
+    identity: BrokerIdentity,
+    store: MessageStore,
+    client: RemotingClient,
+    supervisor: Supervisor,
+) -> tuple[BrokerTables, Registration, NewTopics]:
+    new_topics = NewTopics(lambda call: registration.when_settled(call))
+    tables = BrokerTables(settings, store, clock, lambda: registration.changed(), new_topics.add)
+    registration = Registration(
+        client,
+        settings.nameservers,
+        settings.register_interval_ms,
+        RegisterBrokerHeader(identity.name, identity.address, identity.cluster, identity.broker_id).to_ext(),
+        tables.register_body,
+        tables.topics.order,
+        supervisor,
+    )
+    tables.adopt_queues(store)
+    return tables, registration, new_topics
+
+
+def _build_groups(
+    settings: BrokerSettings,
+    clock: Clock,
+    client: RemotingClient,
+    tables: BrokerTables,
+    registration: Registration,
+) -> BrokerGroups:
+    clients: Clients[Connection] = Clients(clock, settings.client_expiry_ms)
+    rebalancers = RebalancerLink(
+        client, settings.rebalancers, settings.broker_name, settings.rebalancer_timeout_ms, clock
+    )
+    requests = ClientRequests(settings.broker_name, clients, tables, rebalancers, registration.when_settled)
+    assignments = Assignments(client, settings.nameservers, requests.tell_members)
+    return BrokerGroups(clients, QueueLocks(clock), requests, assignments)
+
+
+def _sending_rows(
+    settings: BrokerSettings,
+    clock: Clock,
+    identity: BrokerIdentity,
+    loop: BrokerLoop,
+    tables: BrokerTables,
+    groups: BrokerGroups,
+    delays: Delays,
+    properties: PropertyWriter,
+    targets: SendTargets,
+    responses: SendResponses,
+) -> Iterable[RequestRow]:
+    store, stats = loop.store, loop.stats
+    interceptors = (DeadLetters(tables, groups.locks, properties), NoTransactions(), delays)
+    sender = Sender(store, targets, interceptors, properties, responses, stats)
+    return (
+        *sender.rows(),
+        *BulkSender(settings, store, targets, properties.added, responses, stats, clock).rows(),
+        *Replies(sender, groups.clients, clock, identity.address, properties.added_fields).rows(),
+        *SendBack(store, loop.reads, tables, delays, loop.acks, stats).rows(),
+    )
+
+
+def _reading_rows(
+    settings: BrokerSettings,
+    clock: Clock,
+    identity: BrokerIdentity,
+    loop: BrokerLoop,
+    tables: BrokerTables,
+    groups: BrokerGroups,
+) -> Iterable[RequestRow]:
+    store, reads = loop.store, loop.reads
+    puller = Puller(settings, store, reads, tables, groups.clients, loop.held, loop.stats, clock)
+    return (*puller.rows(), *QueueQueries(settings, store, reads, tables.topics, identity.address).rows())
+
+
+def _group_rows(
+    settings: BrokerSettings, loop: BrokerLoop, tables: BrokerTables, groups: BrokerGroups
+) -> Iterable[RequestRow]:
+    return (
+        *groups.requests.rows(),
+        *groups.assignments.rows(),
+        *groups.locks.rows(),
+        *OffsetRequests(settings, loop.store, loop.reads, tables).rows(),
+        *tables.request_modes.rows(),
+    )
+
+
+def _admin_rows(
+    clock: Clock,
+    identity: BrokerIdentity,
+    loop: BrokerLoop,
+    tables: BrokerTables,
+    groups: BrokerGroups,
+    cleaning: Cleaning,
+    registration: Registration,
+) -> Iterable[RequestRow]:
+    store, reads, stats, clients = loop.store, loop.reads, loop.stats, groups.clients
+    wake = loop.turns.wake
+    topics = TopicAdmin(tables, stats, cleaning.remove_queues, wake, registration.when_settled)
+    return (
+        *topics.rows(),
+        *cleaning.rows(),
+        *OffsetAdmin(identity.name, store, reads, tables, clients, wake).rows(),
+        *ProgressRequests(identity, store, reads, tables, clients, stats, clock).rows(),
+        *ClientAdmin(identity.name, clients, store, reads, clock).rows(),
+        *ReplicaRequests(store, tables).rows(),
+    )
+
+
+def _broker_rows(
+    live: LiveSettings[BrokerSettings],
+    loop: BrokerLoop,
+    tables: BrokerTables,
+    groups: BrokerGroups,
+    describe: Callable[[], dict[str, object]],
+) -> Iterable[RequestRow]:
+    settings, store, reads, stats = live.settings, loop.store, loop.reads, loop.stats
+    config = SettingsRequests(live, as_properties, by_field)
+    figures = (
+        partial(lag_figures, loop.lag),
+        partial(delay_figures, tables.delay_offsets, store),
+        partial(send_figures, loop.requests),
+    )
+    cluster, get, update = Resource.CLUSTER, Action.GET, Action.UPDATE
+    return (
+        *RuntimeInfo(settings, store, reads, loop.held, stats, figures).rows(),
+        *BrokerInfo(settings.cluster_name, store, reads, groups.clients, stats, describe).rows(),
+        RequestRow(RequestCode.GET_BROKER_CONFIG, config.get, None, cluster, get),
+        RequestRow(RequestCode.UPDATE_BROKER_CONFIG, config.update, None, cluster, update),
+    )
+
+
+def _description(
+    settings: BrokerSettings, identity: BrokerIdentity, loop: BrokerLoop, tables: BrokerTables
+) -> dict[str, object]:
+    """The fields of DESCRIBE_BROKER that need no more than these."""
+    store, positions = loop.store, loop.store.positions
+    return {
+        "cluster": identity.cluster,
+        "broker": identity.name,
+        "broker_id": identity.broker_id,
+        "replica": settings.replica,
+        "address": identity.address,
+        "pid": os.getpid(),
+        "flush": settings.store.flush,
+        "store_root": str(settings.store_root.resolve()),
+        "store_id": store.identity.store_id,
+        "epoch": store.epoch,
+        "min_position": positions.min,
+        "written": positions.written,
+        "flushed": positions.flushed,
+        "confirmed": positions.confirmed,
+        "dispatched": positions.dispatched,
+        "write_refusal": store.write_refusal or "",
+        "topics": len(tables.topics.table.topics),
+        "groups": len(tables.groups.table.groups),
+        "connections": len(loop.server.connections),
+        "held_pulls": len(loop.held),
+        "sends_waiting": positions.waiting,
+        "messages_in": loop.stats.put_total.messages,
+        "messages_out": loop.stats.got_total.messages,
+        "flushes": loop.flusher.flushes,
+        "longest_flush_us": loop.flusher.longest_flush_ns // 1000,
+        "unread_bytes": loop.server.hub.unread_bytes,
+        "cold_reads": loop.reads.cold,
+        "log_holes": len(store.holes),
+        "messages_passed_over": store.passed_over,
+        "requests_refused": loop.admission.refused,
+        **loop.lag.figures(),
+    }

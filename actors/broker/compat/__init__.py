@@ -1,0 +1,1 @@
+"""Behaviour that single client versions need, each behind one hook."""

@@ -1,0 +1,127 @@
+"""Bulk sends, RayMQ's own requests: finished records, and batches of the actor handle.
+
+`actors.remoting.raymq_requests` describes the requests.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable
+
+from actors.broker.broker_settings import BrokerSettings
+from actors.broker.metadata.topics import DEFAULT_TOPIC
+from actors.broker.sending.responses import SendResponses
+from actors.broker.sending.send import out_of_range, unavailable
+from actors.broker.sending.targets import SendTargets
+from actors.broker.stats import BrokerStats
+from actors.remoting.codes import RayMQRequestCode, ResponseCode
+from actors.remoting.headers import (
+    AppendBatchHeader,
+    AppendBatchResponse,
+    SendRecordsHeader,
+    SendRecordsResponse,
+    SendRunsHeader,
+    SendRunsResponse,
+)
+from actors.remoting.remoting_errors import Refused
+from actors.remoting.request import Action, Cost, RequestContext, Resource
+from actors.remoting.table import RequestRow
+from store.clock import Clock
+from store.message.record import RecordDraft
+from store.message.runs import decode_runs, encode_offsets
+from store.message_store import MessageStore
+from store.store_errors import StoreError
+
+
+class BulkSender:
+    """Handles SEND_RECORDS, SEND_RUNS and APPEND_BATCH."""
+
+    def __init__(
+        self,
+        settings: BrokerSettings,
+        store: MessageStore,
+        targets: SendTargets,
+        added_properties: bytes,
+        responses: SendResponses,
+        stats: BrokerStats,
+        clock: Clock,
+    ) -> None:
+        """`added_properties` are encoded; every message of a batch gets them."""
+        self._settings = settings
+        self._store = store
+        self._targets = targets
+        self._added_properties = added_properties
+        self._responses = responses
+        self._put = stats.put
+        self._clock = clock
+
+    def rows(self) -> Iterable[RequestRow]:
+        """The requests that this handles."""
+        code, topic, pub = RayMQRequestCode, Resource.TOPIC, Action.PUB
+        return (
+            RequestRow(code.SEND_RECORDS, self.send_records, SendRecordsHeader, topic, pub, Cost.SEND),
+            RequestRow(code.SEND_RUNS, self.send_runs, SendRunsHeader, topic, pub, Cost.SEND),
+            RequestRow(code.APPEND_BATCH, self.append_batch, AppendBatchHeader, topic, pub, Cost.SEND),
+        )
+
+    def send_records(self, context: RequestContext) -> None:
+        """SEND_RECORDS: V1 records of one queue that the client encoded."""
+        header: SendRecordsHeader = context.header
+        topic = self._targets.topic(header.topic, header.default_topic, header.default_topic_queue_nums)
+        queue_id = self._targets.queue(topic, header.queue_id)
+        body = context.command.body
+        if not body:
+            raise Refused(ResponseCode.MESSAGE_ILLEGAL, "SEND_RECORDS without a record: send at least one")
+        assert not isinstance(body, bytes)  # received bodies are memory of ours, and writable
+        try:
+            result = self._store.append_records(
+                topic.topic_name, queue_id, body, context.connection.peer_bytes
+            )
+        except StoreError as error:
+            raise unavailable(error) from error
+        self._put(topic.topic_name, result.count, result.size_bytes)
+        response = SendRecordsResponse(
+            queue_id, result.queue_offset, result.physical_offset, result.count, result.store_timestamp
+        )
+        self._responses.when_confirmed(context, result, response.to_ext())
+
+    def send_runs(self, context: RequestContext) -> None:
+        """SEND_RUNS: the same for several queues; all are stored, or none."""
+        header: SendRunsHeader = context.header
+        topic = self._targets.topic(header.topic, header.default_topic, header.default_topic_queue_nums)
+        runs = decode_runs(context.command.body)
+        self._targets.queue(topic, runs.queue_ids[-1])  # ids ascend: if the last one exists, all do
+        try:
+            result = self._store.append_runs(topic.topic_name, runs, context.connection.peer_bytes)
+        except StoreError as error:
+            raise unavailable(error) from error
+        self._put(topic.topic_name, result.count, result.size_bytes)
+        response = SendRunsResponse(result.physical_offset, result.count, result.store_timestamp)
+        offsets = encode_offsets(result.queue_offsets)
+        self._responses.when_confirmed(context, result, response.to_ext(), offsets)
+
+    def append_batch(self, context: RequestContext) -> None:
+        """APPEND_BATCH: a batch whose sender names no more than its topic and queue."""
+        header: AppendBatchHeader = context.header
+        topic = self._targets.topic(header.topic, DEFAULT_TOPIC, self._settings.default_topic_queues)
+        queue_id = self._targets.queue(topic, header.queue_id)
+        draft = RecordDraft(
+            topic.topic_name,
+            queue_id,
+            b"",
+            self._added_properties,
+            born_timestamp=self._clock.wall_ms(),
+            born_host=context.connection.peer_bytes,
+        )
+        body = context.command.body
+        self._targets.check_size(body)
+        try:
+            result = self._store.append_batch(draft, body)
+        except StoreError as error:
+            raise unavailable(error) from error
+        except struct.error as error:
+            raise out_of_range(error) from error
+        self._put(draft.topic, result.count, result.size_bytes)
+        response = AppendBatchResponse(queue_id, result.queue_offset, result.count, result.store_timestamp)
+        ids = self._responses.message_ids(result).encode()
+        self._responses.when_confirmed(context, result, response.to_ext(), ids)

@@ -1,0 +1,49 @@
+"""SendTargets: the topic and the queue that a send names, checked before a byte of the log is touched."""
+
+from __future__ import annotations
+
+import random
+
+from actors.broker.broker_settings import BrokerSettings
+from actors.broker.metadata.topics import Topics
+from actors.remoting.codes import ResponseCode
+from actors.remoting.command import Buffer
+from actors.remoting.remoting_errors import Refused
+from store.metadata import TopicConfig
+
+
+class SendTargets:
+    """Checks what sends name."""
+
+    def __init__(self, settings: BrokerSettings, topics: Topics, rng: random.Random) -> None:
+        """`rng` chooses the queue of sends that leave it to the broker."""
+        self._settings = settings
+        self._topics = topics
+        self._rng = rng
+
+    def topic(self, name: str, default_topic: str, default_queues: int) -> TopicConfig:
+        """Return the topic, created from `default_topic` if that is allowed. Raises Refused."""
+        return self._topics.for_sending(name, default_topic, default_queues)
+
+    def queue(self, topic: TopicConfig, queue_id: int) -> int:
+        """Return the queue to append to; a negative id stands for any. Raises Refused."""
+        if queue_id < 0:
+            return self._rng.randrange(max(topic.write_queue_nums, 1))
+        count = max(topic.write_queue_nums, topic.read_queue_nums)
+        if queue_id >= count:
+            raise Refused(
+                ResponseCode.INVALID_PARAMETER,
+                f"queue {queue_id} of topic {topic.topic_name!r} does not exist: "
+                f"it has queues 0 to {count - 1}",
+            )
+        return queue_id
+
+    def check_size(self, body: Buffer) -> None:
+        """Raise Refused if a body exceeds `max_message_bytes`."""
+        limit_bytes = self._settings.store.max_message_bytes
+        if len(body) > limit_bytes:
+            raise Refused(
+                ResponseCode.MESSAGE_ILLEGAL,
+                f"body of {len(body):,} bytes is over max_message_bytes {limit_bytes:,} "
+                "(set it on the broker, or compress)",
+            )
