@@ -1,11 +1,8 @@
 """Typed headers of what administrators and their tools ask."""
 
-from dataclasses import dataclass
-
-from actors.remoting.header import Header
+from actors.remoting.header import Header, Long
 
 
-@dataclass(slots=True)
 class ConsumeStatsHeader(Header):
     """GET_CONSUME_STATS 208; without topics: all that the group has consumed. `topic_list` is `a;b`."""
 
@@ -21,21 +18,18 @@ class ConsumeStatsHeader(Header):
         return [self.topic] if self.topic else []
 
 
-@dataclass(slots=True)
 class ProducerGroupHeader(Header):
     """GET_PRODUCER_CONNECTION_LIST 204."""
 
     producer_group: str
 
 
-@dataclass(slots=True)
 class GroupHeader(Header):
     """QUERY_TOPICS_BY_CONSUMER 343, GET_SUBSCRIPTIONGROUP_CONFIG 352."""
 
     group: str
 
 
-@dataclass(slots=True)
 class GroupTopicHeader(Header):
     """QUERY_CONSUME_TIME_SPAN 303, QUERY_SUBSCRIPTION_BY_CONSUMER 345."""
 
@@ -43,7 +37,6 @@ class GroupTopicHeader(Header):
     topic: str
 
 
-@dataclass(slots=True)
 class ResetOffsetHeader(Header):
     """INVOKE_BROKER_TO_RESET_OFFSET 222, RESET_CONSUMER_CLIENT_OFFSET 220.
 
@@ -53,13 +46,12 @@ class ResetOffsetHeader(Header):
 
     topic: str
     group: str
-    timestamp: int = -1
+    timestamp: Long = -1
     is_force: bool = True
-    queue_id: int = -1
-    offset: int | None = None
+    queue_id: Long = -1
+    offset: Long | None = None
 
 
-@dataclass(slots=True)
 class CloneGroupOffsetHeader(Header):
     """CLONE_GROUP_OFFSET 314; without a topic: all that the group has consumed."""
 
@@ -69,18 +61,16 @@ class CloneGroupOffsetHeader(Header):
     offline: bool = False
 
 
-@dataclass(slots=True)
 class ConsumeQueueHeader(Header):
     """QUERY_CONSUME_QUEUE 321."""
 
     topic: str
-    queue_id: int
-    index: int
-    count: int
+    queue_id: Long
+    index: Long
+    count: Long
     consumer_group: str | None = None
 
 
-@dataclass(slots=True)
 class ClientHeader(Header):
     """GET_CONSUMER_RUNNING_INFO 307, CONSUME_MESSAGE_DIRECTLY 309: which member is meant."""
 
@@ -90,7 +80,6 @@ class ClientHeader(Header):
     msg_id: str | None = None
 
 
-@dataclass(slots=True)
 class ConsumerStatusHeader(Header):
     """INVOKE_BROKER_TO_GET_CONSUMER_STATUS 223, GET_CONSUMER_STATUS_FROM_CLIENT 221; `client_addr` is the id
     of one member, empty for all.
@@ -101,7 +90,6 @@ class ConsumerStatusHeader(Header):
     client_addr: str = ""
 
 
-@dataclass(slots=True)
 class BrokerStatsHeader(Header):
     """VIEW_BROKER_STATS_DATA 315: a table and a key in it, as `TOPIC_PUT_NUMS` and a topic."""
 
@@ -109,21 +97,18 @@ class BrokerStatsHeader(Header):
     stats_key: str
 
 
-@dataclass(slots=True)
 class BrokerConsumeStatsHeader(Header):
     """GET_BROKER_CONSUME_STATS 317."""
 
     is_order: bool = False
 
 
-@dataclass(slots=True)
 class MasterFlushOffsetHeader(Header):
     """RESET_MASTER_FLUSH_OFFSET 908."""
 
-    master_flush_offset: int
+    master_flush_offset: Long
 
 
-@dataclass(slots=True)
 class DeleteGroupHeader(Header):
     """DELETE_SUBSCRIPTIONGROUP 207."""
 

@@ -2,9 +2,7 @@
 hand.
 """
 
-from dataclasses import dataclass
-
-from actors.remoting.header import Header, wire
+from actors.remoting.header import Header, Long, wire
 from actors.remoting.hot_headers import PullMessageHeader, SendMessageHeader, SendMessageHeaderV1
 
 __all__ = ["PullMessageHeader", "SendMessageHeader", "SendMessageHeaderV1"]
@@ -12,7 +10,6 @@ __all__ = ["PullMessageHeader", "SendMessageHeader", "SendMessageHeaderV1"]
 # ---- nameserver ----------------------------------------------------------------------------------
 
 
-@dataclass(slots=True)
 class GetRouteInfoHeader(Header):
     """GET_ROUTEINFO_BY_TOPIC 105."""
 
@@ -20,22 +17,20 @@ class GetRouteInfoHeader(Header):
     accept_standard_json_only: bool | None = None
 
 
-@dataclass(slots=True)
 class RegisterBrokerHeader(Header):
     """REGISTER_BROKER 103."""
 
     broker_name: str
     broker_addr: str
     cluster_name: str
-    broker_id: int
+    broker_id: Long
     ha_server_addr: str = ""
     compressed: bool = False
-    body_crc32: int = wire("bodyCrc32", default=0)
-    heartbeat_timeout_millis: int | None = None
+    body_crc32: Long = wire(name="bodyCrc32", default=0)
+    heartbeat_timeout_millis: Long | None = None
     enable_acting_master: bool | None = None
 
 
-@dataclass(slots=True)
 class RegisterBrokerResponse(Header):
     """What a broker learns by registering: where its master is."""
 
@@ -43,44 +38,39 @@ class RegisterBrokerResponse(Header):
     master_addr: str | None = None
 
 
-@dataclass(slots=True)
 class UnregisterBrokerHeader(Header):
     """UNREGISTER_BROKER 104."""
 
     broker_name: str
     broker_addr: str
     cluster_name: str
-    broker_id: int
+    broker_id: Long
 
 
-@dataclass(slots=True)
 class QueryDataVersionHeader(Header):
     """QUERY_DATA_VERSION 322: has the nameserver this version of the broker's topics?"""
 
     broker_addr: str
     broker_name: str = ""
     cluster_name: str = ""
-    broker_id: int = 0
+    broker_id: Long = 0
 
 
-@dataclass(slots=True)
 class BrokerHeartbeatHeader(Header):
     """BROKER_HEARTBEAT 904."""
 
     broker_addr: str
     broker_name: str = ""
     cluster_name: str = ""
-    broker_id: int | None = None
+    broker_id: Long | None = None
 
 
-@dataclass(slots=True)
 class BrokerNameHeader(Header):
     """WIPE_WRITE_PERM_OF_BROKER 205, ADD_WRITE_PERM_OF_BROKER 327."""
 
     broker_name: str
 
 
-@dataclass(slots=True)
 class KVConfigHeader(Header):
     """PUT_KV_CONFIG 100."""
 
@@ -89,7 +79,6 @@ class KVConfigHeader(Header):
     value: str
 
 
-@dataclass(slots=True)
 class KVKeyHeader(Header):
     """GET_KV_CONFIG 101, DELETE_KV_CONFIG 102."""
 
@@ -97,21 +86,18 @@ class KVKeyHeader(Header):
     key: str
 
 
-@dataclass(slots=True)
 class NamespaceHeader(Header):
     """GET_KVLIST_BY_NAMESPACE 219."""
 
     namespace: str
 
 
-@dataclass(slots=True)
 class ClusterHeader(Header):
     """GET_TOPICS_BY_CLUSTER 224."""
 
     cluster: str
 
 
-@dataclass(slots=True)
 class DeleteTopicHeader(Header):
     """DELETE_TOPIC_IN_NAMESRV 216, DELETE_TOPIC_IN_BROKER 215."""
 
@@ -122,60 +108,53 @@ class DeleteTopicHeader(Header):
 # ---- broker: offsets, groups, topics -------------------------------------------------------------
 
 
-@dataclass(slots=True)
 class QueryConsumerOffsetHeader(Header):
     """QUERY_CONSUMER_OFFSET 14."""
 
     consumer_group: str
     topic: str
-    queue_id: int
+    queue_id: Long
     set_zero_if_not_found: bool | None = None
 
 
-@dataclass(slots=True)
 class UpdateConsumerOffsetHeader(Header):
     """UPDATE_CONSUMER_OFFSET 15."""
 
     consumer_group: str
     topic: str
-    queue_id: int
-    commit_offset: int
+    queue_id: Long
+    commit_offset: Long
 
 
-@dataclass(slots=True)
 class TopicQueueHeader(Header):
     """GET_MAX_OFFSET 30, GET_MIN_OFFSET 31, GET_EARLIEST_MSG_STORETIME 32."""
 
     topic: str
-    queue_id: int
+    queue_id: Long
     committed: bool | None = None
 
 
-@dataclass(slots=True)
 class SearchOffsetHeader(Header):
     """SEARCH_OFFSET_BY_TIMESTAMP 29; the boundary is LOWER or UPPER."""
 
     topic: str
-    queue_id: int
-    timestamp: int
+    queue_id: Long
+    timestamp: Long
     boundary_type: str = "LOWER"
 
 
-@dataclass(slots=True)
 class OffsetResponse(Header):
     """The answer of 14, 29, 30 and 31."""
 
-    offset: int
+    offset: Long
 
 
-@dataclass(slots=True)
 class TimestampResponse(Header):
     """The answer of 32."""
 
-    timestamp: int
+    timestamp: Long
 
 
-@dataclass(slots=True)
 class ConsumerGroupHeader(Header):
     """GET_CONSUMER_LIST_BY_GROUP 38, NOTIFY_CONSUMER_IDS_CHANGED 40, GROUP_MEMBERS 7204, GROUP_CHANGED
     7205.
@@ -184,125 +163,113 @@ class ConsumerGroupHeader(Header):
     consumer_group: str
 
 
-@dataclass(slots=True)
 class UnregisterClientHeader(Header):
     """UNREGISTER_CLIENT 35."""
 
-    client_id: str = wire("clientID")
+    client_id: str = wire(name="clientID")
     producer_group: str | None = None
     consumer_group: str | None = None
 
 
-@dataclass(slots=True)
 class CreateTopicHeader(Header):
     """UPDATE_AND_CREATE_TOPIC 17."""
 
     topic: str
-    read_queue_nums: int
-    write_queue_nums: int
-    perm: int
+    read_queue_nums: Long
+    write_queue_nums: Long
+    perm: Long
     default_topic: str = "TBW102"
     topic_filter_type: str = "SINGLE_TAG"
-    topic_sys_flag: int = 0
+    topic_sys_flag: Long = 0
     order: bool = False
     attributes: str | None = None
 
 
-@dataclass(slots=True)
 class TopicHeader(Header):
     """Requests about one topic."""
 
     topic: str
 
 
-@dataclass(slots=True)
 class ViewMessageHeader(Header):
     """VIEW_MESSAGE_BY_ID 33: a physical offset."""
 
-    offset: int
+    offset: Long
     topic: str | None = None
 
 
-@dataclass(slots=True)
 class QueryMessageHeader(Header):
     """QUERY_MESSAGE 12; the times are in milliseconds."""
 
     topic: str
     key: str
-    max_num: int
-    begin_timestamp: int
-    end_timestamp: int
-    is_unique_key: bool = wire("_UNIQUE_KEY_QUERY", default=False)
+    max_num: Long
+    begin_timestamp: Long
+    end_timestamp: Long
+    is_unique_key: bool = wire(name="_UNIQUE_KEY_QUERY", default=False)
 
 
-@dataclass(slots=True)
 class QueryMessageResponse(Header):
     """The answer of 12."""
 
-    index_last_update_timestamp: int
-    index_last_update_phyoffset: int
+    index_last_update_timestamp: Long
+    index_last_update_phyoffset: Long
 
 
-@dataclass(slots=True)
 class ConsumerSendMsgBackHeader(Header):
     """CONSUMER_SEND_MSG_BACK 36; the offset is physical."""
 
-    offset: int
+    offset: Long
     group: str
-    delay_level: int
+    delay_level: Long
     origin_msg_id: str | None = None
     origin_topic: str | None = None
     unit_mode: bool = False
-    max_reconsume_times: int | None = None
+    max_reconsume_times: Long | None = None
 
 
 # ---- our own requests ----------------------------------------------------------------------------
 
 
-@dataclass(slots=True)
 class SendRecordsHeader(Header):
     """SEND_RECORDS 7101: the body is `count` records built by the client, back to back, of one topic and
     queue.
     """
 
     topic: str
-    queue_id: int
-    count: int
+    queue_id: Long
+    count: Long
     producer_group: str | None = None
     default_topic: str = "TBW102"
-    default_topic_queue_nums: int = 4
+    default_topic_queue_nums: Long = 4
 
 
-@dataclass(slots=True)
 class SendRecordsResponse(Header):
     """Where the first of them stands; the others follow."""
 
-    queue_id: int
-    queue_offset: int
-    physical_offset: int
-    count: int
-    store_timestamp: int
+    queue_id: Long
+    queue_offset: Long
+    physical_offset: Long
+    count: Long
+    store_timestamp: Long
 
 
-@dataclass(slots=True)
 class AppendBatchHeader(Header):
     """APPEND_BATCH 7107: the body is messages in RocketMQ's batch encoding; queue -1: the broker chooses."""
 
     topic: str
-    queue_id: int = -1
+    queue_id: Long = -1
 
 
-@dataclass(slots=True)
 class AppendBatchResponse(Header):
     """Where the first message stands; the body is the offset message ids of all, comma-separated."""
 
-    queue_id: int
-    queue_offset: int
-    count: int
-    store_timestamp: int
+    queue_id: Long
+    queue_offset: Long
+    count: Long
+    store_timestamp: Long
 
 
-@dataclass(slots=True)
 class SendRunsHeader(Header):
     """SEND_RUNS 7106: the body is records built by the client, of several queues of one topic
     (store.message.runs).
@@ -311,45 +278,41 @@ class SendRunsHeader(Header):
     topic: str
     producer_group: str | None = None
     default_topic: str = "TBW102"
-    default_topic_queue_nums: int = 4
+    default_topic_queue_nums: Long = 4
 
 
-@dataclass(slots=True)
 class SendRunsResponse(Header):
     """Where the first of all these records stands; the body has the first queue offset of each run."""
 
-    physical_offset: int
-    count: int
-    store_timestamp: int
+    physical_offset: Long
+    count: Long
+    store_timestamp: Long
 
 
-@dataclass(slots=True)
 class PullRecordsHeader(Header):
     """PULL_RECORDS 7102: up to `max_bytes` of records; held for up to `wait_ms` where there are none."""
 
     topic: str
-    queue_id: int
-    queue_offset: int
+    queue_id: Long
+    queue_offset: Long
     consumer_group: str = ""
-    max_messages: int = 1 << 20
-    max_bytes: int = 4 * 1024 * 1024
-    wait_ms: int = 0
+    max_messages: Long = 1 << 20
+    max_bytes: Long = 4 * 1024 * 1024
+    wait_ms: Long = 0
     subscription: str = "*"
     expression_type: str = "TAG"
-    commit_offset: int | None = None
+    commit_offset: Long | None = None
 
 
-@dataclass(slots=True)
 class PullRecordsResponse(Header):
     """The answer; the body is records, back to back."""
 
-    next_begin_offset: int
-    min_offset: int
-    max_offset: int
-    count: int
+    next_begin_offset: Long
+    min_offset: Long
+    max_offset: Long
+    count: Long
 
 
-@dataclass(slots=True)
 class ForwardHeartbeatHeader(Header):
     """FORWARD_HEARTBEAT 7201: through which broker a client's heartbeat came, and what the client is
     written in.
@@ -357,10 +320,9 @@ class ForwardHeartbeatHeader(Header):
 
     broker_name: str
     language: str = "OTHER"
-    version: int = 0
+    version: Long = 0
 
 
-@dataclass(slots=True)
 class ForwardUnregisterHeader(Header):
     """FORWARD_UNREGISTER 7203; `connection_closed`: the client has not said so, its connection has ended."""
 

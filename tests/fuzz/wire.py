@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ from actors.remoting.command import (
     encode_command,
 )
 from actors.remoting.frame import FrameReader, ReceiveMemory
-from actors.remoting.header import I64_MAX, Header, wire
+from actors.remoting.header import I64_MAX, Header, Long, wire
 from actors.remoting.remoting_errors import ProtocolError, Refused
 
 FRAMES = Path(__file__).parents[1] / "fixtures" / "frames"
@@ -113,42 +112,40 @@ def is_writable(command: RemotingCommand) -> bool:
     )
 
 
-@dataclass(slots=True)
 class GeneralSendHeader(Header):
     """SEND_MESSAGE_V2 by the general decoder."""
 
-    producer_group: str = wire("a")
-    topic: str = wire("b")
-    default_topic: str = wire("c")
-    default_topic_queue_nums: int = wire("d")
-    queue_id: int = wire("e")
-    sys_flag: int = wire("f")
-    born_timestamp: int = wire("g")
-    flag: int = wire("h")
-    properties: str = wire("i", default="")
-    reconsume_times: int = wire("j", default=0)
-    max_reconsume_times: int | None = wire("l", default=None)
-    batch: bool = wire("m", default=False)
+    producer_group: str = wire(name="a")
+    topic: str = wire(name="b")
+    default_topic: str = wire(name="c")
+    default_topic_queue_nums: Long = wire(name="d")
+    queue_id: Long = wire(name="e")
+    sys_flag: Long = wire(name="f")
+    born_timestamp: Long = wire(name="g")
+    flag: Long = wire(name="h")
+    properties: str = wire(name="i", default="")
+    reconsume_times: Long = wire(name="j", default=0)
+    max_reconsume_times: Long | None = wire(name="l", default=None)
+    batch: bool = wire(name="m", default=False)
 
 
-@dataclass(slots=True)
 class GeneralPullHeader(Header):
     """PULL_MESSAGE by the general decoder."""
 
     consumer_group: str
     topic: str
-    queue_id: int
-    queue_offset: int
-    max_msg_nums: int
-    sys_flag: int
-    commit_offset: int
-    suspend_timeout_millis: int
-    sub_version: int
+    queue_id: Long
+    queue_offset: Long
+    max_msg_nums: Long
+    sys_flag: Long
+    commit_offset: Long
+    suspend_timeout_millis: Long
+    sub_version: Long
     subscription: str | None = None
-    max_msg_bytes: int | None = None
+    max_msg_bytes: Long | None = None
 
 
-LONG_NAMES = dict(hot_headers._V1_NAMES)
+LONG_NAMES = dict(hot_headers.LONG_NAMES)
 PULL_NAMES = (
     "consumerGroup", "topic", "queueId", "queueOffset", "maxMsgNums", "sysFlag", "commitOffset",
     "suspendTimeoutMillis", "subVersion", "subscription", "maxMsgBytes",
@@ -196,16 +193,15 @@ def agree(hot: Any, general: Any) -> bool:
     Numbers over 63 bits the hot ones leave to who uses them: it would cost every send and pull.
     """
     if general is None and hot is not None:
-        return any(isinstance(each, int) and abs(each) > I64_MAX for each in slots_of(hot))
+        return any(isinstance(each, int) and abs(each) > I64_MAX for each in values_of(hot))
     if hot is None or general is None:
         return hot is general
-    return all(getattr(hot, name) == getattr(general, name) for name in type(general).__slots__)
+    return all(getattr(hot, name) == getattr(general, name) for name in general.__struct_fields__)
 
 
-def slots_of(header: Any) -> list[Any]:
+def values_of(header: Any) -> list[Any]:
     """The values of all of a header's fields."""
-    slots = [name for each in type(header).__mro__ for name in getattr(each, "__slots__", ())]
-    return [getattr(header, name) for name in slots]
+    return [getattr(header, name) for name in header.__struct_fields__]
 
 
 HEADER_TYPES: list[Any] = sorted(
