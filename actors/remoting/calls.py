@@ -1,10 +1,12 @@
-"""Calls: what one connection has asked its peer, until the answers come or their time is up."""
+"""Calls: the requests that one connection has sent to its peer, until the response or the deadline."""
 
+import asyncio
 from collections.abc import Callable
 from typing import Final, TypeVar
 
 from actors.remoting.command import RemotingCommand
 from actors.remoting.remoting_errors import Closed, RemotingError, TimedOut
+from store.clock import Clock
 from store.logs import get_logger
 
 _log = get_logger(__name__)
@@ -13,10 +15,12 @@ Callback = Callable[[RemotingCommand | RemotingError], None]
 Argument = TypeVar("Argument")
 
 _MAX_OPAQUE: Final = 0x7FFF_FFFF
+# A timer that fires a little early would find nothing expired and spin.
+_TIMER_SLACK_S: Final = 0.001
 
 
 class Calls:
-    """Callbacks by opaque; each gets the answer, or a RemotingError, once."""
+    """Callbacks by opaque; each gets the response or a RemotingError, once."""
 
     __slots__ = ("_earliest_ns", "_last_opaque", "_waiting")
 
@@ -26,26 +30,26 @@ class Calls:
         self._last_opaque = 0
 
     def next_opaque(self) -> int:
-        """A number for the next request; they come again after 2^31."""
+        """Return a number for the next request; numbers repeat after 2^31."""
         self._last_opaque = (self._last_opaque + 1) & _MAX_OPAQUE
         return self._last_opaque
 
     def add(self, opaque: int, callback: Callback, deadline_ns: int) -> bool:
-        """Wait for an answer; whether no other deadline comes before this one."""
+        """Wait for a response; return True if no other deadline comes before this one."""
         is_earliest = not self._waiting or deadline_ns < self._earliest_ns
         if is_earliest:
             self._earliest_ns = deadline_ns
         self._waiting[opaque] = (callback, deadline_ns)
         return is_earliest
 
-    def take_answer(self, answer: RemotingCommand) -> None:
-        """Give an answer to whom it is for; nobody waits for one that is late, or was never asked for."""
-        waiting = self._waiting.pop(answer.opaque, None)
+    def take_response(self, response: RemotingCommand) -> None:
+        """Pass a response to its callback; one that is late or was never requested is dropped."""
+        waiting = self._waiting.pop(response.opaque, None)
         if waiting is not None:
-            guarded(waiting[0], answer)
+            guarded(waiting[0], response)
 
     def expire(self, now_ns: int, peer: str) -> int | None:
-        """Fail those whose deadline has passed; returns the next deadline, or None where none waits."""
+        """Fail the calls whose deadline has passed; return the next deadline, if any call is waiting."""
         if not self._waiting:
             return None
         if self._earliest_ns > now_ns:
@@ -60,14 +64,45 @@ class Calls:
         return self._earliest_ns or None
 
     def fail_all(self, error: Closed) -> None:
-        """The connection has ended."""
+        """Fail all calls: the connection is closed."""
         waiting, self._waiting = self._waiting, {}
         for callback, _ in waiting.values():
             guarded(callback, error)
 
 
+class DeadlineTimer:
+    """One timer of an event loop, for the earliest of many deadlines."""
+
+    def __init__(self, clock: Clock, expire: Callable[[], None]) -> None:
+        """Make a timer that calls `expire`, which should arm it for the next deadline."""
+        self._clock = clock
+        self._expire = expire
+        self._timer: asyncio.TimerHandle | None = None
+        self._deadline_ns = 0
+
+    def arm(self, deadline_ns: int, loop: asyncio.AbstractEventLoop) -> None:
+        """Call `expire` at this moment or soon after, unless it is called before."""
+        if self._timer is not None:
+            if self._deadline_ns <= deadline_ns:
+                return
+            self._timer.cancel()
+        self._deadline_ns = deadline_ns
+        delay_s = max(0, deadline_ns - self._clock.monotonic_ns()) / 1e9 + _TIMER_SLACK_S
+        self._timer = loop.call_later(delay_s, self._fire)
+
+    def cancel(self) -> None:
+        """Forget the deadline."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _fire(self) -> None:
+        self._timer = None
+        self._expire()
+
+
 def guarded(callback: Callable[[Argument], None], argument: Argument) -> None:
-    """Call; what the callback raises is its own bug, and logged: what stands behind it belongs to others."""
+    """Call; an exception of the callback is logged, so that it does not fail other work."""
     try:
         callback(argument)
     except Exception:  # noqa: BLE001 - see above

@@ -1,53 +1,56 @@
-"""Connection: one socket that carries frames both ways."""
+"""Connection: one socket that carries frames both ways.
+
+This is the protocol object of asyncio. It divides the work: `InputQueue` decodes requests and hands them over
+in their turn, `OutputBuffer` collects responses and knows how far the peer is behind, `Calls` matches the
+responses of the peer. The states of a connection:
+
+    open ── close() ──► closed, leaving: the peer still has to read ──► gone
+      │                    │
+      └── abort(), lost ───┴── abort(), lost ──► gone
+
+The close callbacks run and the calls fail on the way from open to closed.
+"""
 
 import asyncio
 import socket
 import struct
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final, Protocol, cast
 
 from actors.remoting.calls import Callback, Calls, guarded
-from actors.remoting.codes import FLAG_ONEWAY, FLAG_RESPONSE
-from actors.remoting.command import Buffer, RemotingCommand, append_command
-from actors.remoting.frame import CodeMarks, FrameReader
+from actors.remoting.codes import FLAG_ONEWAY
+from actors.remoting.command import RemotingCommand
+from actors.remoting.frame import CodeMarks
 from actors.remoting.hub import Hub
+from actors.remoting.input_queue import InputQueue
+from actors.remoting.output_buffer import OutputBuffer
 from actors.remoting.remoting_errors import Closed, ProtocolError
+from store.clock import NS_PER_MS
 from store.logs import get_logger
 
 _log = get_logger(__name__)
 
 CloseCallback = Callable[["Connection"], None]
 
-# Up to here one write of joined bytes is cheaper than a write of many buffers.
-_JOIN_BYTES: Final = 64 * 1024
-_LARGE_PART_BYTES: Final = 8 * 1024
-# A peer that leaves this much unread is behind: how much it leaves is watched from here on.
-_BEHIND_BYTES: Final = 64 * 1024
-# A peer whose bytes come when the turn is over can wait: what it sends is left with the kernel, nearly all.
-_LATE_READ_BYTES: Final = 16 * 1024
-# Requests that others need not wait for are left as they have come, up to here.
-_ASIDE_BYTES: Final = 16 * 1024
-# So many requests of one peer between two looks at the clock.
-_REQUESTS_A_LOOK: Final = 4
-_NS_PER_MS: Final = 1_000_000
 _PORT: Final = struct.Struct(">i")
 
 
 class Service(Protocol):
-    """What answers the requests of a peer."""
+    """Handles the requests of a peer."""
 
     @property
     def costly_codes(self) -> CodeMarks:
-        """Codes of requests that stand in line (`actors.remoting.turn`)."""
+        """Codes of costly requests (`actors.remoting.turn`)."""
         ...
 
     def handle(self, connection: "Connection", command: RemotingCommand) -> None:
-        """Take one request; whatever goes wrong in it becomes its answer."""
+        """Handle one request; an error becomes its response."""
         ...
 
 
 class ClientAttributes:
-    """What the peer has told about itself in its heartbeat; `extra` is the service's own."""
+    """What the peer has reported in its heartbeat; `extra` belongs to the service."""
 
     __slots__ = ("client_id", "extra", "language", "version")
 
@@ -59,10 +62,10 @@ class ClientAttributes:
 
 
 class Connection(asyncio.BufferedProtocol):
-    """One peer. Used on its hub's loop only.
+    """A connection to one peer. Used on its hub's loop only.
 
-    `peer` is `host:port`; `peer_bytes` the same as a record's bornHost (ip, 4 or 16 bytes, then the port as
-    i32).
+    `peer` is `host:port`; `peer_bytes` is the same as a record's bornHost (address, 4 or 16 bytes, then the
+    port as i32).
     """
 
     def __init__(self, hub: Hub, service: Service, address: str | None = None) -> None:
@@ -72,142 +75,92 @@ class Connection(asyncio.BufferedProtocol):
         self.attributes = ClientAttributes()
         self.is_closed = False
         self.close_reason = "the peer closed the connection"
-        self.is_queued = False  # to be read on in the next turn
-        self.is_in_line = False  # with costly requests
-        self.unread_bytes = 0  # what a peer that is behind has not taken, when that was noted last
-        self.pending = 0  # requests of the peer that have no answer yet
+        self.pending = 0  # requests of the peer without a response yet
         self._transport: asyncio.Transport | None = None
-        self._reader = FrameReader(hub.memory)
-        self._turn = hub.turn
-        self._handle = service.handle
-        self._costly_codes = service.costly_codes
-        self._out: list[Buffer] = []
-        self._out_bytes = 0
-        self._turn_bytes = 0
-        self._is_behind = False
-        self._unread_since_ns = 0
-        self._waiting: list[RemotingCommand | CloseCallback] = []  # costly requests, and parts of such
-        self._is_set_aside = False  # what comes after those: it is read when its turn in line comes
-        self._is_held = False
-        self._is_hushed = False
-        self._was_active = True
-        self._quiet_since_ns = 0
-        self._partial_since_ns = 0
-        self._partial_frames = -1
         self._calls = Calls()
+        self._output = OutputBuffer(hub)
+        self._input = InputQueue(
+            hub,
+            self._output,
+            service.costly_codes,
+            partial(service.handle, self),
+            self._calls.take_response,
+            self._refuse_bytes,
+        )
+        self._idle = _IdleCheck()
         self._close_callbacks: list[CloseCallback] = []
 
-    # ---- what services use --------------------
+    # ---- for services --------------------
 
     def send(self, command: RemotingCommand) -> None:
-        """Encode the command now and write it at the turn's end; dropped where the connection has ended."""
+        """Encode the command now and write it at the end of the turn; dropped if the connection is closed."""
         if self.is_closed:
             return
-        out = self._out
-        if not out:
+        if self._output.is_empty:
             self.hub.mark_dirty(self)
-        size_bytes = append_command(out, command)
-        self._out_bytes += size_bytes
-        self._turn.collected_bytes += size_bytes
+        self._output.append(command)
 
     def oneway(self, command: RemotingCommand) -> None:
-        """Send a request that wants no answer."""
+        """Send a request without a response."""
         command.flag |= FLAG_ONEWAY
         command.opaque = self._calls.next_opaque()
         self.send(command)
 
     def call(self, command: RemotingCommand, timeout_ms: int, callback: Callback) -> None:
-        """Send a request; the callback gets the answer, or a RemotingError, exactly once and never before
-        this returns (except where the connection has ended already).
+        """Send a request; the callback gets the response or a RemotingError exactly once, and never before
+        this returns unless the connection is closed already.
         """
         if self.is_closed:
             callback(Closed(self.peer, self.close_reason))
             return
         opaque = command.opaque = self._calls.next_opaque()
-        hub = self.hub
-        deadline_ns = hub.clock.monotonic_ns() + timeout_ms * _NS_PER_MS
+        deadline_ns = self.hub.clock.monotonic_ns() + timeout_ms * NS_PER_MS
         self.send(command)
         if self._calls.add(opaque, callback, deadline_ns):
-            hub.arm(deadline_ns)
+            self.hub.arm(deadline_ns)
 
     def close(self, reason: str) -> None:
-        """Write what is waiting, then close; later sends are dropped."""
+        """Write what is collected, then close; later sends are dropped."""
         if self.is_closed:
             return
         self.close_reason = reason
         self.flush()
         if self._transport is not None:
             self._transport.close()
-            if self._transport.get_write_buffer_size():
-                self._unread_since_ns = self.hub.clock.monotonic_ns()
+            if self._output.start_leaving():
                 self.hub.leaving.add(self)
         self._end()
 
     def hush(self) -> None:
-        """Take nothing from the peer but what has come. What it still sends is dropped, not left unread:
-        closing a socket with bytes unread would reset it, and the peer could lose answers on their way.
-        """
-        self._is_hushed = True
+        """Take no further request; those that have been received are still answered."""
+        self._input.stop()
 
     def on_close(self, callback: CloseCallback) -> None:
-        """Run this once when the connection has ended, whoever ended it."""
+        """Call this once when the connection is closed, by either side."""
         if self.is_closed:
             callback(self)
         else:
             self._close_callbacks.append(callback)
 
     def when_drained(self, callback: CloseCallback) -> None:
-        """Run this as a costly request, when the connection is not over the mark; never where it has
-        ended.
+        """Call this in turn with the costly requests, once the output is not full; never if the connection
+        closes before.
         """
         if not self.is_closed:
-            self._waiting.append(callback)
-            self.hub.line_up(self)
+            self._input.add_costly(partial(guarded, callback, self))
 
     @property
     def over_high_water(self) -> bool:
-        """Whether so much is waiting to be written, here or of all, that no further answers should be
-        produced.
-        """
-        return self._is_over_mark or self._turn.collected_bytes > self.hub.limits.turn_output_bytes
+        """Whether no further responses should be produced, because of this connection or of all together."""
+        return self._output.is_over_high_water or self.hub.is_output_spent
 
-    @property
-    def _is_over_mark(self) -> bool:
-        waiting_bytes = self._out_bytes
-        if self._is_behind and self._transport is not None:
-            waiting_bytes += self._transport.get_write_buffer_size()
-        return waiting_bytes > self.hub.limits.high_water_bytes
-
-    @property
-    def has_answered_enough(self) -> bool:
-        """Whether what has collected is to be written before more is produced: it may be left unread."""
-        if self._out_bytes <= _BEHIND_BYTES:
-            return False
-        limits = self.hub.limits
-        waiting_bytes = self.hub.unread_bytes + self._turn.collected_bytes
-        return self._out_bytes > limits.high_water_bytes or waiting_bytes > limits.max_unread_bytes
-
-    @property
-    def _is_far_behind(self) -> bool:
-        """Whether nothing more is read of a peer that is behind: by its own measure, or by that of all."""
-        return self._is_over_mark or self.hub.unread_bytes > self.hub.limits.max_unread_bytes
-
-    @property
-    def _has_costly(self) -> bool:
-        """Whether there is something for its turn in line."""
-        return bool(self._waiting) or self._is_set_aside
-
-    @property
-    def _has_many_waiting(self) -> bool:
-        """Whether nothing more is read, for as long as costly requests are to be done."""
-        return 2 * len(self._waiting) > self.hub.limits.costly_requests_max
-
-    # ---- what the transport calls --------------------
+    # ---- for the transport --------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """The socket is open."""
+        """Start: the socket is open."""
         self._transport = cast("asyncio.Transport", transport)
-        self._transport.set_write_buffer_limits(high=min(_BEHIND_BYTES, self.hub.limits.high_water_bytes))
+        self._output.connection_made(self._transport)
+        self._input.connection_made(self._transport)
         name = transport.get_extra_info("peername")
         if isinstance(name, tuple) and len(name) >= 2:
             host, port = name[0], name[1]
@@ -220,158 +173,65 @@ class Connection(asyncio.BufferedProtocol):
             self.abort(f"over the limit of {hub.limits.max_connections:,} connections")
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The socket is gone."""
+        """End: the socket is gone."""
         if exc is not None and not self.is_closed:
             self.close_reason = f"the connection broke: {exc}"
         self._leave()
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        """Where the transport is to put what it receives."""
-        room = self._reader.get_buffer()
-        return room[:_LATE_READ_BYTES] if self._turn.is_over else room
+        """Return the memory for the next bytes of the socket."""
+        return self._input.get_buffer()
 
     def buffer_updated(self, nbytes: int) -> None:
-        """So many bytes have come."""
-        if self._is_hushed:
-            return
-        self._was_active = True
-        self._turn_bytes += nbytes
-        reader = self._reader
-        reader.received(nbytes)
-        hub = self.hub
-        begins = not hub.tick_requested
-        if begins:
-            hub.request_tick()
-        if reader.unread_bytes <= _ASIDE_BYTES and reader.has_only(self._costly_codes):
-            reader.set_aside()
-            self._is_set_aside = True
-            hub.line_up(self)
-            return
-        if not begins and self._turn.is_spent():
-            reader.set_aside()
-            self._hold(is_late=True)
-            return
-        self._is_set_aside = False
-        self._read_commands(hub.limits.input_budget_requests)
-        if self._turn_bytes > hub.limits.input_budget_bytes and not self._is_held:
-            self._hold()
+        """Take the bytes that the socket has delivered."""
+        self._idle.note_activity()
+        self._input.received(nbytes)
 
     def pause_writing(self) -> None:
-        """The peer does not read as fast as we answer."""
-        self._is_behind = True
-        self._unread_since_ns = self.hub.clock.monotonic_ns()
-        self.note_unread()
+        """Note that the peer does not read as fast as this side writes."""
+        self._output.fall_behind()
 
     def resume_writing(self) -> None:
-        """The peer has caught up."""
-        self._is_behind = False
-        self.note_unread()
-        if self._is_held:
-            self.hub.hold(self)
-        if self._has_costly:
-            self.hub.line_up(self)
+        """Resume what waited for the peer to read."""
+        self._output.catch_up()
+        self._input.resume()
 
-    # ---- what the hub calls --------------------
+    # ---- for the hub --------------------
 
     def flush(self) -> None:
-        """Write what has collected, in one go."""
-        out = self._out
-        if not out:
+        """Write what is collected, and resume what waited for that."""
+        if self._output.is_empty or self.is_closed:
             return
-        transport = self._transport
-        if transport is not None and not self.is_closed:
-            self._was_active = True
-            if self._out_bytes <= _JOIN_BYTES:
-                transport.write(b"".join(out))
-            else:
-                transport.writelines(_coalesced(out))
-            if self._is_behind:
-                self.note_unread()
-        self._out = []
-        self._out_bytes = 0
-
-    def go_on(self, requests_max: int) -> None:
-        """A new turn: read on, unless the peer leaves our answers unread, or too many of its requests stand
-        in line: then `resume_writing` sees to it, or `serve_costly`.
-        """
-        self._turn_bytes = 0
-        if self.is_closed or self._is_hushed or not self._is_held:
-            return
-        if (self._is_behind and self._is_far_behind) or self._has_many_waiting:
-            return
-        self._is_held = False
-        self._reader.resume()
-        self._read_commands(requests_max)
-        if not self._is_held and self._transport is not None and not self.is_closed:
-            self._transport.resume_reading()
-
-    def serve_costly(self) -> bool:
-        """Do the first of the costly requests, or read some of those that are set aside; whether there are
-        more to be done. Nothing is done where the peer leaves our answers unread: `resume_writing` lines up
-        again.
-        """
-        if self._is_behind and self._is_far_behind:
-            return False
-        if self._waiting:
-            work = self._waiting.pop(0)
-            if isinstance(work, RemotingCommand):
-                self._handle(self, work)
-            else:
-                guarded(work, self)
-            if self._is_held and not self._has_many_waiting:
-                self.hub.hold(self)
-        elif self._is_set_aside:
-            self._is_set_aside = False
-            self._reader.resume()
-            self._read_commands(_REQUESTS_A_LOOK, in_line=True)
-        return self._has_costly
+        self._idle.note_activity()
+        self._output.flush()
+        self._input.resume()
 
     def expire_calls(self, now_ns: int) -> int | None:
-        """Fail the calls whose deadline has passed; returns the next deadline, or None where no call is
-        waiting.
-        """
+        """Fail the calls whose deadline has passed; return the next deadline, if any."""
         return self._calls.expire(now_ns, self.peer)
 
-    def note_unread(self) -> None:
-        """Note how much a peer that is behind has not taken, here and in the sum of all."""
-        unread_bytes = 0
-        if self._is_behind and self._transport is not None:
-            unread_bytes = self._transport.get_write_buffer_size()
-        self.hub.unread_bytes += unread_bytes - self.unread_bytes
-        self.unread_bytes = unread_bytes
+    @property
+    def unread_bytes(self) -> int:
+        """Bytes that a peer that is behind had not read when they were last counted."""
+        return self._output.unread_bytes
+
+    def count_unread(self) -> None:
+        """Count what the peer has not read, here and in the hub's sum."""
+        self._output.count_unread()
 
     def check_unread(self, now_ns: int, unread_ns: int) -> None:
-        """Close when the peer has been behind, or we have been waiting to close, for so long, and it has not
-        taken a byte.
-        """
-        if not self._is_behind and not self.is_closed:
-            return
-        before_bytes = self.unread_bytes
-        self.note_unread()
-        if self.unread_bytes < before_bytes:
-            self._unread_since_ns = now_ns
-        elif now_ns - self._unread_since_ns >= unread_ns:
+        """Abort if the peer is behind, or leaving, and has not taken a byte for `unread_ns`."""
+        if (self._output.is_behind or self.is_closed) and self._output.is_stuck(now_ns, unread_ns):
             self.abort(f"{self.unread_bytes:,} bytes of answers unread for {unread_ns / 1e9:.0f} s")
 
     def check_idle(self, now_ns: int, idle_ns: int) -> None:
-        """Close when nothing has moved, or one frame has been arriving, for so long."""
-        if self._reader.has_partial and not (self._is_held or self._is_set_aside):
-            if self._partial_frames != self._reader.frames:
-                self._partial_frames = self._reader.frames
-                self._partial_since_ns = now_ns
-            elif now_ns - self._partial_since_ns >= idle_ns:
-                self.abort(f"one frame has been arriving for {idle_ns / 1e9:.0f} s")
-                return
-        else:
-            self._partial_frames = -1
-        if self._was_active:
-            self._was_active = False
-            self._quiet_since_ns = now_ns
-        elif now_ns - self._quiet_since_ns >= idle_ns:
-            self.abort(f"idle for {idle_ns / 1e9:.0f} s")
+        """Abort if no byte has moved, or if one frame has been arriving, for `idle_ns`."""
+        reason = self._idle.check(now_ns, idle_ns, self._input.arriving_frame)
+        if reason:
+            self.abort(reason)
 
     def abort(self, reason: str) -> None:
-        """End the connection at once; what is waiting to be written is dropped."""
+        """Close the socket at once; what is not written is dropped."""
         if self.is_closed and self not in self.hub.leaving:
             return
         if not self.is_closed:
@@ -383,68 +243,22 @@ class Connection(asyncio.BufferedProtocol):
 
     # ---- its own --------------------
 
-    def _read_commands(self, left: int, *, in_line: bool = False) -> None:
-        reader = self._reader
-        costly_codes = self._costly_codes
-        began_ns = self._turn.now_ns()
-        has_cheap = False
-        try:
-            while (command := reader.next_command()) is not None:
-                if command.flag & FLAG_RESPONSE:
-                    self._calls.take_answer(command)
-                elif command.code in costly_codes and not command.body:  # which would be kept meanwhile
-                    self._waiting.append(command)
-                    if len(self._waiting) >= self.hub.limits.costly_requests_max:
-                        left = 1
-                else:
-                    has_cheap = True
-                    self._handle(self, command)
-                left -= 1
-                if (
-                    not left
-                    or (not left % _REQUESTS_A_LOOK and self._turn.is_spent())
-                    or (self._out_bytes > _BEHIND_BYTES and self.has_answered_enough)
-                    or (self._is_behind and self._is_far_behind)
-                    or self.is_closed
-                ):
-                    reader.set_aside()
-                    if in_line:
-                        self._is_set_aside = reader.has_partial
-                    else:
-                        self._hold()
-                    break
-        except ProtocolError as error:
-            _log.warning(
-                "connection_refused", peer=self.peer, reason=error.reason, looks_like=error.looks_like
-            )
-            self.close(str(error))
-        if has_cheap:
-            self._turn.took_cheap(began_ns)
-        if self._waiting:
-            self.hub.line_up(self)
-
-    def _hold(self, *, is_late: bool = False) -> None:
-        if not self._is_held and self._transport is not None and not self.is_closed:
-            self._is_held = True
-            self._transport.pause_reading()
-            self.hub.hold(self, is_late=is_late)
+    def _refuse_bytes(self, error: ProtocolError) -> None:
+        _log.warning("connection_refused", peer=self.peer, reason=error.reason, looks_like=error.looks_like)
+        self.close(str(error))
 
     def _leave(self) -> None:
-        """The socket is gone, and what it held."""
+        """Release everything: the socket is gone."""
         self._end()
-        self._is_behind = False
-        self.note_unread()
+        self._output.catch_up()
         self.hub.leaving.discard(self)
 
     def _end(self) -> None:
         if self.is_closed:
             return
         self.is_closed = True
-        self._out = []
-        self._out_bytes = 0
-        self._waiting = []
-        self._is_set_aside = False
-        self._reader.close()
+        self._output.clear()
+        self._input.close()
         self.hub.connections.discard(self)
         self._calls.fail_all(Closed(self.peer, self.close_reason))
         callbacks, self._close_callbacks = self._close_callbacks, []
@@ -452,18 +266,31 @@ class Connection(asyncio.BufferedProtocol):
             on_close(self)
 
 
-def _coalesced(parts: list[Buffer]) -> list[Buffer]:
-    """Small neighbours joined, large ones left where they lie."""
-    merged: list[Buffer] = []
-    small: list[Buffer] = []
-    for part in parts:
-        if len(part) < _LARGE_PART_BYTES:
-            small.append(part)
-            continue
-        if small:
-            merged.append(b"".join(small))
-            small = []
-        merged.append(part)
-    if small:
-        merged.append(b"".join(small))
-    return merged
+class _IdleCheck:
+    """Finds out, from one sweep to the next, that a connection is idle or that one frame does not end."""
+
+    __slots__ = ("_frame", "_frame_since_ns", "_is_active", "_quiet_since_ns")
+
+    def __init__(self) -> None:
+        self._is_active = True  # since the last check
+        self._quiet_since_ns = 0
+        self._frame: int | None = None
+        self._frame_since_ns = 0
+
+    def note_activity(self) -> None:
+        """Note that bytes have been received or written."""
+        self._is_active = True
+
+    def check(self, now_ns: int, idle_ns: int, arriving_frame: int | None) -> str:
+        """Return why the connection should be closed, or an empty text."""
+        if arriving_frame is None or arriving_frame != self._frame:
+            self._frame = arriving_frame
+            self._frame_since_ns = now_ns
+        elif now_ns - self._frame_since_ns >= idle_ns:
+            return f"one frame has been arriving for {idle_ns / 1e9:.0f} s"
+        if self._is_active:
+            self._is_active = False
+            self._quiet_since_ns = now_ns
+        elif now_ns - self._quiet_since_ns >= idle_ns:
+            return f"idle for {idle_ns / 1e9:.0f} s"
+        return ""

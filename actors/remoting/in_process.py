@@ -27,6 +27,8 @@ class InProcessConnection(Connection):
         """
         super().__init__(hub, service, name)
         self.peer_bytes = peer_bytes
+        self._service = service
+        self._is_hushed = False
         self._responses: dict[int, asyncio.Future[RemotingCommand]] = {}
         self.on_close(lambda _: self._fail_requests())
 
@@ -39,10 +41,14 @@ class InProcessConnection(Connection):
         self._responses[command.opaque] = response
         try:
             self.hub.request_tick()  # as after reading a socket: the turn's end confirms what is appended
-            self._handle(self, command)
+            self._service.handle(self, command)
             return await response
         finally:
             del self._responses[command.opaque]
+
+    def hush(self) -> None:
+        """Take no further request; those that have been taken are still answered."""
+        self._is_hushed = True
 
     def send(self, command: RemotingCommand) -> None:
         """Pass a response to its caller; dropped when the caller waits no longer, and so is a push."""

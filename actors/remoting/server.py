@@ -102,6 +102,11 @@ class RemotingServer:
         """The connections that are open now."""
         return frozenset(self.hub.connections)
 
+    @property
+    def sockets(self) -> tuple[socket.socket, ...]:
+        """The sockets that are listening."""
+        return tuple(each for server in (self._server, self._also) if server for each in server.sockets)
+
     def _accept(self) -> Connection:
         return Connection(self.hub, self.chain)
 

@@ -34,9 +34,8 @@ from store.logs import get_logger
 
 log = get_logger(__name__)
 
-# A client trusts its brokers with more than a broker trusts its clients: whole answers at once, no pause of
-# the acknowledgements while large sends are on their way.
-LIMITS = RemotingLimits(input_budget_bytes=8 * MIB, high_water_bytes=64 * MIB)
+# A client keeps reading acknowledgements while large sends are on their way.
+LIMITS = RemotingLimits(high_water_bytes=64 * MIB)
 
 _sequence = itertools.count()
 

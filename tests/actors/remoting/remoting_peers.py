@@ -29,6 +29,9 @@ TIMEOUT_MS = int(LIMIT_S * 1000)
 SOCKET_BUFFER_BYTES = 128 * 1024
 """SO_SNDBUF of a server, SO_RCVBUF of a peer: a kernel that sizes them itself may hold tens of MiB unread."""
 
+TCP_INFO_DATA_SEGS_IN = 152
+"""Where `tcpi_data_segs_in` lies in Linux's `struct tcp_info`."""
+
 
 def run(work: Coroutine[Any, Any, Result]) -> Result:
     """Run to the end, or fail after LIMIT_S."""
@@ -47,7 +50,7 @@ def echo(context: RequestContext) -> RemotingCommand:
 
 @asynccontextmanager
 async def serving(
-    handlers: dict[int, Handler] | None = None,
+    handlers: Mapping[int, Handler] | None = None,
     *,
     clock: Clock | None = None,
     limits: RemotingLimits | None = None,
@@ -60,7 +63,7 @@ async def serving(
         table.add(code, handler, cost=(costs or {}).get(code, Cost.ADMIN))
     server = RemotingServer(table, clock or SystemClock(), limits, tick)
     await server.start("127.0.0.1", 0)
-    for listener in server._server.sockets:  # type: ignore[union-attr]
+    for listener in server.sockets:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SOCKET_BUFFER_BYTES)  # inherited
     try:
         yield server
@@ -86,15 +89,21 @@ class RawPeer:
 
     async def deliver(self, *commands: RemotingCommand) -> None:
         """Send past the event loop; on return the server's next read finds all of it."""
+        await self.deliver_bytes(b"".join(encode_command(command) for command in commands))
+
+    async def deliver_bytes(self, data: bytes) -> None:
+        """Send bytes past the event loop."""
         name = "{}:{}".format(*self.writer.get_extra_info("sockname"))
-        connection = await eventually_async(
-            lambda: next((each for each in self._server.connections if each.peer == name), None)
-        )
-        data = b"".join(encode_command(command) for command in commands)
+        await eventually_async(lambda: any(each.peer == name for each in self._server.connections))
         with self.writer.get_extra_info("socket").dup() as wire:
             wire.sendall(data)
-        received = connection._transport.get_extra_info("socket")
-        eventually(lambda: _readable_bytes(received) >= len(data))
+            eventually(lambda: not _unacknowledged_bytes(wire))
+
+    @property
+    def segments_received(self) -> int:
+        """Segments with data that have been received: one for each write, if the writes are small."""
+        info = self.writer.get_extra_info("socket").getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 160)
+        return int(struct.unpack_from("I", info, TCP_INFO_DATA_SEGS_IN)[0])
 
     async def read(self) -> RemotingCommand:
         total, mark = PREFIX.unpack(await self.reader.readexactly(PREFIX.size))
@@ -126,8 +135,9 @@ async def raw_peer(server: RemotingServer) -> AsyncIterator[RawPeer]:
         writer.close()
 
 
-def _readable_bytes(wire: socket.socket) -> int:
-    (count,) = struct.unpack("i", fcntl.ioctl(wire.fileno(), termios.FIONREAD, bytes(4)))
+def _unacknowledged_bytes(wire: socket.socket) -> int:
+    """Bytes that are not in the receive buffer of the other side yet."""
+    (count,) = struct.unpack("i", fcntl.ioctl(wire.fileno(), termios.TIOCOUTQ, bytes(4)))
     return int(count)
 
 

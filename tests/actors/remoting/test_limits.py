@@ -153,10 +153,9 @@ def test_a_long_end_of_a_turn_is_not_taken_from_those_who_wait(clock, cost: Cost
 
         limits = RemotingLimits(turn_budget_us=20_000)
         async with (
-            serving({COSTLY: costly}, clock=clock, limits=limits, costs={COSTLY: cost}) as server,
+            serving({COSTLY: costly}, clock=clock, limits=limits, tick=tick, costs={COSTLY: cost}) as server,
             AsyncExitStack() as stack,
         ):
-            server.hub._tick = tick
             peers = await peers_of(server, stack, 3)
             for peer in peers:
                 await peer.deliver(*(request(COSTLY, number) for number in range(100)))

@@ -14,7 +14,7 @@ from actors.remoting.command import LENGTH_BYTES, PREFIX, RemotingCommand, encod
 from actors.remoting.limits import RemotingLimits
 from actors.remoting.request import Cost, RequestContext
 from actors.remoting.server import RemotingServer
-from actors.remoting.turn import LATE_REQUESTS, Turn
+from actors.remoting.turn import Turn
 from tests.eventually import eventually_async
 
 SEND, PULL = 1, 2
@@ -141,117 +141,67 @@ def test_who_comes_late_goes_before_those_who_had_their_share(clock) -> None:
     assert max(waited) <= 2 * A_TURN, waited
 
 
-class Peer:
-    """What a turn sees of a connection."""
+class Work:
+    """Work of a turn that never ends; each piece takes 20 µs."""
 
-    is_queued = is_in_line = has_answered_enough = False
-
-    def __init__(self, served: list[tuple[str, int]], name: str) -> None:
-        self._served = served
+    def __init__(self, clock, done: list[str], name: str) -> None:
+        self._clock = clock
+        self._done = done
         self._name = name
 
-    def go_on(self, requests_max: int) -> None:
-        self._served.append((self._name, requests_max))
-
-    def serve_costly(self) -> bool:
-        raise AssertionError("it has none")
-
-
-def test_of_many_that_come_late_each_has_a_little_before_any_has_more(clock) -> None:
-    served: list[tuple[str, int]] = []
-    limits = RemotingLimits()
-    turn = Turn(clock, limits)
-    turn.hold(Peer(served, "had its share"))
-    for name in ("late", "later"):
-        turn.hold(Peer(served, name), is_late=True)
-    turn.read_on()
-    most = limits.input_budget_requests
-    assert served == [("late", LATE_REQUESTS), ("later", LATE_REQUESTS), ("had its share", most)]
-    assert most > LATE_REQUESTS
-
-
-class Pulling(Peer):
-    """One whose costly requests never end; each takes 20 µs."""
-
-    def __init__(self, clock, served: list[tuple[str, int]]) -> None:
-        super().__init__(served, "pull")
-        self._clock = clock
-
-    def serve_costly(self) -> bool:
+    def do_all(self) -> None:
         self._clock.advance(us=20)
-        self._served.append(("pull", 0))
-        return True
+        self._done.append(self._name)
+
+    def do_some(self, turn: Turn) -> None:
+        self.do_all()
+        turn.add_costly(lambda: self.do_some(turn))
 
 
-def test_while_one_sends_message_after_message_pulls_get_as_much_of_a_turn_as_he_took(clock) -> None:
-    served: list[tuple[str, int]] = []
+def test_new_connections_are_read_in_their_order_before_those_that_had_their_share(clock) -> None:
+    done: list[str] = []
+    turn = Turn(clock, RemotingLimits())
+    for name, is_new in (("old", False), ("new", True), ("newer", True)):
+        turn.add_cheap(Work(clock, done, name).do_all, is_new=is_new)
+    turn.serve_cheap()
+    assert done == ["new", "newer", "old"]
+    assert not turn.has_more
+
+
+def test_costly_work_has_the_rest_of_the_budget_and_its_share_at_least(clock) -> None:
+    done: list[str] = []
     turn = Turn(clock, RemotingLimits(turn_budget_us=3_000, turn_share_us=1_000))
-    turn.line_up(Pulling(clock, served))
+    Work(clock, done, "pull").do_some(turn)
 
     def pulls_of_a_turn(sends_us: int) -> int:
         turn.begin()
-        before = len(served)
-        clock.advance(us=300)  # as for reading what is costly: that gives it no more
-        if sends_us:
-            began_ns = turn.now_ns()
-            clock.advance(us=sends_us)
-            turn.took_cheap(began_ns)
+        before = len(done)
+        clock.advance(us=sends_us)
         turn.end_reading()
+        clock.advance(us=5_000)  # the tick is not counted
         turn.serve_costly()
         turn.end()
-        return len(served) - before
+        assert turn.has_more
+        return len(done) - before
 
-    assert pulls_of_a_turn(sends_us=0) == 135  # nobody else: all that is left of the budget
-    assert pulls_of_a_turn(sends_us=200) == 10
-    assert pulls_of_a_turn(sends_us=10) == 3
-    assert pulls_of_a_turn(sends_us=0) == 3  # he may be back at any moment
-    assert pulls_of_a_turn(sends_us=2_500) == 50  # their share, however much is sent
-    assert pulls_of_a_turn(sends_us=0) == 3
-    clock.advance(us=1_000)
-    assert pulls_of_a_turn(sends_us=0) == 135
-    assert pulls_of_a_turn(sends_us=200) == 10
-    clock.advance(us=1_000)
-    assert pulls_of_a_turn(sends_us=0) == 135  # nobody is expected for what he sent long ago
+    assert pulls_of_a_turn(sends_us=0) == 150
+    assert pulls_of_a_turn(sends_us=1_000) == 100
+    assert pulls_of_a_turn(sends_us=2_500) == 50
+    assert pulls_of_a_turn(sends_us=10_000) == 50
 
 
-class Resumed:
-    """A request that waits no more; each takes 20 µs."""
-
-    def __init__(self, clock, served: list[tuple[str, int]]) -> None:
-        self._clock = clock
-        self._served = served
-
-    def resume(self) -> None:
-        self._clock.advance(us=20)
-        self._served.append(("resumed", 0))
-
-
-def test_those_who_waited_have_their_share_of_a_turn_and_those_in_line_theirs(clock) -> None:
-    served: list[tuple[str, int]] = []
+def test_resumed_requests_and_costly_ones_take_turns(clock) -> None:
+    done: list[str] = []
     turn = Turn(clock, RemotingLimits(turn_budget_us=3_000, turn_share_us=1_000))
-    turn.line_up(Pulling(clock, served))
-    turn.resumed.extend(Resumed(clock, served) for _ in range(400))
-
-    def served_in_a_turn(sends_us: int) -> tuple[int, int]:
-        turn.begin()
-        before = len(served)
-        clock.advance(us=300)  # as for reading what is costly: that gives it no more
-        if sends_us:
-            began_ns = turn.now_ns()
-            clock.advance(us=sends_us)
-            turn.took_cheap(began_ns)
-        turn.end_reading()
-        clock.advance(us=5_000)  # the end of a turn is nobody's time
-        turn.serve_costly()
-        turn.end()
-        kinds = [kind for kind, _ in served[before:]]
-        return kinds.count("resumed"), kinds.count("pull")
-
-    assert served_in_a_turn(sends_us=200) == (10, 10)
-    assert served_in_a_turn(sends_us=2_500) == (50, 50)
-    clock.advance(us=1_000)
-    assert served_in_a_turn(sends_us=0) == (135, 50)
-    assert turn.has_more
+    Work(clock, done, "pull").do_some(turn)
+    Work(clock, done, "other").do_some(turn)
+    for _ in range(10):
+        turn.add_costly(Work(clock, done, "resumed").do_all)
+    turn.begin()
+    turn.end_reading()
+    turn.serve_costly()
+    assert done[2:14] == ["pull", "other", *["resumed"] * 10]
+    assert done[14:18] == ["pull", "other"] * 2
 
 
 def test_who_sends_is_answered_before_the_pulls_of_his_turn_are_done(clock) -> None:
