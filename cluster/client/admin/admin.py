@@ -1,26 +1,17 @@
-"""Topics, routes, groups and offsets, blocking face."""
+"""Topics, routes, groups, offsets and brokers, blocking face."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
 from types import TracebackType
 from typing import Self
 
-from actors.remoting.bodies.routes import ClusterInfo
-from actors.remoting.raymq_requests import SplitsBody
 from cluster.client.admin import aio_admin as aio
-from cluster.client.admin.aio_admin import END_OF_TIME_MS, READ_WRITE
-from cluster.client.admin.broker_admin import BrokerAdmin
-from cluster.client.admin.group_admin import GroupAdmin
 from cluster.client.config import ClientConfig, Nameservers
-from cluster.client.transport.loop_thread import LoopThread
-from cluster.client.transport.topic_route import TopicRoute
+from cluster.client.transport.faces import BlockingFace, blocking
 from store.clock import Clock
-from store.message.message import MessageExt
-from store.message.message_queue import MessageQueue
 
 
-class Admin(GroupAdmin, BrokerAdmin):
+class Admin(BlockingFace[aio.Admin]):
     """Looks at a cluster, and changes its topics.
 
     with Admin("127.0.0.1:9876") as admin:
@@ -35,17 +26,12 @@ class Admin(GroupAdmin, BrokerAdmin):
         config: ClientConfig | None = None,
         clock: Clock | None = None,
     ) -> None:
-        self._admin = aio.Admin(nameservers, config=config, clock=clock)
-        self._thread = LoopThread.shared()
+        super().__init__(aio.Admin(nameservers, config=config, clock=clock))
 
     def start(self) -> Self:
-        """Open the connections' home. `with` and the first call do it too."""
-        self._thread.run(self._admin.start())
+        """Open the admin. `with` and the first call do it too."""
+        self._thread.run(self._face.start())
         return self
-
-    def close(self) -> None:
-        """End the connections."""
-        self._thread.run(self._admin.close())
 
     def __enter__(self) -> Self:
         return self.start()
@@ -55,100 +41,56 @@ class Admin(GroupAdmin, BrokerAdmin):
     ) -> None:
         self.close()
 
-    def create_topic(
-        self,
-        topic: str,
-        *,
-        queues: int = 4,
-        read_queues: int | None = None,
-        perm: int = READ_WRITE,
-        order: bool = False,
-        brokers: Iterable[str] | None = None,
-    ) -> TopicRoute:
-        """Create `topic`, or change it, with `queues` queues on each of `brokers` (default: on all).
+    close = blocking(aio.Admin.close)
 
-        Returns when the nameserver gives the new route: keyed sends from then on see all queues.
-        Raises BrokerRefused, DeadlineExceeded.
-        """
-        return self._thread.run(
-            self._admin.create_topic(
-                topic, queues=queues, read_queues=read_queues, perm=perm, order=order, brokers=brokers
-            )
-        )
+    # ---- topics, offsets and messages ----------------------------------------------------------------------
 
-    def delete_topic(self, topic: str) -> None:
-        """Delete `topic` with its messages and offsets, on all brokers and in the nameservers. Raises
-        BrokerRefused.
-        """
-        self._thread.run(self._admin.delete_topic(topic))
+    create_topic = blocking(aio.Admin.create_topic)
+    delete_topic = blocking(aio.Admin.delete_topic)
+    topics = blocking(aio.Admin.topics)
+    route = blocking(aio.Admin.route)
+    cluster_info = blocking(aio.Admin.cluster_info)
+    splits = blocking(aio.Admin.splits)
+    beginning_offsets = blocking(aio.Admin.beginning_offsets)
+    end_offsets = blocking(aio.Admin.end_offsets)
+    offsets_at = blocking(aio.Admin.offsets_at)
+    offsets_for_times = blocking(aio.Admin.offsets_for_times)
+    committed_offsets = blocking(aio.Admin.committed_offsets)
+    commit_offsets = blocking(aio.Admin.commit_offsets)
+    group_members = blocking(aio.Admin.group_members)
+    message_by_id = blocking(aio.Admin.message_by_id)
+    messages_by_key = blocking(aio.Admin.messages_by_key)
 
-    def topics(self) -> list[str]:
-        """All topics, those of the system among them."""
-        return self._thread.run(self._admin.topics())
+    # ---- consumer groups, and producers --------------------------------------------------------------------
 
-    def route(self, topic: str) -> TopicRoute:
-        """Where the queues of `topic` are. Raises TopicNotFound."""
-        return self._thread.run(self._admin.route(topic))
+    groups = blocking(aio.Admin.groups)
+    put_group = blocking(aio.Admin.put_group)
+    delete_group = blocking(aio.Admin.delete_group)
+    group_stats = blocking(aio.Admin.group_stats)
+    all_group_stats = blocking(aio.Admin.all_group_stats)
+    group_time_spans = blocking(aio.Admin.group_time_spans)
+    group_connection = blocking(aio.Admin.group_connection)
+    producers = blocking(aio.Admin.producers)
+    groups_of_topic = blocking(aio.Admin.groups_of_topic)
+    topics_of_group = blocking(aio.Admin.topics_of_group)
+    reset_offsets = blocking(aio.Admin.reset_offsets)
+    reset_offset = blocking(aio.Admin.reset_offset)
+    clone_offsets = blocking(aio.Admin.clone_offsets)
+    running_info = blocking(aio.Admin.running_info)
 
-    def cluster_info(self) -> ClusterInfo:
-        """All brokers and their addresses, as the nameservers know them together."""
-        return self._thread.run(self._admin.cluster_info())
+    # ---- brokers, and what is requested from them one by one -----------------------------------------------
 
-    def splits(self, topic: str) -> list[SplitsBody]:
-        """What each broker lets a bulk reader read of `topic`, and where its files are."""
-        return self._thread.run(self._admin.splits(topic))
-
-    def beginning_offsets(self, topic: str) -> dict[MessageQueue, int]:
-        """The offset of the oldest message of each queue."""
-        return self._thread.run(self._admin.beginning_offsets(topic))
-
-    def end_offsets(self, topic: str) -> dict[MessageQueue, int]:
-        """The offset that the next message of each queue will get."""
-        return self._thread.run(self._admin.end_offsets(topic))
-
-    def offsets_at(self, topic: str, timestamp_ms: int) -> dict[MessageQueue, int]:
-        """The offset of the first message of each queue stored at `timestamp_ms` (since the epoch) or
-        later.
-        """
-        return self._thread.run(self._admin.offsets_at(topic, timestamp_ms))
-
-    def offsets_for_times(self, times_ms: Mapping[MessageQueue, int]) -> dict[MessageQueue, int]:
-        """As `offsets_at`, with a time of its own for each queue."""
-        return self._thread.run(self._admin.offsets_for_times(times_ms))
-
-    def committed_offsets(self, group: str, topic: str) -> dict[MessageQueue, int | None]:
-        """How far `group` has come in each queue, None where it has committed nothing."""
-        return self._thread.run(self._admin.committed_offsets(group, topic))
-
-    def commit_offsets(self, group: str, offsets: Mapping[MessageQueue, int]) -> None:
-        """Set how far `group` has come; members that are running do not notice. Raises BrokerRefused."""
-        self._thread.run(self._admin.commit_offsets(group, offsets))
-
-    def group_members(self, group: str) -> list[str]:
-        """The client ids of a consumer group's members; empty when nobody is there."""
-        return self._thread.run(self._admin.group_members(group))
-
-    def message_by_id(self, offset_msg_id: str) -> MessageExt:
-        """The message with the broker's own id (`SendResult.offset_msg_id`). Raises BrokerRefused."""
-        return self._thread.run(self._admin.message_by_id(offset_msg_id))
-
-    def messages_by_key(
-        self,
-        topic: str,
-        key: str,
-        *,
-        max_messages: int = 32,
-        begin_ms: int = 0,
-        end_ms: int = END_OF_TIME_MS,
-        unique: bool = False,
-    ) -> list[MessageExt]:
-        """The messages of `topic` with `key` (`unique`: with that UNIQ_KEY), stored between the two times,
-        oldest first.
-
-        At most `max_messages` from each broker.
-        """
-        return self._thread.run(
-            self._admin.messages_by_key(
-                topic, key, max_messages=max_messages, begin_ms=begin_ms, end_ms=end_ms, unique=unique
-            )
-        )
+    brokers = blocking(aio.Admin.brokers)
+    broker_runtime = blocking(aio.Admin.broker_runtime)
+    broker_config = blocking(aio.Admin.broker_config)
+    change_broker_config = blocking(aio.Admin.change_broker_config)
+    clean_broker = blocking(aio.Admin.clean_broker)
+    broker_stats = blocking(aio.Admin.broker_stats)
+    set_writable = blocking(aio.Admin.set_writable)
+    system_topics = blocking(aio.Admin.system_topics)
+    broker_topics = blocking(aio.Admin.broker_topics)
+    topic_stats = blocking(aio.Admin.topic_stats)
+    topic_configs = blocking(aio.Admin.topic_configs)
+    set_topic_perm = blocking(aio.Admin.set_topic_perm)
+    messages_at = blocking(aio.Admin.messages_at)
+    units = blocking(aio.Admin.units)

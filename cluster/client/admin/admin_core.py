@@ -37,7 +37,7 @@ class AdminCore:
         self._is_closed = False
 
     async def start(self) -> Self:
-        """Open the connections' home. `async with` and the first call do it too."""
+        """Open the admin. `async with` and the first call do it too."""
         self._opened()
         return self
 

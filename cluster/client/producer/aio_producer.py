@@ -6,15 +6,13 @@ import asyncio
 import threading
 from collections.abc import Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Generic, Self, TypeVar
+from typing import TYPE_CHECKING, Self
 
 from cluster.client.config import KIB, Nameservers, ProducerConfig
 from cluster.client.errors import ClientClosed
-from cluster.client.hooks import SendContext
-from cluster.client.producer.outbound import Outbound
-from cluster.client.producer.producer_core import ProducerCore, as_message, chooser, producer_config
-from cluster.client.producer.sender import Choose
-from cluster.client.producer.table_send import TableSender
+from cluster.client.producer.arguments import as_message, chooser
+from cluster.client.producer.producer_core import ProducerCore, open_producer, producer_config
+from cluster.client.producer.sender import Choose, Send
 from cluster.client.results import SendResult, TableReceipt
 from cluster.client.selectors import MessageQueueSelector
 from store.clock import Clock
@@ -26,30 +24,8 @@ if TYPE_CHECKING:
 
     from cluster.client.producer.table_columns import TableColumns
 
-T = TypeVar("T")
-Ready = tuple[Outbound, SendContext | None]
-
 # From here on a body is compressed in a thread: the loop would stand still for milliseconds.
 COMPRESS_APART_BYTES = 64 * KIB
-
-
-class Promise(Generic[T]):
-    """An asyncio future as a send's outcome; whoever awaits it may have been cancelled meanwhile."""
-
-    __slots__ = ("future",)
-
-    def __init__(self, future: asyncio.Future[T]) -> None:
-        self.future = future
-
-    def resolve(self, value: T, /) -> None:
-        """Give the result."""
-        if not self.future.done():
-            self.future.set_result(value)
-
-    def reject(self, error: BaseException, /) -> None:
-        """Give the error."""
-        if not self.future.done():
-            self.future.set_exception(error)
 
 
 class Producer:
@@ -71,9 +47,9 @@ class Producer:
         config: ProducerConfig | None = None,
         clock: Clock | None = None,
     ) -> None:
-        self._core = ProducerCore(producer_config(nameservers, group, config), clock)
-        self._tables: TableSender
-        self._is_open = False
+        self._config = producer_config(nameservers, group, config)
+        self._clock = clock
+        self._core: ProducerCore | None = None
         self._is_closed = False
 
     async def start(self) -> Self:
@@ -84,10 +60,9 @@ class Producer:
     async def close(self) -> None:
         """Wait for what is under way (each send has its deadline), then end the connections."""
         self._is_closed = True
-        if self._is_open:
-            self._is_open = False
-            if not self._core.instance.is_orphan:
-                await self._core.close()
+        core, self._core = self._core, None
+        if core is not None and not core.instance.is_orphan:
+            await core.close()
 
     async def __aenter__(self) -> Self:
         return await self.start()
@@ -111,33 +86,36 @@ class Producer:
         argument: object = None,
         timeout_ms: int | None = None,
     ) -> SendResult:
-        """Send one message – a `Message`, or a topic and a body – and give back where it is.
+        """Send one message – a `Message`, or a topic and a body – and return where it is stored.
 
-        Equal `sharding_key`s share a queue and keep their order when each send is awaited before the next. A
+        Equal `sharding_key`s share a queue and keep their order if each send ends before the next begins. A
         send with `sharding_key`, `queue` or `selector` waits for its own queue until `delivery_timeout_ms`;
         any other is tried on two more queues within `send_timeout_ms`.
 
         Raises MessageRejected, TopicNotFound, SendFailed, DeadlineExceeded and others of
         `cluster.client.errors`.
         """
+        core = self._opened()
         ready = as_message(message, body, tags, keys, properties)
         choose = chooser(ready, sharding_key, queue, selector, argument)
-        timeout_ms = self._core.timeout_ms(choose, timeout_ms)
-        return await self._send(*await self._ready(ready), choose, timeout_ms)
+        return await self._finished(core, await self._prepared(core, ready, choose, timeout_ms))
 
-    async def _ready(self, message: Message, *, is_oneway: bool = False) -> Ready:
-        core = self._opened()
-        config = core.config
-        if config.compression is not None and len(message.body) >= COMPRESS_APART_BYTES:
-            return await asyncio.to_thread(core.ready, message, is_oneway=is_oneway)
-        return core.ready(message, is_oneway=is_oneway)
+    async def _prepared(
+        self,
+        core: ProducerCore,
+        message: Message,
+        choose: Choose | None,
+        timeout_ms: int | None,
+        *,
+        is_oneway: bool = False,
+    ) -> Send:
+        if core.config.compression is not None and len(message.body) >= COMPRESS_APART_BYTES:
+            return await asyncio.to_thread(core.prepare, message, choose, timeout_ms, is_oneway=is_oneway)
+        return core.prepare(message, choose, timeout_ms, is_oneway=is_oneway)
 
-    async def _send(
-        self, outbound: Outbound, context: SendContext | None, choose: Choose | None, timeout_ms: int
-    ) -> SendResult:
+    async def _finished(self, core: ProducerCore, send: Send) -> SendResult:
         future: asyncio.Future[SendResult] = asyncio.get_running_loop().create_future()
-        outcome = self._core.watched(Promise(future), context)
-        self._core.sender.start(outbound, choose, timeout_ms, outcome)
+        core.sender.start(send, future)
         return await future
 
     async def send_batch(
@@ -152,9 +130,8 @@ class Producer:
 
         `msg_id` and `offset_msg_id` of the result are comma-joined, `queue_offset` is the first message's.
         """
-        ready = self._opened().ready_batch(messages)
-        choose = chooser(messages[0], sharding_key, queue, None, None)
-        return await self._send(*ready, choose, self._core.timeout_ms(choose, timeout_ms))
+        core = self._opened()
+        return await self._finished(core, core.prepare_batch(messages, sharding_key, queue, timeout_ms))
 
     async def send_oneway(
         self,
@@ -169,11 +146,11 @@ class Producer:
         selector: MessageQueueSelector | None = None,
         argument: object = None,
     ) -> None:
-        """Send without wanting an answer: fast, and lost without a word when the broker is away."""
+        """Send without a response: fast, and lost without an error if the broker is away."""
+        core = self._opened()
         ready = as_message(message, body, tags, keys, properties)
         choose = chooser(ready, sharding_key, queue, selector, argument)
-        outbound, context = await self._ready(ready, is_oneway=True)
-        await self._core.oneway(outbound, choose, context)
+        await core.sender.oneway(await self._prepared(core, ready, choose, None, is_oneway=True))
 
     async def send_many(
         self,
@@ -185,7 +162,10 @@ class Producer:
         sharding_keys: Sequence[str] | None = None,
         queue: MessageQueue | None = None,
     ) -> TableReceipt:
-        """Send plain sequences, one element a message, by the fast path of `send_table`."""
+        """Send plain sequences, one element a message, by the fast path of `send_table`. Raises as that.
+
+        await producer.send_many("numbers", [b"1", b"2"], tags="odd-and-even", keys=["one", "two"])
+        """
         from cluster.client.producer.table_columns import columns_of_sequences
 
         columns = columns_of_sequences(bodies, tags, keys, sharding_keys)
@@ -204,6 +184,10 @@ class Producer:
     ) -> TableReceipt:
         """Send a table, a message a row; the arguments name its columns.
 
+            columns = {"body": [b"a", b"b"], "carrier": ["UA", "B6"], "tail": ["N14228", "N804JB"]}
+            table = pyarrow.table(columns)
+            receipt = await producer.send_table("flights", table, tags="carrier", sharding_key="tail")
+
         `body` is of bytes or text; `tags` and `keys` are of text (null: none). Rows with equal
         `sharding_key` go to one queue in the table's order; without one the rows are dealt to the queues in
         runs. Every row gets a UNIQ_KEY. At most one batch a queue is unresolved, and it is sent again before
@@ -220,16 +204,16 @@ class Producer:
     async def _send_columns(
         self, topic: str, columns: TableColumns, queue: MessageQueue | None
     ) -> TableReceipt:
-        self._opened()
+        tables = self._opened().tables
         stop = threading.Event()
         try:
             # A thread encodes: kernels let go of the GIL, and waiting for room must not hold up the loop.
-            return await asyncio.to_thread(self._tables.send, topic, columns, queue, stop)
+            return await asyncio.to_thread(tables.send, topic, columns, queue, stop)
         finally:
             stop.set()
 
     async def queues(self, topic: str) -> Sequence[MessageQueue]:
-        """The queues over which keyed sends to `topic` are spread."""
+        """Return the queues over which keyed sends to `topic` are spread."""
         return await self._opened().queues_of(topic)
 
     async def flush(self) -> None:
@@ -237,11 +221,9 @@ class Producer:
         await self._opened().sender.flush()
 
     def _opened(self) -> ProducerCore:
-        if not self._is_open:
+        if self._core is None:
             if self._is_closed:
                 raise ClientClosed("the producer is closed")
-            self._core.open()
-            self._tables = TableSender(self._core, asyncio.get_running_loop())
-            self._is_open = True
+            self._core = open_producer(self._config, self._clock)
         self._core.instance.check_loop()
         return self._core

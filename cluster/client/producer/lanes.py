@@ -186,7 +186,7 @@ class Lanes:
                     return error
                 batch.resends += isinstance(error, BrokerUnreachable | DeadlineExceeded)
             await asyncio.sleep(backoff.next_ms() / 1000)
-            await self._refresh(batch.queues[0].topic)
+            await self._instance.routes.refresh_or_keep(batch.queues[0].topic)
 
     async def _send(self, batch: LaneBatch, timeout_ms: int) -> Sequence[int]:
         """The offset of each run's first row."""
@@ -222,9 +222,3 @@ class Lanes:
         )
         parts = (encode_heads(batch.runs), batch.runs.records)
         return RemotingCommand(RayMQRequestCode.SEND_RUNS, header.to_ext(), parts=parts)
-
-    async def _refresh(self, topic: str) -> None:
-        try:
-            await self._instance.routes.refresh(topic)
-        except ClientError:
-            return  # the old route still stands

@@ -28,7 +28,7 @@ from store.message.message import Message
 from store.message.message_id import UniqKeyGenerator
 from store.message.properties import MessageConst, properties_text, properties_texts
 from store.message.sys_flag import COMPRESSION_LZ4, COMPRESSION_ZLIB, COMPRESSION_ZSTD
-from store.message.validate import check_body, check_group, check_properties, check_topic
+from store.message.validate import check_body, check_properties, check_topic
 from store.store_errors import MessageIllegal
 
 # As plain numbers: an enum's attribute costs more on the hot path.
@@ -97,10 +97,6 @@ class OutboundFactory:
     """Makes requests of one producer."""
 
     def __init__(self, config: ProducerConfig, clock: Clock, seed: int | None = None) -> None:
-        try:
-            check_group(config.group)
-        except MessageIllegal as error:
-            raise ConfigInvalid(f"producer group: {error}") from error
         self._config = config
         self._clock = clock
         salt = random.SystemRandom() if seed is None else random.Random(seed)
@@ -112,8 +108,8 @@ class OutboundFactory:
         """The request that sends one message. Raises MessageRejected when the broker would refuse it."""
         if type(message.body) is not bytes:
             check_types([message])
+        self.check_topic(message.topic)
         try:
-            self.check_topic(message.topic)
             body, sys_flag = self._compressed(message.body)
             check_body(body, self._config.max_message_bytes)
             properties, msg_id = self._properties(message)
@@ -188,9 +184,12 @@ class OutboundFactory:
                 check_body(message.body, max_bytes)
 
     def check_topic(self, topic: str) -> None:
-        """Raise MessageIllegal unless `topic` is a possible name; remembers those that are."""
+        """Raise MessageRejected unless `topic` is a possible name; remember those that are."""
         if topic not in self._checked_topics:
-            check_topic(topic)
+            try:
+                check_topic(topic)
+            except MessageIllegal as error:
+                raise rejected(error) from error
             self._checked_topics.add(topic)
 
     def _outbound(

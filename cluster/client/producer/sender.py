@@ -1,26 +1,34 @@
-"""Sending one request to one queue, and what is tried when that fails.
+"""Sender: sends requests of one producer, each until it is stored, has failed for good, or its time is over.
 
-    unkeyed    any writable queue in turn; after a failure at most `retry_times_when_send_failed` others,
-               on another broker where there is one; which brokers are passed over, `faults` says
-    pinned     its own queue only (sharding key, selector, given queue), until the deadline: a broker that
-               restarts is waited for, because another queue would break the order of the key
+    choose a queue ──→ send ──→ stored ─────────────────────────→ finish with the result
+      ↑                 │
+      │                 ├─ failed for good (message illegal, …) ─→ finish with the error
+      │                 └─ curable (lost, timed out, busy, …)
+      │                        ├─ no attempt or no time is left ─→ finish with SendFailed, or the error
+      └── refresh the route ←──┘
 
-The first attempt is a callback, without a task: that is the path of nearly every message.
+    unkeyed   the queue is any writable one in turn, after a failure on another broker if there is one (see
+              `faults`); at most `retry_times_when_send_failed` more attempts
+    pinned    the queue is always the same (sharding key, selector, given queue); attempts back off until the
+              deadline: a broker that restarts is waited for, as another queue would break the key's order
+
+The first attempt needs no task: it is a callback on the loop (`start`), or one blocking exchange in the
+caller's own thread (`send_directly`). Further attempts run in a task of the loop.
 """
 
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 from collections.abc import Callable
-from typing import NamedTuple, Protocol
+from dataclasses import dataclass, field
+from functools import partial
 
 from actors.remoting.codes import ResponseCode
 from actors.remoting.command import RemotingCommand
 from actors.remoting.remoting_errors import RemotingError
-from cluster.client.config import ProducerConfig
 from cluster.client.errors import (
     BrokerRefused,
-    BrokerUnreachable,
     ClientClosed,
     ClientError,
     DeadlineExceeded,
@@ -29,9 +37,11 @@ from cluster.client.errors import (
     TopicNotFound,
     refused,
 )
+from cluster.client.hooks import SendContext
 from cluster.client.producer.direct import DirectConnections
 from cluster.client.producer.faults import MQFaultStrategy
 from cluster.client.producer.outbound import Outbound
+from cluster.client.producer.send_hooks import SendHooks
 from cluster.client.results import STATUS_OF_CODE, SendResult
 from cluster.client.transport.backoff import Backoff
 from cluster.client.transport.instance import ClientInstance
@@ -39,41 +49,57 @@ from cluster.client.transport.topic_route import TopicRoute
 from store.message.message_queue import MessageQueue
 
 Choose = Callable[[TopicRoute], MessageQueue]
-
-
-class Outcome(Protocol):
-    """Where a send's result goes: exactly one of both is called, once, on the client's loop."""
-
-    def resolve(self, value: SendResult, /) -> None:
-        """Take the result."""
-
-    def reject(self, error: BaseException, /) -> None:
-        """Take the error."""
-
-
-class Unsent(NamedTuple):
-    """A first attempt that did not succeed: where it went and what came of it, as far as it got."""
-
-    queue: MessageQueue | None
-    error: ClientError | None
+SendFuture = asyncio.Future[SendResult] | concurrent.futures.Future[SendResult]
 
 
 def is_curable(error: ClientError) -> bool:
-    """Whether another attempt may cure it: RocketMQ's producers retry an unknown topic and a missing
-    permission too.
+    """Return True if another attempt may succeed: as RocketMQ's producers do, also after an unknown topic and
+    a missing permission.
     """
     if isinstance(error, TopicNotFound) and not error.address:
-        return False  # the nameservers' word, not one broker's
+        return False  # the response of the nameservers, not of one broker
     return error.retriable
 
 
-class Sender:
-    """Sends requests of one producer. Lives on its instance's loop."""
+@dataclass(slots=True, eq=False)
+class Send:
+    """One request under way. `choose` returns the queue of a pinned one; `queue` is the last attempt's."""
 
-    def __init__(self, instance: ClientInstance, config: ProducerConfig, strategy: MQFaultStrategy) -> None:
+    outbound: Outbound
+    choose: Choose | None
+    timeout_ms: int
+    deadline_ms: int
+    context: SendContext | None = None
+    queue: MessageQueue | None = None
+    attempt_began_ms: int = 0
+    failures: list[ClientError] = field(default_factory=list)
+
+    def add_failure(self, error: ClientError) -> None:
+        """Keep a failure that another attempt may cure; raise any other."""
+        if not is_curable(error):
+            raise error
+        self.failures.append(error)
+
+    def error(self) -> ClientError:
+        """Return the error of a send whose attempts all failed."""
+        last = self.failures[-1]
+        if isinstance(last, BrokerRefused | DeadlineExceeded) and all(
+            type(error) is type(last) for error in self.failures
+        ):
+            return last
+        return SendFailed(self.outbound.topic, self.failures, last.retriable)
+
+
+class Sender:
+    """Sends requests of one producer. Lives on its instance's loop; `send_directly` is for any thread."""
+
+    def __init__(
+        self, instance: ClientInstance, strategy: MQFaultStrategy, hooks: SendHooks, retry_times: int
+    ) -> None:
         self._instance = instance
-        self._config = config
         self._strategy = strategy
+        self._hooks = hooks
+        self._retry_times = retry_times
         self._pending = 0
         self._idle: asyncio.Future[None] | None = None
 
@@ -84,245 +110,185 @@ class Sender:
                 self._idle = asyncio.get_running_loop().create_future()
             await asyncio.shield(self._idle)
 
-    def _settle(self, outcome: Outcome, result: SendResult | None, error: BaseException | None) -> None:
-        self._pending -= 1
+    def send_directly(self, send: Send, connections: DirectConnections) -> SendResult | None:
+        """Make the first attempt in the caller's thread; return None if `start` must carry on."""
+        try:
+            result = self._attempt_directly(send, connections)
+        except Exception as error:
+            self._hooks.after(send.context, None, error)
+            raise
         if result is not None:
-            outcome.resolve(result)
-        else:
-            outcome.reject(error or ClientClosed("the producer is closed"))
-        if not self._pending and self._idle is not None:
-            self._idle.set_result(None)
-            self._idle = None
-
-    def start(self, outbound: Outbound, choose: Choose | None, timeout_ms: int, outcome: Outcome) -> None:
-        """Send `outbound` to a queue in turn, or to the one that `choose` gives (pinned)."""
-        instance = self._instance
-        self._pending += 1
-        if instance.is_closed:
-            self._settle(outcome, None, ClientClosed("the producer is closed"))
-            return
-        try:
-            route = instance.routes.peek(outbound.topic)
-            if route is None:
-                self._go_slow(outbound, choose, timeout_ms, outcome, None, None)
-                return
-            queue = self.in_turn(route) if choose is None else choose(route)
-            address = instance.master_of(queue.topic, queue.broker_name)
-            self._attempt(outbound, choose, timeout_ms, outcome, queue, address)
-        except BrokerUnreachable as error:
-            self._go_slow(outbound, choose, timeout_ms, outcome, None, error)
-        except Exception as error:  # noqa: BLE001 -- a selector or hook of the user's: told where it is awaited
-            self._settle(outcome, None, error)
-
-    def send_directly(
-        self,
-        outbound: Outbound,
-        choose: Choose | None,
-        timeout_ms: int,
-        connections: DirectConnections,
-    ) -> SendResult | Unsent:
-        """One attempt in the caller's thread, or what `start_after` needs to carry on. Raises
-        BrokerRefused.
-        """
-        instance = self._instance
-        route = instance.routes.peek(outbound.topic)
-        if route is None or instance.is_closed:
-            return Unsent(None, None)
-        queue = None
-        try:
-            queue = self.in_turn(route) if choose is None else choose(route)
-            address = instance.master_of(queue.topic, queue.broker_name)
-            started_ms = self._started_ms()
-            answer = connections.exchange(address, outbound.command(queue.queue_id), timeout_ms)
-            result = self._result(answer, outbound, queue, address)
-            self._note(queue, started_ms, None)
-        except RemotingError as error:
-            translated = instance.translated(error)
-            self._note(queue, 0, translated)
-            return Unsent(queue, translated)
-        except ClientError as error:
-            self._note(queue, 0, error)
-            if not is_curable(error):
-                raise
-            return Unsent(queue, error)
+            self._hooks.after(send.context, result)
         return result
 
-    def _started_ms(self) -> int:
-        return self._strategy.now_ms() if self._strategy.is_enabled else 0
-
-    def _note(self, queue: MessageQueue | None, started_ms: int, error: ClientError | None) -> None:
-        """Have the next choices take account of an attempt."""
-        if not self._strategy.is_enabled or queue is None:
-            return
-        if error is None:
-            self._strategy.took(queue.broker_name, started_ms)
-        else:
-            self._strategy.failed(queue.broker_name, error)
-
-    def start_after(
-        self, outbound: Outbound, choose: Choose | None, left_ms: int, unsent: Unsent, outcome: Outcome
-    ) -> None:
-        """Carry on where `send_directly` failed."""
+    def start(self, send: Send, future: SendFuture) -> None:
+        """Send until `future` has the result or the error, on the loop."""
         self._pending += 1
+        route = self._instance.routes.peek(send.outbound.topic)
         if self._instance.is_closed:
-            self._settle(outcome, None, ClientClosed("the producer is closed"))
+            self._finish(send, future, ClientClosed("the producer is closed"))
+        elif route is None or send.failures:
+            self._retry(send, future)
         else:
-            self._go_slow(outbound, choose, left_ms, outcome, unsent.queue, unsent.error)
+            self._attempt_by_callback(send, future, route)
 
-    def _attempt(
-        self,
-        outbound: Outbound,
-        choose: Choose | None,
-        timeout_ms: int,
-        outcome: Outcome,
-        queue: MessageQueue,
-        address: str,
-    ) -> None:
-        started_ms = self._instance.now_ms()
+    async def oneway(self, send: Send) -> None:
+        """Send without a response."""
+        try:
+            address = self._take_queue(send, await self._instance.routes.get(send.outbound.topic))
+            self._instance.remoting.oneway(address, _command(send))
+        except Exception as error:
+            self._hooks.after(send.context, None, error)
+            raise
+        self._hooks.after(send.context)
 
-        def answered(answer: RemotingCommand | RemotingError) -> None:
+    # ---- attempts ------------------------------------------------------------------------------------------
+
+    def _attempt_directly(self, send: Send, connections: DirectConnections) -> SendResult | None:
+        route = self._instance.routes.peek(send.outbound.topic)
+        if route is None or self._instance.is_closed:
+            return None
+        answer: RemotingCommand | RemotingError
+        try:
+            address = self._take_queue(send, route)
             try:
-                result = self._result(answer, outbound, queue, address)
-            except ClientError as error:
-                self._note(queue, started_ms, error)
-                left_ms = timeout_ms - (self._instance.now_ms() - started_ms)
-                self._go_slow(outbound, choose, left_ms, outcome, queue, error)
-            else:
-                self._note(queue, started_ms, None)
-                self._settle(outcome, result, None)
+                answer = connections.exchange(address, _command(send), send.timeout_ms)
+            except RemotingError as error:
+                answer = error
+            return self._result(send, address, answer)
+        except ClientError as error:
+            send.add_failure(error)
+            return None
 
-        self._instance.remoting.invoke_callback(
-            address, outbound.command(queue.queue_id), timeout_ms, answered
-        )
+    def _attempt_by_callback(self, send: Send, future: SendFuture, route: TopicRoute) -> None:
+        try:
+            address = self._take_queue(send, route)
+            answered = partial(self._answered, send, future, address)
+            self._instance.remoting.invoke_callback(address, _command(send), send.timeout_ms, answered)
+        except Exception as error:  # noqa: BLE001 -- of a selector or hook too: it reaches the caller
+            self._failed(send, future, error)
 
-    def _go_slow(
-        self,
-        outbound: Outbound,
-        choose: Choose | None,
-        left_ms: int,
-        outcome: Outcome,
-        queue: MessageQueue | None,
-        error: ClientError | None,
+    def _answered(
+        self, send: Send, future: SendFuture, address: str, answer: RemotingCommand | RemotingError
     ) -> None:
-        """Carry on in a task: the first attempt failed, or its route is not known yet."""
-        if isinstance(error, BrokerRefused) and not error.retriable:
-            self._settle(outcome, None, error)
-            return
-        attempts = [] if error is None else [error]
-        if choose is None:
-            work = self._send_anywhere(outbound, left_ms, queue, attempts)
+        try:
+            result = self._result(send, address, answer)
+        except Exception as error:  # noqa: BLE001 -- a malformed response too: it reaches the caller
+            self._failed(send, future, error)
         else:
-            work = self._send_pinned(outbound, choose, left_ms, attempts)
-        task = self._instance.spawn(work, "send", is_awaited=True)
+            self._finish(send, future, result)
+
+    def _failed(self, send: Send, future: SendFuture, error: Exception) -> None:
+        """Retry after the first attempt on the loop, or finish if that cannot help."""
+        if isinstance(error, ClientError) and is_curable(error):
+            send.add_failure(error)
+            self._retry(send, future)
+        else:
+            self._finish(send, future, error)
+
+    def _retry(self, send: Send, future: SendFuture) -> None:
+        """Attempt in a task: the first attempt failed, or the route is not known yet."""
+        task = self._instance.spawn(self._attempts(send), "send", is_awaited=True)
 
         def ended(done: asyncio.Task[SendResult]) -> None:
             if done.cancelled():
-                failure: BaseException | None = ClientClosed(
-                    "the producer was closed before the message was acknowledged"
-                )
+                reason = "the producer was closed before the message was acknowledged"
+                self._finish(send, future, ClientClosed(reason))
             else:
-                failure = done.exception()
-            self._settle(outcome, None if failure else done.result(), failure)
+                self._finish(send, future, done.exception() or done.result())
 
         task.add_done_callback(ended)
 
-    async def _send_anywhere(
-        self, outbound: Outbound, left_ms: int, queue: MessageQueue | None, attempts: list[ClientError]
-    ) -> SendResult:
-        deadline_ms = self._instance.now_ms() + left_ms
-        if attempts:
-            await self._refresh(outbound.topic)
+    async def _attempts(self, send: Send) -> SendResult:
+        routes, backoff = self._instance.routes, Backoff()
         while True:
-            left_ms = deadline_ms - self._instance.now_ms()
-            if len(attempts) > self._config.retry_times_when_send_failed or (attempts and left_ms <= 0):
-                raise _failed(outbound, attempts) from attempts[-1]
+            left_ms = send.deadline_ms - self._instance.now_ms()
+            if send.failures:
+                is_last = left_ms <= 0 or (send.choose is None and len(send.failures) > self._retry_times)
+                if send.choose is not None and not is_last:
+                    await asyncio.sleep(min(backoff.next_ms(), left_ms) / 1000)
+                await routes.refresh_or_keep(send.outbound.topic)
+                if is_last:
+                    raise send.error() from send.failures[-1]
             try:
-                route = await self._instance.routes.get(outbound.topic)
-                queue = self._strategy.choose(self._writable(route), queue.broker_name if queue else None)
-                return await self._send(outbound, queue, left_ms)
+                address = self._take_queue(send, await routes.get(send.outbound.topic))
+                return self._result(send, address, await self._exchange(send, address, max(left_ms, 1)))
             except ClientError as error:
-                await self._keep(error, outbound.topic, attempts)
+                send.add_failure(error)
 
-    async def _send_pinned(
-        self, outbound: Outbound, choose: Choose, left_ms: int, attempts: list[ClientError]
-    ) -> SendResult:
-        deadline_ms = self._instance.now_ms() + left_ms
-        backoff = Backoff()
-        while True:
-            left_ms = deadline_ms - self._instance.now_ms()
-            if attempts:
-                if left_ms <= 0:
-                    raise _failed(outbound, attempts) from attempts[-1]
-                await asyncio.sleep(min(backoff.next_ms(), left_ms) / 1000)
-                await self._refresh(outbound.topic)
-            try:
-                queue = choose(await self._instance.routes.get(outbound.topic))
-                return await self._send(outbound, queue, max(left_ms, 1))
-            except ClientError as error:
-                await self._keep(error, outbound.topic, attempts)
-
-    async def _send(self, outbound: Outbound, queue: MessageQueue, timeout_ms: int) -> SendResult:
-        started_ms = self._started_ms()
+    async def _exchange(self, send: Send, address: str, timeout_ms: int) -> RemotingCommand | RemotingError:
         try:
-            address = self._instance.master_of(queue.topic, queue.broker_name)
-            answer = await self._instance.ask(address, outbound.command(queue.queue_id), timeout_ms)
-            result = self._result(answer, outbound, queue, address)
-        except ClientError as error:
-            self._note(queue, started_ms, error)
-            raise
-        self._note(queue, started_ms, None)
-        return result
+            return await self._instance.remoting.invoke(address, _command(send), timeout_ms)
+        except RemotingError as error:
+            return error
 
-    async def _keep(self, error: ClientError, topic: str, attempts: list[ClientError]) -> None:
-        """Keep a failure that another attempt may cure; raise any other."""
-        if not is_curable(error):
-            raise error
-        attempts.append(error)
-        await self._refresh(topic)
+    # ---- the steps that all attempts share -----------------------------------------------------------------
 
-    async def _refresh(self, topic: str) -> None:
-        try:
-            await self._instance.routes.refresh(topic)
-        except ClientError:
-            return  # the old route still stands; the next attempt says what is wrong with it
+    def _take_queue(self, send: Send, route: TopicRoute) -> str:
+        """Choose the queue of the next attempt and return the address of its broker."""
+        if send.choose is not None:
+            send.queue = send.choose(route)
+        else:
+            send.queue = self.in_turn(route, None if send.queue is None else send.queue.broker_name)
+        if self._strategy.is_enabled:
+            send.attempt_began_ms = self._strategy.now_ms()
+        return self._instance.master_of(send.queue.topic, send.queue.broker_name)
 
-    def _result(
-        self, answer: RemotingCommand | RemotingError, outbound: Outbound, queue: MessageQueue, address: str
-    ) -> SendResult:
+    def in_turn(self, route: TopicRoute, avoid_broker: str | None = None) -> MessageQueue:
+        """Return the next writable queue. Raises PermissionDenied if there is none."""
+        if not route.writable:
+            raise PermissionDenied(
+                ResponseCode.NO_PERMISSION, f"topic {route.topic!r} has no writable queue now", "", True
+            )
+        return self._strategy.choose(route.writable, avoid_broker)
+
+    def _result(self, send: Send, address: str, answer: RemotingCommand | RemotingError) -> SendResult:
+        """Return what an attempt stored, or raise why it failed; the fault strategy learns from both."""
+        queue = send.queue
+        assert queue is not None
         if isinstance(answer, RemotingError):
-            raise self._instance.translated(answer) from answer
+            raise self._counted(queue, self._instance.translated(answer)) from answer
         status = STATUS_OF_CODE.get(answer.code)
         if status is None:
-            raise refused(answer.code, answer.remark, address)
+            raise self._counted(queue, refused(answer.code, answer.remark, address))
+        if self._strategy.is_enabled:
+            self._strategy.took(queue.broker_name, send.attempt_began_ms)
         ext = answer.ext
         if (queue_id := int(ext["queueId"])) != queue.queue_id:
             queue = MessageQueue(queue.topic, queue.broker_name, queue_id)
         return SendResult(
             status,
-            outbound.msg_id,
+            send.outbound.msg_id,
             queue,
             int(ext["queueOffset"]),
             ext.get("msgId", ""),
             ext.get("transactionId", ""),
         )
 
-    def in_turn(self, route: TopicRoute) -> MessageQueue:
-        """The next writable queue. Raises PermissionDenied when there is none."""
-        return self._strategy.choose(self._writable(route))
+    def _counted(self, queue: MessageQueue, error: ClientError) -> ClientError:
+        if self._strategy.is_enabled:
+            self._strategy.failed(queue.broker_name, error)
+        return error
 
-    @staticmethod
-    def _writable(route: TopicRoute) -> tuple[MessageQueue, ...]:
-        if not route.writable:
-            raise PermissionDenied(
-                ResponseCode.NO_PERMISSION, f"topic {route.topic!r} has no writable queue now", "", True
-            )
-        return route.writable
+    def _finish(self, send: Send, future: SendFuture, outcome: SendResult | BaseException) -> None:
+        """Report the outcome to the hooks, then to the caller, which may have cancelled its future."""
+        self._pending -= 1
+        is_wanted = (
+            not future.done() if isinstance(future, asyncio.Future) else future.set_running_or_notify_cancel()
+        )
+        if isinstance(outcome, SendResult):
+            self._hooks.after(send.context, outcome)
+            if is_wanted:
+                future.set_result(outcome)
+        else:
+            self._hooks.after(send.context, None, outcome)
+            if is_wanted:
+                future.set_exception(outcome)
+        if not self._pending and self._idle is not None:
+            self._idle.set_result(None)
+            self._idle = None
 
 
-def _failed(outbound: Outbound, attempts: list[ClientError]) -> ClientError:
-    last = attempts[-1]
-    if isinstance(last, BrokerRefused | DeadlineExceeded) and all(
-        type(error) is type(last) for error in attempts
-    ):
-        return last
-    return SendFailed(outbound.topic, attempts, last.retriable)
+def _command(send: Send) -> RemotingCommand:
+    assert send.queue is not None
+    return send.outbound.command(send.queue.queue_id)

@@ -21,11 +21,14 @@ from cluster.client.errors import (
     PermissionDenied,
     TableSendFailed,
 )
-from cluster.client.producer.lanes import LaneBatch, Outcome
-from cluster.client.producer.outbound import rejected
-from cluster.client.producer.producer_core import ProducerCore, check_queue
+from cluster.client.producer.arguments import check_queue
+from cluster.client.producer.lanes import LaneBatch, Lanes, Outcome
+from cluster.client.producer.outbound import OutboundFactory, rejected
+from cluster.client.producer.send_hooks import SendHooks
+from cluster.client.producer.sender import Sender
 from cluster.client.results import QueueReceipts, TableReceipt
 from cluster.client.transport.backoff import Backoff
+from cluster.client.transport.instance import ClientInstance
 from cluster.client.transport.topic_route import TopicRoute
 from store.message.message_queue import MessageQueue
 from store.message.record import RecordDraft
@@ -109,13 +112,25 @@ class TableJob:
 
 
 class TableSender:
-    """Sends the tables of one producer. `send` runs in any thread but the loop's, and blocks."""
+    """Sends the tables of one producer. Made on the loop; `send` runs in any other thread, and blocks."""
 
-    def __init__(self, core: ProducerCore, loop: asyncio.AbstractEventLoop) -> None:
-        self._core = core
-        self._loop = loop
-        self._config: ProducerConfig = core.config
-        self._budget = BufferBudget(core.config.table_buffer_bytes)
+    def __init__(
+        self,
+        instance: ClientInstance,
+        config: ProducerConfig,
+        factory: OutboundFactory,
+        hooks: SendHooks,
+        sender: Sender,
+        lanes: Lanes,
+    ) -> None:
+        self._instance = instance
+        self._config = config
+        self._factory = factory
+        self._hooks = hooks
+        self._sender = sender
+        self._lanes = lanes
+        self._loop = asyncio.get_running_loop()
+        self._budget = BufferBudget(config.table_buffer_bytes)
 
     def send(
         self,
@@ -129,16 +144,13 @@ class TableSender:
         Raises MessageRejected for a row that no broker would take, TableSendFailed, and what finding a route
         raises.
         """
-        hooks = self._core.hooks
-        if not hooks:
-            return self._send(topic, columns, queue, stop)
-        context = hooks.before_table(topic, columns.rows)
+        context = self._hooks.before_table(topic, columns.rows)
         try:
             receipt = self._send(topic, columns, queue, stop)
         except ClientError as error:
-            hooks.after(context, None, error)
+            self._hooks.after(context, None, error)
             raise
-        hooks.after(context, receipt)
+        self._hooks.after(context, receipt)
         return receipt
 
     def _send(
@@ -148,7 +160,7 @@ class TableSender:
         queue: MessageQueue | None,
         stop: threading.Event | None,
     ) -> TableReceipt:
-        self._check_topic(topic)
+        self._factory.check_topic(topic)
         if queue is not None:
             check_queue(topic, queue)
         job = TableJob(topic, self._budget)
@@ -162,18 +174,12 @@ class TableSender:
             raise ClientClosed(f"the send of a table to {topic!r} was given up")
         return job.receipt(columns.rows)
 
-    def _check_topic(self, topic: str) -> None:
-        try:
-            self._core.factory.check_topic(topic)
-        except MessageIllegal as error:
-            raise rejected(error) from error
-
     async def _queues(self, topic: str, columns: TableColumns) -> Sequence[MessageQueue]:
         route = await self._route(topic)
         queues = route.keyed
         if not columns.is_keyed and route.writable:
             # Whole runs go to one queue each: begin where the last table ended.
-            first = route.writable.index(self._core.sender.in_turn(route))
+            first = route.writable.index(self._sender.in_turn(route))
             queues = (*route.writable[first:], *route.writable[:first])
         if not queues:
             raise PermissionDenied(ResponseCode.NO_PERMISSION, f"topic {topic!r} has no writable queue")
@@ -181,7 +187,7 @@ class TableSender:
 
     async def _route(self, topic: str) -> TopicRoute:
         """The topic's route; a nameserver on its way back is waited for."""
-        instance = self._core.instance
+        instance = self._instance
         deadline_ms = instance.now_ms() + self._config.delivery_timeout_ms
         backoff = Backoff()
         while True:
@@ -221,8 +227,8 @@ class TableSender:
         from cluster.client.producer.table_columns import rows_of_slice
         from cluster.client.producer.table_frames import frames
 
-        draft = RecordDraft(topic, 0, b"", born_timestamp=self._core.clock.wall_ms())
-        uniq_keys, max_body_bytes = self._core.factory.uniq_keys, self._config.max_message_bytes
+        draft = RecordDraft(topic, 0, b"", born_timestamp=self._instance.clock.wall_ms())
+        uniq_keys, max_body_bytes = self._factory.uniq_keys, self._config.max_message_bytes
         try:
             dealt = rows_of_slice(rows, draft, queues.ids, turn, uniq_keys, max_body_bytes)
             return frames(dealt, queues, self._config.table_batch_bytes)
@@ -234,7 +240,7 @@ class TableSender:
         batch = LaneBatch(*frame, job, job.settled)
         self._budget.acquire(batch.size_bytes)
         job.offered()
-        self._loop.call_soon_threadsafe(self._core.lanes.offer, batch)
+        self._loop.call_soon_threadsafe(self._lanes.offer, batch)
 
     def _on_loop(self, work: Any) -> Any:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()

@@ -27,8 +27,7 @@ from cluster.client.errors import (
 )
 from cluster.client.transport.hooked_calls import HookedRemotingClient
 from cluster.client.transport.nameservers import Nameservers
-from cluster.client.transport.route_cache import RouteTable
-from cluster.client.transport.topic_route import TopicRoute
+from cluster.client.transport.route_cache import RouteCache
 from store.clock import NS_PER_MS, Clock, SystemClock
 from store.logs import get_logger
 
@@ -70,7 +69,6 @@ class ClientInstance:
         *,
         clock: Clock | None = None,
         auto_create_queues: int = 0,
-        on_route: Callable[[TopicRoute], None] | None = None,
         table: RequestTable | None = None,
     ) -> None:
         self.config = config
@@ -82,12 +80,11 @@ class ClientInstance:
             else RemotingClient(self.clock, table, LIMITS)
         )
         self.nameservers = Nameservers(self.remoting, config.addresses, config.request_timeout_ms)
-        self.routes = RouteTable(
+        self.routes = RouteCache(
             self.nameservers,
             self.clock,
             sticky_ms=config.sticky_broker_ms,
             auto_create_queues=auto_create_queues,
-            on_change=on_route,
         )
         self._loop = asyncio.get_running_loop()
         self._tasks: set[asyncio.Task[Any]] = set()

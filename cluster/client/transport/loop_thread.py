@@ -12,7 +12,7 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Coroutine
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
 import uvloop
 
@@ -22,35 +22,6 @@ from store.logs import get_logger
 log = get_logger(__name__)
 
 T = TypeVar("T")
-
-
-class Waiter(Generic[T]):
-    """One result that one thread waits for. A bare lock: a Condition costs several times as much."""
-
-    __slots__ = ("_error", "_lock", "_value")
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._lock.acquire()
-        self._value: T | None = None
-        self._error: BaseException | None = None
-
-    def resolve(self, value: T) -> None:
-        """Give the result."""
-        self._value = value
-        self._lock.release()
-
-    def reject(self, error: BaseException) -> None:
-        """Give the error instead of a result."""
-        self._error = error
-        self._lock.release()
-
-    def wait(self) -> T:
-        """The result, or the error raised. The core's own deadlines end the wait."""
-        self._lock.acquire()
-        if self._error is not None:
-            raise self._error
-        return self._value  # type: ignore[return-value] # resolve() gave a T
 
 
 class LoopThread:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 
 from actors.remoting.bodies.routes import PERM_INHERIT, TopicRouteData
 from actors.remoting.codes import RequestCode, ResponseCode
@@ -19,7 +20,7 @@ AUTO_CREATE_TOPIC = "TBW102"
 log = get_logger(__name__)
 
 
-class RouteTable:
+class RouteCache:
     """One client's routes by topic. Lives on one loop."""
 
     def __init__(
@@ -29,28 +30,30 @@ class RouteTable:
         *,
         sticky_ms: int,
         auto_create_queues: int = 0,
-        on_change: Callable[[TopicRoute], None] | None = None,
     ) -> None:
         """`auto_create_queues` > 0 (producers): an unknown topic gets the route by which sends create it."""
         self._nameservers = nameservers
         self._clock = clock
         self._sticky_ms = sticky_ms
         self._auto_create_queues = auto_create_queues
-        self._on_change = on_change
         self._routes: dict[str, TopicRoute] = {}
         self._under_way: dict[str, asyncio.Task[TopicRoute]] = {}
 
+    def topics(self) -> list[str]:
+        """Return the topics whose route is known now."""
+        return list(self._routes)
+
     def peek(self, topic: str) -> TopicRoute | None:
-        """The route known now."""
+        """Return the route known now."""
         return self._routes.get(topic)
 
     async def get(self, topic: str) -> TopicRoute:
-        """The route known now, else the nameserver's. Raises TopicNotFound, NameserverUnreachable."""
+        """Return the route known now, else the nameserver's. Raises TopicNotFound, NameserverUnreachable."""
         route = self._routes.get(topic)
         return route if route is not None else await self.refresh(topic)
 
     async def refresh(self, topic: str) -> TopicRoute:
-        """Ask for the route; calls at the same time share one question. Raises as `get` does."""
+        """Fetch the route; concurrent calls share one request. Raises as `get` does."""
         task = self._under_way.get(topic)
         if task is None:
             task = asyncio.get_running_loop().create_task(self._ask(topic))
@@ -63,8 +66,13 @@ class RouteTable:
         if not task.cancelled():
             task.exception()  # seen, though every waiter may have left
 
+    async def refresh_or_keep(self, topic: str) -> None:
+        """Refresh the route; if that fails, the old one stays and the next attempt reports what is wrong."""
+        with suppress(ClientError):
+            await self.refresh(topic)
+
     async def refresh_all(self) -> None:
-        """Refresh every known topic; what fails keeps its old route, and is logged."""
+        """Refresh every known topic; one that fails keeps its old route, and the failure is logged."""
         for topic in list(self._routes):
             try:
                 await self.refresh(topic)
@@ -95,8 +103,6 @@ class RouteTable:
         if route == before:
             return before  # with the lists of queues that it has made
         self._routes[topic] = route
-        if self._on_change is not None:
-            self._on_change(route)
         return route
 
     async def known_everywhere(self, topic: str) -> list[TopicRoute | None]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from types import SimpleNamespace
 from typing import Any
 
@@ -24,7 +25,7 @@ from cluster.client import (
     SelectMessageQueueByHash,
     aio,
 )
-from cluster.client.errors import BrokerUnreachable, ConfigInvalid, TopicNotFound
+from cluster.client.errors import BrokerUnreachable, ConfigInvalid, QueueNotAssigned, TopicNotFound
 from tests.eventually import eventually
 
 from .conftest import Cluster
@@ -205,7 +206,6 @@ def test_an_assignment_ends_its_wait_for_a_broker_that_is_silent(
     cluster: Cluster, group: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from cluster.client.consumer import pull_core
-    from cluster.client.consumer.deliveries import NOWHERE
     from cluster.client.errors import DeadlineExceeded
     from cluster.client.group.offset_client import OffsetClient
 
@@ -215,8 +215,8 @@ def test_an_assignment_ends_its_wait_for_a_broker_that_is_silent(
 
     async def silent(client: OffsetClient, queue: MessageQueue, generation: int = 0) -> int | None:
         if queue.broker_name == "b":
-            states = consumer._consumer._core.deliveries.states.values()
-            if any(state.position != NOWHERE for state in states):
+            with suppress(QueueNotAssigned):
+                consumer.position(MessageQueue(topic, "a", 0))
                 patience.reschedule(0)
             raise BrokerUnreachable("away")
         return await committed(client, queue, generation)

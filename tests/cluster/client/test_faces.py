@@ -1,8 +1,9 @@
-"""The blocking face and that of asyncio say the same: each method, its parameters, defaults and types."""
+"""Both faces have the same methods, parameters, defaults, types and docstrings."""
 
 from __future__ import annotations
 
 import inspect
+import pydoc
 import re
 from collections.abc import Callable
 
@@ -11,10 +12,10 @@ import pytest
 from cluster import client
 from cluster.client import aio
 
-# What only one of them can have: a future without awaiting; an end of its loop by a fork; what the blocking
-# faces take from the others.
+# Only a blocking producer returns futures and outlives a fork; the blocking consumer uses `acknowledged`.
 ONLY_BLOCKING = {("Producer", "send_async"), ("Producer", "forked")}
 ONLY_ASYNC = {("PullConsumer", "acknowledged")}
+SHARED_DOCSTRINGS = {"Admin", "Producer"}
 CLASSES = ["Admin", "Producer", "PullConsumer", "PushConsumer"]
 
 
@@ -26,7 +27,7 @@ def methods(kind: type) -> dict[str, Callable[..., object]]:
     }
 
 
-def told(method: Callable[..., object]) -> list[tuple[str, object, object, object]]:
+def parameters_of(method: Callable[..., object]) -> list[tuple[str, object, object, object]]:
     parameters = inspect.signature(method).parameters.values()
     return [(each.name, each.kind, each.default, each.annotation) for each in parameters]
 
@@ -44,7 +45,19 @@ def test_both_faces_have_the_same_methods(name: str) -> None:
     assert only_async <= ONLY_ASYNC
     for each in blocking.keys() & asynchronous.keys():
         one, other = blocking[each], asynchronous[each]
-        assert told(one) == told(other), each
+        assert parameters_of(one) == parameters_of(other), each
         assert inspect.signature(one).return_annotation == inspect.signature(other).return_annotation, each
         if each not in ("__init__", "start", "join"):
             assert first_line(one) == first_line(other), each
+            if name in SHARED_DOCSTRINGS:
+                assert one.__doc__ == other.__doc__, each
+
+
+def test_calls_of_the_blocking_face_are_shown_with_parameters_and_result() -> None:
+    assert str(inspect.signature(client.Admin.end_offsets)) == (
+        "(self, topic: 'str') -> 'dict[MessageQueue, int]'"
+    )
+    assert "Create `topic`" in pydoc.render_doc(client.Admin.create_topic, renderer=pydoc.plaintext)
+    assert "sharding_key: 'str | None' = None" in pydoc.render_doc(
+        client.Producer.send, renderer=pydoc.plaintext
+    )

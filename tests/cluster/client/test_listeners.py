@@ -7,6 +7,7 @@ import logging
 import subprocess
 import sys
 import threading
+from concurrent.futures import Future
 from queue import SimpleQueue
 from typing import Any
 
@@ -14,7 +15,7 @@ import pytest
 import structlog
 
 from cluster.client import MessageExt, Producer, PullConsumer, PushConfig, PushConsumer, aio
-from cluster.client.transport.loop_thread import LoopThread, Waiter
+from cluster.client.transport.loop_thread import LoopThread
 from tests.eventually import LIMIT_S, NEVER_S, eventually, eventually_async
 
 from .conftest import Cluster
@@ -85,10 +86,10 @@ def test_a_program_whose_structlog_fails_has_its_messages_again_all_the_same(
 def test_a_callback_that_exits_does_not_end_the_loop_of_all_clients() -> None:
     thread = LoopThread("test")
     thread.post(sys.exit, 1)
-    waiter: Waiter[int] = Waiter()
-    thread.post(waiter.resolve, 7)
+    result: Future[int] = Future()
+    thread.post(result.set_result, 7)
     assert thread.call(lambda: 8) == 8
-    assert waiter.wait() == 7
+    assert result.result(LIMIT_S) == 7
     thread.stop()
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 import pytest
@@ -29,6 +29,12 @@ from .test_push_consumer import Seen
 
 def numbers_of(queues: list[MessageQueue]) -> set[tuple[str, int]]:
     return {(queue.broker_name, queue.queue_id) for queue in queues}
+
+
+def new_member(admin: Admin, group: str, known: Collection[str]) -> str:
+    """The client id of the member that joins next."""
+    (joined,) = eventually(lambda: set(admin.group_members(group)) - set(known))
+    return joined
 
 
 def test_a_topic_may_have_more_queues_to_read_than_to_write(cluster: Cluster, group: str) -> None:
@@ -107,13 +113,14 @@ def test_members_share_the_queues_out_as_the_strategy_that_they_name_says(
     named = strategy.format(topic=topic)
     config = ConsumerConfig(strategy=named, sync_interval_ms=100, lease_ms=5_000)
     with (
+        Admin(cluster.address) as admin,
         PullConsumer(cluster.address, group, config=config) as first,
         PullConsumer(cluster.address, group, config=config) as second,
     ):
-        members = {}
+        members: dict[str, PullConsumer] = {}
         for consumer in (first, second):
             consumer.subscribe(topic)
-            members[consumer._consumer._core.instance.client_id] = consumer
+            members[new_member(admin, group, members)] = consumer
         queues = first.queues(topic)
         expected = {member: make_strategy(named).allocate(member, queues, members) for member in members}
         if named.startswith("config:"):

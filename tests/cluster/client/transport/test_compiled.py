@@ -110,9 +110,11 @@ def test_threads_that_count_at_the_same_time_load_once() -> None:
     assert len(loads) == rounds
 
 
-FEW_MESSAGES = """
+FEW_AND_MANY_MESSAGES = """
 import sys
+import threading
 from types import SimpleNamespace
+from cluster.client.transport import compiled
 from cluster.client import Message
 from cluster.client.consumer import chunk_reader
 from cluster.client.consumer.fetcher import Chunk
@@ -126,28 +128,23 @@ from store.message.record import RecordDraft, encode_record
 record = encode_record(RecordDraft("T", 0, b"1"), 0, 0, 1, bytes(8))
 fetcher = SimpleNamespace(queue=MessageQueue("T", "a", 0))
 
-def use():
+def use(count):
     factory = outbound.OutboundFactory(ProducerConfig(group="G"), SystemClock())
-    body = factory.batch([Message("T", b"1", "tag"), Message("T", b"2", "tag")]).body
-    assert [element.body for element in decode_batch(body)] == [b"1", b"2"]
-    [message] = chunk_reader.ChunkReader(Chunk(fetcher, 0, 1, 1, record), None).take_messages(9)
-    assert message.body == b"1"
+    body = factory.batch([Message("T", b"1", "tag")] * count).body
+    assert [element.body for element in decode_batch(body)] == [b"1"] * count
+    reader = chunk_reader.ChunkReader(Chunk(fetcher, 0, count, count, record * count), None)
+    assert [message.body for message in reader.take_messages(count)] == [b"1"] * count
 
-use()
+use(2)
 assert "numba" not in sys.modules and "store.kernels" not in sys.modules
-"""
-
-MANY_MESSAGES = """
-functions = outbound._encode_ordinary, chunk_reader._decode_messages
-for function in functions:
-    function._messages_left = 1
-use()
-for function in functions:
-    function.loading.join()
+use(compiled.KERNELS_FROM)
+for thread in threading.enumerate():
+    if thread.name == "raymq-load-kernels":
+        thread.join()
 assert "store.kernels.messages_to_batch" in sys.modules and "store.kernels.records_to_messages" in sys.modules
-use()
+use(2)
 """
 
 
 def test_a_client_loads_numba_for_many_messages_only() -> None:
-    subprocess.run([sys.executable, "-c", FEW_MESSAGES + MANY_MESSAGES], check=True)
+    subprocess.run([sys.executable, "-c", FEW_AND_MANY_MESSAGES], check=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from concurrent.futures import Future
 from queue import SimpleQueue
 
 import pytest
@@ -12,7 +13,7 @@ from cluster.client.config import parse_addresses
 from cluster.client.consumer.workers import Job, Workers
 from cluster.client.errors import ClientError, ConfigInvalid
 from cluster.client.transport.backoff import Backoff
-from cluster.client.transport.loop_thread import LoopThread, Waiter
+from cluster.client.transport.loop_thread import LoopThread
 from tests.eventually import LIMIT_S, NEVER_S
 
 
@@ -41,13 +42,13 @@ def test_what_one_thread_posts_runs_in_its_order_and_all_of_it() -> None:
 def test_a_call_that_raises_does_not_stop_the_others() -> None:
     thread = LoopThread("test")
     thread.loop.call_soon_threadsafe(thread.loop.set_exception_handler, lambda loop, context: None)
-    waiter: Waiter[int] = Waiter()
+    result: Future[int] = Future()
     gate = threading.Event()
     thread.post(gate.wait)
     thread.post(int, "no number")
-    thread.post(waiter.resolve, 7)
+    thread.post(result.set_result, 7)
     gate.set()
-    assert waiter.wait() == 7
+    assert result.result(LIMIT_S) == 7
     thread.stop()
 
 
@@ -63,10 +64,10 @@ def test_waiting_for_the_loop_on_the_loop_is_refused() -> None:
 
 
 def test_an_error_reaches_the_waiting_thread() -> None:
-    waiter: Waiter[int] = Waiter()
-    waiter.reject(ValueError("no"))
-    with pytest.raises(ValueError, match="no"):
-        waiter.wait()
+    thread = LoopThread("test")
+    with pytest.raises(ValueError, match="no number"):
+        thread.call(lambda: int("no number"))
+    thread.stop()
 
 
 def test_workers_run_at_once_what_they_can_and_never_more() -> None:
@@ -133,10 +134,9 @@ class HaltingJobs(SimpleQueue[Job | None]):
 def test_a_job_is_not_left_behind_another_while_threads_may_be_started(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("cluster.client.consumer.workers.SimpleQueue", HaltingJobs)
+    jobs = HaltingJobs()
+    monkeypatch.setattr("cluster.client.consumer.workers.SimpleQueue", lambda: jobs)
     workers = Workers(2, "test")
-    jobs = workers._jobs
-    assert isinstance(jobs, HaltingJobs)
     second = threading.Event()
     workers.put(lambda: None)
     assert jobs.is_waited_for.wait(LIMIT_S)

@@ -1,0 +1,98 @@
+"""What the arguments of a send mean: its message, and how its queue is chosen."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from cluster.client.errors import ClientError, ConfigInvalid
+from cluster.client.producer.sender import Choose
+from cluster.client.selectors import MessageQueueSelector, queue_index
+from cluster.client.transport.topic_route import TopicRoute
+from store.message.message import Message
+from store.message.message_queue import MessageQueue
+
+
+def as_message(
+    message: Message | str,
+    body: bytes | str | None,
+    tags: str | None,
+    keys: str | Sequence[str] | None,
+    properties: dict[str, str] | None,
+) -> Message:
+    """The message that a call describes: a Message alone, or a topic and a body with the rest. Raises
+    ConfigInvalid.
+    """
+    if isinstance(message, Message):
+        if body is not None or tags is not None or keys is not None or properties is not None:
+            raise ConfigInvalid("give a Message alone, or a topic with body, tags, keys and properties")
+        return message
+    if body is None:
+        raise ConfigInvalid(f"send to {message!r} without a body: give bytes or text")
+    data = body.encode() if isinstance(body, str) else body
+    try:
+        return Message(message, data, tags, keys, properties)
+    except TypeError as error:
+        what, _, wrong = str(error).partition(" ")
+        raise ConfigInvalid(f"{what} of a message to {message!r} {wrong}") from error
+
+
+def check_queue(topic: str, queue: object) -> None:
+    """Whether messages of `topic` can be meant for `queue`. Raises ConfigInvalid."""
+    if not isinstance(queue, MessageQueue):
+        raise ConfigInvalid(f"queue is {queue!r}: give one of Producer.queues(topic)")
+    if queue.queue_id < 0:
+        raise ConfigInvalid(f"{queue} does not exist: give one of Producer.queues(topic)")
+    if queue.topic != topic:
+        raise ConfigInvalid(f"a message of topic {topic!r} cannot go to {queue}")
+
+
+def chooser(
+    message: Message,
+    sharding_key: str | None,
+    queue: MessageQueue | None,
+    selector: MessageQueueSelector | None,
+    argument: object,
+) -> Choose | None:
+    """How the queue is chosen; None: any in turn. Raises ConfigInvalid when more than one way is given."""
+    if (sharding_key is not None) + (queue is not None) + (selector is not None) > 1:
+        raise ConfigInvalid("give one of sharding_key, queue and selector")
+    if queue is not None:
+        check_queue(message.topic, queue)
+        return lambda _route: queue
+    if sharding_key is not None:
+        if not isinstance(sharding_key, str):
+            raise ConfigInvalid(
+                f"sharding_key of a message to {message.topic!r} is {sharding_key!r}: give a text"
+            )
+        return lambda route: _keyed(route)[queue_index(sharding_key, len(route.keyed))]
+    if selector is not None:
+        if not callable(selector) or isinstance(selector, type):
+            raise ConfigInvalid(
+                f"the selector is {selector!r}: give a function of queues, message and argument, or an "
+                "instance of a class such as SelectMessageQueueByHash"
+            )
+        return _selected(selector, message, argument)
+    if argument is not None:
+        raise ConfigInvalid(f"the argument {argument!r} is for a selector, and none is given")
+    return None
+
+
+def _keyed(route: TopicRoute) -> Sequence[MessageQueue]:
+    if not route.keyed:
+        raise ClientError(f"topic {route.topic!r} has no writable queue")
+    return route.keyed
+
+
+def _selected(
+    selector: MessageQueueSelector, message: Message, argument: object
+) -> Callable[[TopicRoute], MessageQueue]:
+    def choose(route: TopicRoute) -> MessageQueue:
+        queue = selector(_keyed(route), message, argument)
+        if not isinstance(queue, MessageQueue) or queue.topic != message.topic:
+            raise ConfigInvalid(
+                f"the selector gave {queue!r} for a message of topic {message.topic!r}: "
+                "it must give one of the queues that it gets"
+            )
+        return queue
+
+    return choose
