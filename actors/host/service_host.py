@@ -25,7 +25,7 @@ import uvloop
 from actors.host import garbage
 from actors.host.code_version import code_version
 from store.logs import get_logger
-from store.store_errors import StoreError
+from store.store_errors import StoreError, StoreLocked
 
 Result = TypeVar("Result")
 
@@ -203,7 +203,7 @@ def is_held_by_another(error: BaseException) -> bool:
     """Whether waiting may cure it: a port or a store that another process still holds."""
     if isinstance(error, OSError):
         return error.errno in (errno.EADDRINUSE, errno.EAGAIN)
-    return isinstance(error, StoreError) and "is locked by" in error.reason
+    return isinstance(error, StoreLocked)
 
 
 def is_full_disk(error: BaseException) -> bool:

@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from actors.host.service_host import EXIT_START_FAILED, NotServing, ServiceHost, State
-from store.store_errors import StoreError
+from store.store_errors import StoreError, StoreLocked
 from tests.eventually import LIMIT_S, eventually
 
 
@@ -45,7 +45,7 @@ def test_a_port_or_lock_that_is_held_is_tried_again() -> None:
     service = FakeService(
         [
             OSError(errno.EADDRINUSE, "Address already in use"),
-            StoreError("is locked by another process, PID 1", "/s"),
+            StoreLocked("is locked by another process, PID 1", "/s"),
         ]
     )
     host = ServiceHost(lambda: service, retry_s=0.001)
@@ -95,7 +95,7 @@ def test_a_call_that_takes_too_long_is_given_up() -> None:
 def test_a_disk_without_space_is_told_and_waited_for() -> None:
     full = StoreError("cannot be made: No space left on device (make room on its disk)", "/s")
     full.__cause__ = OSError(errno.ENOSPC, "No space left on device")
-    another = StoreError("is locked by another process, PID 1", "/s")
+    another = StoreLocked("is locked by another process, PID 1", "/s")
     service = FakeService([full, full, another])
     told: list[str] = []
     hosts: list[ServiceHost] = []
