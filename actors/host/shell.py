@@ -54,6 +54,10 @@ class ActorShell:
         self._spec = {**self._spec, "settings": settings}
         asyncio.get_running_loop().run_in_executor(None, lambda: self._kept.keep(self._spec))
 
+    def service_failed(self, reason: str) -> None:
+        """Stop the service and end this process, so that Ray starts another; called on the service's loop."""
+        self._host.fail(reason)
+
     @control
     def raymq_change(self, spec: Mapping[str, Any]) -> None:
         """Take over the settings of another spec, over restarts too.

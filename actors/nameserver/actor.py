@@ -22,7 +22,8 @@ class Nameserver(ActorShell):
         from actors.nameserver.service import NameserverService
         from store.clock import SystemClock
 
-        service = NameserverService(NameserverSettings.model_validate(self._spec["settings"]), SystemClock())
+        settings = NameserverSettings.model_validate(self._spec["settings"])
+        service = NameserverService(settings, SystemClock(), self.service_failed)
         service.live.listeners.append(self.settings_changed)
         return service
 

@@ -5,7 +5,7 @@ import zlib
 from actors.host.descriptors import connections_that_fit
 from actors.host.live_settings import LiveSettings
 from actors.host.settings_requests import SettingsRequests
-from actors.host.supervisor import Supervisor
+from actors.host.supervisor import GiveUp, Supervisor
 from actors.nameserver.kv_config import ORDER_TOPIC_CONFIG, KVConfig
 from actors.nameserver.nameserver_settings import NameserverSettings
 from actors.nameserver.nameserver_settings_text import as_properties, by_field
@@ -54,7 +54,7 @@ SEE_FAQ = "\nSee https://rocketmq.apache.org/docs/bestPractice/06FAQ for further
 class NameserverService:
     """One nameserver; nameservers do not know of each other."""
 
-    def __init__(self, settings: NameserverSettings, clock: Clock) -> None:
+    def __init__(self, settings: NameserverSettings, clock: Clock, give_up: GiveUp | None = None) -> None:
         self.settings = settings
         self.live = LiveSettings(settings, clock)
         self.routes = RouteTable(settings.delete_topic_with_broker_registration)
@@ -62,7 +62,7 @@ class NameserverService:
         fitting = connections_that_fit(settings.max_connections, OTHER_DESCRIPTORS)
         self.server = RemotingServer(self._table(), clock, RemotingLimits(max_connections=fitting))
         self._clock = clock
-        self._supervisor = Supervisor(clock)
+        self._supervisor = Supervisor(clock, give_up)
 
     @property
     def address(self) -> str:

@@ -22,7 +22,8 @@ class Rebalancer(ActorShell):
         from actors.rebalancer.service import RebalancerService
         from store.clock import SystemClock
 
-        return RebalancerService(RebalancerSettings.model_validate(self._spec["settings"]), SystemClock())
+        settings = RebalancerSettings.model_validate(self._spec["settings"])
+        return RebalancerService(settings, SystemClock(), self.service_failed)
 
     def change_settings(self, settings: Mapping[str, Any]) -> None:
         """Take over settings that are live. Raises ValueError."""

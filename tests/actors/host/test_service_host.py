@@ -6,8 +6,9 @@ import errno
 import threading
 
 import pytest
+import structlog
 
-from actors.host.service_host import EXIT_START_FAILED, NotServing, ServiceHost, State
+from actors.host.service_host import EXIT_SERVICE_FAILED, EXIT_START_FAILED, NotServing, ServiceHost, State
 from store.store_errors import StoreError, StoreLocked
 from tests.eventually import LIMIT_S, eventually
 
@@ -79,6 +80,40 @@ def test_at_the_deadline_the_process_ends_so_that_ray_tries_another() -> None:
     eventually(lambda: bool(codes))
     assert codes[0] == EXIT_START_FAILED
     assert "Address already in use" in host.reason
+    host.stop()
+
+
+def test_a_service_that_fails_is_stopped_and_the_process_ends_with_the_reason() -> None:
+    codes: list[int] = []
+    service = FakeService([])
+    host = ServiceHost(lambda: service, leave=codes.append)
+    eventually(lambda: host.is_serving)
+
+    def fail_twice() -> None:
+        host.fail("task sweep failed 10 times in a row")
+        host.fail("task deliver failed 10 times in a row")
+
+    with structlog.testing.capture_logs() as logs:
+        host.call(fail_twice)
+        eventually(lambda: bool(codes))
+    assert (codes, service.stops) == ([EXIT_SERVICE_FAILED], 1)
+    assert (host.state, host.reason) == (State.NOT_SERVING, "task sweep failed 10 times in a row")
+    assert [line["event"] for line in logs] == ["service_failed"]
+    host.stop()
+    assert service.stops == 1
+
+
+def test_a_failed_service_that_cannot_stop_ends_the_process_too() -> None:
+    class Stuck(FakeService):
+        async def stop(self) -> None:
+            raise OSError(errno.EIO, "Input/output error")
+
+    codes: list[int] = []
+    host = ServiceHost(lambda: Stuck([]), leave=codes.append)
+    eventually(lambda: host.is_serving)
+    host.call(host.fail, "task sweep failed 10 times in a row")
+    eventually(lambda: codes == [EXIT_SERVICE_FAILED])
+    assert host.reason == "task sweep failed 10 times in a row"
     host.stop()
 
 

@@ -11,7 +11,10 @@ import orjson
 import pytest
 import uvloop
 
+from actors.host import supervisor
+from actors.host.service_host import EXIT_SERVICE_FAILED, ServiceHost
 from actors.nameserver.nameserver_settings import NameserverSettings
+from actors.nameserver.route_table import RouteTable
 from actors.nameserver.service import NameserverService
 from actors.remoting.bodies.routes import (
     ClusterInfo,
@@ -29,7 +32,7 @@ from actors.remoting.properties_text import parse_properties
 from actors.remoting.remoting_errors import Refused
 from store.clock import Clock, SystemClock
 from store.metadata.data_version import DataVersion
-from tests.eventually import LIMIT_S, eventually_async
+from tests.eventually import LIMIT_S, eventually, eventually_async
 
 TIMEOUT_MS = int(LIMIT_S * 1000)
 Ask = Callable[..., Awaitable[RemotingCommand]]
@@ -250,3 +253,24 @@ def test_settings_are_told_and_changed_as_mqadmin_asks() -> None:
         assert (await settings())["scanNotActiveBrokerInterval"] == "70"
 
     with_nameserver(story)
+
+
+def test_a_nameserver_whose_expiry_always_fails_stops_with_the_reason(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fail(_table: RouteTable, _now_ns: int) -> None:
+        raise ZeroDivisionError("division by zero")
+
+    monkeypatch.setattr(RouteTable, "expire", fail)
+    monkeypatch.setattr(supervisor, "FIRST_BACKOFF_MS", 0)
+    settings = NameserverSettings(listen_port=0, scan_interval_ms=1)
+    codes: list[int] = []
+    host = ServiceHost(
+        lambda: NameserverService(settings, SystemClock(), lambda reason: host.fail(reason)),
+        leave=codes.append,
+    )
+    eventually(lambda: codes == [EXIT_SERVICE_FAILED])
+    assert host.reason == (
+        "task broker-expiry failed 10 times in a row, last with ZeroDivisionError: division by zero"
+    )
+    host.stop()
