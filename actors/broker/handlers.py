@@ -25,8 +25,8 @@ from actors.broker.reading.queues import QueueQueries
 from actors.broker.sending.replies import Replies
 from actors.broker.sending.send import Sender
 from actors.broker.sending.send_back import SendBack
-from actors.host.live_settings import LiveSettings
 from actors.host.settings_requests import SettingsRequests
+from store.live_settings import LiveSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,5 +81,5 @@ def make_handlers(
         parts.tables.request_modes,
         assignments,
         ReplicaRequests(parts.store, parts.tables),
-        SettingsRequests(live, as_properties, by_field),
+        SettingsRequests(live, as_properties, by_field, parts.clock),
     )

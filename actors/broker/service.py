@@ -34,7 +34,6 @@ from actors.broker.sending.send import Sender
 from actors.broker.sending.stored_properties import PropertyWriter
 from actors.broker.stats import BrokerStats
 from actors.host.descriptors import connections_that_fit
-from actors.host.live_settings import LiveSettings
 from actors.host.loop_lag import LoopLag
 from actors.host.supervisor import Supervisor
 from actors.remoting.client import RemotingClient
@@ -45,6 +44,7 @@ from actors.remoting.server import RemotingServer
 from actors.remoting.table import RequestTable
 from store.clock import NS_PER_MS, Clock
 from store.disk.disk_use import DiskProbe, disk_use
+from store.live_settings import LiveSettings
 from store.logs import get_logger
 from store.message.hosts import Host
 from store.message.message_id import UniqKeyGenerator
@@ -80,7 +80,7 @@ class BrokerService:
     ) -> None:
         """`probe` tells how full the disks of the store are."""
         self.settings = settings
-        self.live = LiveSettings(settings, clock)
+        self.live = LiveSettings(settings)
         self._probe = probe
         self.address = ""
         self._clock = clock
@@ -323,7 +323,7 @@ class BrokerService:
         )
         tables.topics.when_announced = self._registration.when_settled
         tables.adopt_queues(self._store)
-        self.live.listeners.append(lambda changes: self._registration.changed())
+        self.live.on_change(lambda changes: self._registration.changed())
 
     def _end_turn(self) -> None:
         self._turns.tick()

@@ -24,7 +24,7 @@ class Nameserver(ActorShell):
 
         settings = NameserverSettings.model_validate(self._spec["settings"])
         service = NameserverService(settings, SystemClock(), self.service_failed)
-        service.live.listeners.append(self.settings_changed)
+        service.live.on_change(self.settings_changed)
         return service
 
     def change_settings(self, settings: Mapping[str, Any]) -> None:

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, cast
 
 from actors.host.service_host import Service
 from actors.host.shell import ActorShell
-from store.live_settings import take_over
 
 if TYPE_CHECKING:
     from actors.rebalancer.service import RebalancerService
@@ -29,7 +28,7 @@ class Rebalancer(ActorShell):
         """Take over settings that are live. Raises ValueError."""
         from actors.rebalancer.rebalancer_settings import RebalancerSettings
 
-        take_over(self._service.settings, RebalancerSettings.model_validate(settings))
+        self._service.live.change(RebalancerSettings.model_validate(settings))
 
     def details(self) -> dict[str, Any]:
         """What it knows, counted."""

@@ -19,6 +19,7 @@ from actors.remoting.server import RemotingServer
 from actors.remoting.table import RequestTable
 from actors.strategies import AllocateMessageQueueStrategy, make_strategy
 from store.clock import NS_PER_MS, Clock
+from store.live_settings import LiveSettings
 from store.logs import get_logger
 from store.message.message_queue import MessageQueue
 
@@ -32,6 +33,7 @@ class RebalancerService:
 
     def __init__(self, settings: RebalancerSettings, clock: Clock, give_up: GiveUp | None = None) -> None:
         self.settings = settings
+        self.live = LiveSettings(settings)
         self.groups: dict[str, Group] = {}
         self.server = RemotingServer(self._table(), clock, tick=self._tell_changes)
         self._clock = clock
