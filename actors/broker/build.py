@@ -55,7 +55,6 @@ from actors.broker.sending.stored_properties import PropertyWriter
 from actors.broker.sending.targets import SendTargets
 from actors.broker.stats import BrokerStats
 from actors.host.descriptors import connections_that_fit
-from actors.host.live_settings import LiveSettings
 from actors.host.loop_lag import LoopLag
 from actors.host.settings_requests import SettingsRequests
 from actors.host.supervisor import Supervisor
@@ -68,6 +67,7 @@ from actors.remoting.request import Action, Resource
 from actors.remoting.server import RemotingServer
 from actors.remoting.table import RequestRow, RequestTable
 from store.clock import Clock
+from store.live_settings import LiveSettings
 from store.message.message_id import UniqKeyGenerator
 from store.message_store import MessageStore
 
@@ -145,7 +145,7 @@ def build_broker(
     from_rebalancers = RequestTable()
     client = RemotingClient(clock, from_rebalancers)
     tables, registration, new_topics = _build_metadata(settings, clock, identity, store, client, supervisor)
-    live.listeners.append(lambda changes: registration.changed())
+    live.on_change(lambda changes: registration.changed())
     groups = _build_groups(settings, clock, client, tables, registration)
     from_rebalancers.add_rows(groups.requests.rebalancer_rows())
     delays = Delays(store, clock, tables.delay_offsets, loop.reads.bring)
@@ -171,7 +171,7 @@ def build_broker(
         _reading_rows(settings, clock, identity, loop, tables, groups),
         _group_rows(settings, loop, tables, groups),
         _admin_rows(clock, identity, loop, tables, groups, cleaning, registration),
-        _broker_rows(live, loop, tables, groups, describe),
+        _broker_rows(live, clock, loop, tables, groups, describe),
     ):
         loop.requests.add_rows(rows)
     # fmt: off
@@ -353,13 +353,14 @@ def _admin_rows(
 
 def _broker_rows(
     live: LiveSettings[BrokerSettings],
+    clock: Clock,
     loop: BrokerLoop,
     tables: BrokerTables,
     groups: BrokerGroups,
     describe: Callable[[], dict[str, object]],
 ) -> Iterable[RequestRow]:
     settings, store, reads, stats = live.settings, loop.store, loop.reads, loop.stats
-    config = SettingsRequests(live, as_properties, by_field)
+    config = SettingsRequests(live, as_properties, by_field, clock)
     figures = (
         partial(lag_figures, loop.lag),
         partial(delay_figures, tables.delay_offsets, store),

@@ -13,10 +13,10 @@ from actors.broker.departure import Departure
 from actors.broker.handle_api import HandleApi
 from actors.broker.identity import BrokerIdentity
 from actors.broker.reserved_port import reserve_port
-from actors.host.live_settings import LiveSettings
 from actors.host.supervisor import Supervisor
 from store.clock import NS_PER_MS, Clock
 from store.disk.disk_use import DiskProbe, disk_use
+from store.live_settings import LiveSettings
 from store.logs import get_logger
 from store.message.hosts import Host
 from store.message_store import MessageStore
@@ -57,7 +57,7 @@ class BrokerService:
             probe: measures how full the store's disks are.
         """
         self.settings = settings
-        self.live = LiveSettings(settings, clock)
+        self.live = LiveSettings(settings)
         self._probe = probe
         self._clock = clock
         self._rng = rng or random.Random()

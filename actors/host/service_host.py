@@ -1,6 +1,7 @@
 """ServiceHost: the life of a service inside an actor's process – its loop, its start, its state, its end.
 
     STARTING ──start()──> SERVING ──stop()──> STOPPED
+        │                    └─ fail(reason) ──> NOT_SERVING: the service stops, then Ray makes a new process
         │ held by another (port, store's lock): again until the deadline, then Ray makes a new process
         │ no space on the disk ──> NOT_SERVING, with the reason, and again every 5 s until there is some
         └─ anything else ──> NOT_SERVING, with the reason, until somebody acts
@@ -25,7 +26,7 @@ import uvloop
 from actors.host import garbage
 from actors.host.code_version import code_version
 from store.logs import get_logger
-from store.store_errors import StoreError
+from store.store_errors import StoreError, StoreLocked
 
 Result = TypeVar("Result")
 
@@ -36,6 +37,7 @@ CALL_TIMEOUT_S = 5.0
 STOP_TIMEOUT_S = 30.0
 EXIT_START_FAILED = 17
 EXIT_LOOP_DIED = 18
+EXIT_SERVICE_FAILED = 19
 
 log = get_logger(__name__)
 
@@ -88,6 +90,7 @@ class ServiceHost:
         self._retry_s = retry_s
         self._full_disk_retry_s = full_disk_retry_s
         self._leave = leave
+        self._ending: asyncio.Task[None] | None = None
         self._loop = uvloop.new_event_loop()
         self._thread = threading.Thread(target=self._run, name="service-loop", daemon=True)
         self._thread.start()
@@ -124,6 +127,23 @@ class ServiceHost:
             self._post(service.stop(), timeout_s)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(timeout_s)
+
+    def fail(self, reason: str) -> None:
+        """Stop the service in order and end the process, so that Ray starts another; called on the loop."""
+        if self._ending is not None or self._is_stopped():
+            return
+        service, self.service = self.service, None
+        self.state, self.reason = State.NOT_SERVING, reason
+        log.error("service_failed", reason=reason)
+        self._ending = self._loop.create_task(self._end(service))
+
+    async def _end(self, service: Service | None) -> None:
+        try:
+            async with asyncio.timeout(STOP_TIMEOUT_S):
+                await self._let_go(service)
+        except TimeoutError:
+            log.warning("failed_service_not_stopped", after_s=STOP_TIMEOUT_S)
+        self._leave(EXIT_SERVICE_FAILED)
 
     def _post(self, coroutine: Coroutine[object, object, Result], timeout_s: float) -> Result:
         future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
@@ -189,21 +209,21 @@ class ServiceHost:
         self.reason = reason
 
     async def _let_go(self, service: Service | None) -> None:
-        """Release what a failed start may have taken: the next try opens it anew."""
+        """Stop a service that failed, at its start or later: the next one opens ports and files anew."""
         if service is None:
             return
         try:
             await service.stop()
-        # It never came up, so its end may fail in any way; the reason of the failed start is what counts.
+        # What failed may fail again while it stops; the first reason is what counts.
         except Exception:
-            log.warning("half_started_service_not_stopped", exc_info=True)
+            log.warning("failed_service_not_stopped", exc_info=True)
 
 
 def is_held_by_another(error: BaseException) -> bool:
     """Whether waiting may cure it: a port or a store that another process still holds."""
     if isinstance(error, OSError):
         return error.errno in (errno.EADDRINUSE, errno.EAGAIN)
-    return isinstance(error, StoreError) and "is locked by" in error.reason
+    return isinstance(error, StoreLocked)
 
 
 def is_full_disk(error: BaseException) -> bool:

@@ -13,7 +13,9 @@ from actors.host.kept_spec import KeptSpec, directory_of
 from actors.host.ray_port import control, logs_folder, own_actor_id, own_node_ip
 from actors.host.service_host import NotServing, Service, ServiceHost
 from store.live_settings import Difference, with_values
-from store.logs import write_events
+from store.logs import get_logger, write_events
+
+log = get_logger(__name__)
 
 
 class ActorShell:
@@ -49,10 +51,20 @@ class ActorShell:
         raise NotImplementedError
 
     def settings_changed(self, changes: Sequence[Difference]) -> None:
-        """An administrator may have changed them too: over a restart they stay, and the driver sees them."""
+        """Keep changed settings in the spec: a restart begins with them, and the driver sees them."""
         settings = with_values(self._spec["settings"], {each.path: each.wanted for each in changes})
         self._spec = {**self._spec, "settings": settings}
-        asyncio.get_running_loop().run_in_executor(None, lambda: self._kept.keep(self._spec))
+        asyncio.get_running_loop().run_in_executor(None, self._keep_spec)
+
+    def _keep_spec(self) -> None:
+        try:
+            self._kept.keep(self._spec)
+        except OSError:
+            log.exception("changed_settings_not_kept", effect="a restart loses them")
+
+    def service_failed(self, reason: str) -> None:
+        """Stop the service and end this process, so that Ray starts another; called on the service's loop."""
+        self._host.fail(reason)
 
     @control
     def raymq_change(self, spec: Mapping[str, Any]) -> None:

@@ -22,8 +22,9 @@ class Nameserver(ActorShell):
         from actors.nameserver.service import NameserverService
         from store.clock import SystemClock
 
-        service = NameserverService(NameserverSettings.model_validate(self._spec["settings"]), SystemClock())
-        service.live.listeners.append(self.settings_changed)
+        settings = NameserverSettings.model_validate(self._spec["settings"])
+        service = NameserverService(settings, SystemClock(), self.service_failed)
+        service.live.on_change(self.settings_changed)
         return service
 
     def change_settings(self, settings: Mapping[str, Any]) -> None:

@@ -3,12 +3,10 @@
 import zlib
 
 from actors.host.descriptors import connections_that_fit
-from actors.host.live_settings import LiveSettings
 from actors.host.settings_requests import SettingsRequests
-from actors.host.supervisor import Supervisor
+from actors.host.supervisor import GiveUp, Supervisor
 from actors.nameserver.kv_config import ORDER_TOPIC_CONFIG, KVConfig
-from actors.nameserver.nameserver_settings import NameserverSettings
-from actors.nameserver.nameserver_settings_text import as_properties, by_field
+from actors.nameserver.nameserver_settings import NameserverSettings, as_properties, by_field
 from actors.nameserver.route_table import BrokerIdentity, RouteTable
 from actors.remoting.bodies.routes import (
     RegisterBrokerBody,
@@ -41,6 +39,7 @@ from actors.remoting.request import Action, Cost, Handler, HeaderType, RequestCo
 from actors.remoting.server import RemotingServer
 from actors.remoting.table import RequestTable
 from store.clock import NS_PER_MS, Clock
+from store.live_settings import LiveSettings
 from store.logs import get_logger
 
 _log = get_logger(__name__)
@@ -54,15 +53,15 @@ SEE_FAQ = "\nSee https://rocketmq.apache.org/docs/bestPractice/06FAQ for further
 class NameserverService:
     """One nameserver; nameservers do not know of each other."""
 
-    def __init__(self, settings: NameserverSettings, clock: Clock) -> None:
+    def __init__(self, settings: NameserverSettings, clock: Clock, give_up: GiveUp | None = None) -> None:
         self.settings = settings
-        self.live = LiveSettings(settings, clock)
+        self.live = LiveSettings(settings)
         self.routes = RouteTable(settings.delete_topic_with_broker_registration)
         self.kv_config = KVConfig(settings.data_dir)
         fitting = connections_that_fit(settings.max_connections, OTHER_DESCRIPTORS)
-        self.server = RemotingServer(self._table(), clock, RemotingLimits(max_connections=fitting))
+        self.server = RemotingServer(self._table(clock), clock, RemotingLimits(max_connections=fitting))
         self._clock = clock
-        self._supervisor = Supervisor(clock)
+        self._supervisor = Supervisor(clock, give_up)
 
     @property
     def address(self) -> str:
@@ -100,10 +99,10 @@ class NameserverService:
             if isinstance(live.connection, Connection):
                 live.connection.close("nothing heard of this broker for too long")
 
-    def _table(self) -> RequestTable:
+    def _table(self, clock: Clock) -> RequestTable:
         code, action, topic, cluster = RequestCode, Action, Resource.TOPIC, Resource.CLUSTER
         query, heartbeat, admin = Cost.QUERY, Cost.HEARTBEAT, Cost.ADMIN
-        config = SettingsRequests(self.live, as_properties, by_field)
+        config = SettingsRequests(self.live, as_properties, by_field, clock)
         rows: tuple[tuple[RequestCode, Handler, HeaderType | None, Resource, Action, Cost], ...] = (
             (code.GET_ROUTEINFO_BY_TOPIC, self._route, GetRouteInfoHeader, topic, action.GET, query),
             (code.GET_BROKER_CLUSTER_INFO, self._cluster_info, None, cluster, action.GET, query),

@@ -2,7 +2,7 @@
 and time.
 """
 
-from actors.host.supervisor import Supervisor
+from actors.host.supervisor import GiveUp, Supervisor
 from actors.rebalancer.generations import Generations
 from actors.rebalancer.group import Group
 from actors.rebalancer.rebalancer_settings import RebalancerSettings
@@ -19,6 +19,7 @@ from actors.remoting.server import RemotingServer
 from actors.remoting.table import RequestTable
 from actors.strategies import AllocateMessageQueueStrategy, make_strategy
 from store.clock import NS_PER_MS, Clock
+from store.live_settings import LiveSettings
 from store.logs import get_logger
 from store.message.message_queue import MessageQueue
 
@@ -30,8 +31,9 @@ OUR_LANGUAGE = "PYTHON"
 class RebalancerService:
     """One rebalancer; which groups are its own, the brokers decide by the hash of their names."""
 
-    def __init__(self, settings: RebalancerSettings, clock: Clock) -> None:
+    def __init__(self, settings: RebalancerSettings, clock: Clock, give_up: GiveUp | None = None) -> None:
         self.settings = settings
+        self.live = LiveSettings(settings)
         self.groups: dict[str, Group] = {}
         self.server = RemotingServer(self._table(), clock, tick=self._tell_changes)
         self._clock = clock
@@ -48,7 +50,7 @@ class RebalancerService:
         self._brokers: dict[str, set[Connection]] = {}
         self._touched: set[str] = set()
         self._started_ns = 0
-        self._supervisor = Supervisor(clock)
+        self._supervisor = Supervisor(clock, give_up)
 
     @property
     def address(self) -> str:

@@ -18,7 +18,7 @@ from store.ownership.identity import (
 from store.recovery.opening import CONSUME_QUEUE, INDEX
 from store.recovery.summary import DerivedSummary, read_summary
 from store.recovery.tail import Tail, find_tail
-from store.store_errors import StoreError
+from store.store_errors import StoreError, StoreFormatUnknown
 from store.store_settings import StoreSettings
 from store.tools.layout import find_sizes, log_directories, require_directory
 from store.tools.verify import notes
@@ -68,9 +68,9 @@ class Verification:
     def _read_name(self) -> StoreName | None:
         try:
             return read_name(self.root)
+        except StoreFormatUnknown:
+            raise
         except StoreError as error:
-            if "this program knows" in error.reason:
-                raise
             self.report.add(error.path or self.root, -1, 0, "notes", error.reason)
             return None
 

@@ -11,6 +11,7 @@ import pytest
 import structlog
 import uvloop
 
+from actors.host import supervisor
 from actors.nameserver.nameserver_settings import NameserverSettings
 from actors.nameserver.service import NameserverService
 from actors.rebalancer.group import Group
@@ -307,3 +308,27 @@ def test_settings_name_what_is_wrong(tmp_path: Path) -> None:
         RebalancerSettings(data_dir=tmp_path, strategies={"g": "best"})
     settings = RebalancerSettings.model_validate({"data_dir": tmp_path, "nameservers": "a:1; b:2"})
     assert settings.nameservers == ["a:1", "b:2"]
+
+
+@pytest.mark.parametrize("task", ["route-refresh", "lease-expiry"])
+def test_a_rebalancer_whose_task_always_fails_stops_with_the_reason(
+    task: str, tmp_path: Path, clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    method = {"route-refresh": "refresh_routes", "lease-expiry": "expire"}[task]
+
+    def fail(_service: RebalancerService) -> None:
+        raise ZeroDivisionError("division by zero")
+
+    monkeypatch.setattr(RebalancerService, method, fail)
+    monkeypatch.setattr(supervisor, "FIRST_BACKOFF_MS", 0)
+    given = {"data_dir": tmp_path, "route_interval_ms": 1, "expire_interval_ms": 1}
+    reasons: list[str] = []
+
+    async def story() -> None:
+        rebalancer = RebalancerService(RebalancerSettings.model_validate(given), clock, reasons.append)
+        await rebalancer.start()
+        await eventually_async(lambda: bool(reasons))
+        await rebalancer.stop()
+
+    run(story)
+    assert reasons == [f"task {task} failed 10 times in a row, last with ZeroDivisionError: division by zero"]

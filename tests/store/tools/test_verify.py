@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 from cluster.cli.store import app
 from store.message_store import MessageStore
-from store.store_errors import StoreError
+from store.store_errors import StoreError, StoreFormatUnknown
 from store.store_settings import StoreSettings
 from store.tools.rebuild import rebuild
 from store.tools.verify import Report, verify
@@ -108,6 +108,17 @@ def test_a_store_of_ours_is_sound_however_it_ended(stores, clock, drain):
     store.close()
     report = verify(store.root)
     assert (report.findings, report.notes, report.writer_pid) == ([], [], None)
+
+
+def test_verify_refuses_a_store_of_an_unknown_format_and_reports_a_damaged_name(stores):
+    stores.open().close()
+    name = stores.directory / "store" / "raymq.json"
+    name.write_bytes(b'{"formatVersion": 9}')
+    with pytest.raises(StoreFormatUnknown, match="format 9, this program knows 1"):
+        verify(name.parent)
+    name.write_bytes(b"{")
+    [finding] = verify(name.parent).findings
+    assert "is no JSON" in str(finding)
 
 
 def test_queues_of_deleted_topics_are_not_missed_and_those_made_again_are_sound(stores, draft, drain):

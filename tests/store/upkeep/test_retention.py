@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from store.consumequeue.consume_queue import ConsumeQueue
 from store.disk.disk_use import DiskLevels, DiskUse, Pressure, survey
 from store.disk.residency import Cold, FileRange
-from store.live_settings import take_over, with_changes
+from store.live_settings import LiveSettings
 from store.store_errors import StoreError
 from store.store_settings import StoreSettings
 from store.upkeep.retention import Round, files_to_delete, is_time_to_delete
@@ -178,7 +178,7 @@ def test_at_its_hour_what_is_older_than_72_hours_goes_unread_or_not(aged, clock,
     one_round(store, clock)
     assert len(log_files(store)) == 6  # not its hour
 
-    take_over(store.settings, with_changes(store.settings, {"delete_when_h": str(other_hour(clock, 0))}))
+    LiveSettings(store.settings).update({"delete_when_h": str(other_hour(clock, 0))})
     one_round(store, clock)
 
     assert log_files(store)[0] == f"{2 * 8192:020d}"
