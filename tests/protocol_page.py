@@ -18,9 +18,9 @@ from unittest.mock import MagicMock
 from actors.broker.handlers import Handlers
 from actors.broker.requests import request_table
 from actors.nameserver.nameserver_settings import NameserverSettings
-from actors.nameserver.service import NameserverService
+from actors.nameserver.service import build_nameserver
 from actors.rebalancer.rebalancer_settings import RebalancerSettings
-from actors.rebalancer.service import RebalancerService
+from actors.rebalancer.service import build_rebalancer
 from actors.remoting.codes import RayMQRequestCode, RequestCode
 from actors.remoting.request import RequestEntry
 from store.clock import SystemClock
@@ -75,11 +75,9 @@ def tables() -> Mapping[str, Mapping[int, RequestEntry]]:
     clock = SystemClock()
     handlers: Any = Handlers(*(MagicMock() for _ in fields(Handlers)))
     return {
-        "nameserver": NameserverService(NameserverSettings(), clock).server.chain.table.entries,
+        "nameserver": build_nameserver(NameserverSettings(), clock).server.chain.table.entries,
         "broker": request_table(handlers).entries,
-        "rebalancer": RebalancerService(
-            RebalancerSettings(data_dir=Path()), clock
-        ).server.chain.table.entries,
+        "rebalancer": build_rebalancer(RebalancerSettings(data_dir=Path()), clock).server.chain.table.entries,
     }
 
 
