@@ -16,9 +16,9 @@ from pathlib import Path
 
 from actors.broker.service import BrokerService
 from actors.nameserver.nameserver_settings import NameserverSettings
-from actors.nameserver.service import NameserverService
+from actors.nameserver.service import build_nameserver
 from actors.rebalancer.rebalancer_settings import RebalancerSettings
-from actors.rebalancer.service import RebalancerService
+from actors.rebalancer.service import build_rebalancer
 from actors.remoting.codes import RayMQRequestCode, RequestCode
 from actors.remoting.request import RequestEntry
 from store.clock import SystemClock
@@ -73,11 +73,9 @@ def tables() -> Mapping[str, Mapping[int, RequestEntry]]:
     """The rows of each process's table."""
     clock = SystemClock()
     return {
-        "nameserver": NameserverService(NameserverSettings(), clock).server.chain.table.entries,
+        "nameserver": build_nameserver(NameserverSettings(), clock).server.chain.table.entries,
         "broker": asyncio.run(broker_table()),
-        "rebalancer": RebalancerService(
-            RebalancerSettings(data_dir=Path()), clock
-        ).server.chain.table.entries,
+        "rebalancer": build_rebalancer(RebalancerSettings(data_dir=Path()), clock).server.chain.table.entries,
     }
 
 

@@ -26,9 +26,9 @@ from actors.broker.service import BrokerService
 from actors.host import garbage
 from actors.host.supervisor import GiveUp
 from actors.nameserver.nameserver_settings import NameserverSettings
-from actors.nameserver.service import NameserverService
+from actors.nameserver.service import build_nameserver
 from actors.rebalancer.rebalancer_settings import RebalancerSettings
-from actors.rebalancer.service import RebalancerService
+from actors.rebalancer.service import build_rebalancer
 from store.clock import Clock, SystemClock
 from store.logs import tell_events
 from store.store_errors import StoreError
@@ -95,14 +95,14 @@ class StandaloneCluster:
 
     async def _start_all(self) -> None:
         settings, clock = self.settings, self._clock
-        nameserver = NameserverService(
+        nameserver = build_nameserver(
             NameserverSettings.model_validate({"listen_port": settings.nameserver_port}), clock, self._give_up
         )
         await nameserver.start()
         self._started.append(nameserver)
         self.nameserver_address = nameserver.address
         if settings.with_rebalancer:
-            rebalancer = RebalancerService(
+            rebalancer = build_rebalancer(
                 RebalancerSettings.model_validate(
                     {
                         "nameservers": [nameserver.address],

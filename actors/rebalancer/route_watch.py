@@ -5,7 +5,7 @@ nameserver that was started again knows nothing until the brokers tell it; takin
 meanwhile would help nobody.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
 from actors.remoting.bodies.routes import TopicRouteData
 from actors.remoting.client import RemotingClient
@@ -20,9 +20,6 @@ from store.message.message_queue import MessageQueue
 _log = get_logger(__name__)
 
 
-OnQueues = Callable[[str, frozenset[MessageQueue]], None]
-
-
 class RouteWatch:
     """What is known of each topic: when each of its queues was last seen in a route."""
 
@@ -33,14 +30,12 @@ class RouteWatch:
         clock: Clock,
         timeout_ms: int,
         grace_ms: int,
-        on_queues: OnQueues,
     ) -> None:
         self._client = client
         self._nameservers = list(nameservers)
         self._clock = clock
         self._timeout_ms = timeout_ms
         self._grace_ns = grace_ms * NS_PER_MS
-        self._on_queues = on_queues
         self._seen_ns: dict[str, dict[MessageQueue, int]] = {}
         self._last = ""
 
@@ -58,15 +53,13 @@ class RouteWatch:
         for topic in [topic for topic in self._seen_ns if topic not in kept]:
             del self._seen_ns[topic]
 
-    async def refresh(self, topics: Iterable[str]) -> None:
-        """Ask for these topics; what changed is told to `on_queues`."""
-        for topic in topics:
-            route = await self._ask(topic)
-            if route is not None:
-                self.take(topic, route)
+    async def refresh(self, topic: str) -> bool:
+        """Fetch the route of a topic; returns whether its queues have changed."""
+        route = await self._ask(topic)
+        return route is not None and self._take(topic, route)
 
-    def take(self, topic: str, route: TopicRouteData) -> None:
-        """A nameserver has told this route."""
+    def _take(self, topic: str, route: TopicRouteData) -> bool:
+        """Note the queues of a route; returns whether the topic's queues have changed."""
         now_ns = self._clock.monotonic_ns()
         is_known = topic in self._seen_ns
         seen = self._seen_ns.setdefault(topic, {})
@@ -77,8 +70,7 @@ class RouteWatch:
                     seen[MessageQueue(topic, data.broker_name, queue_id)] = now_ns
         for queue in [queue for queue, seen_ns in seen.items() if now_ns - seen_ns > self._grace_ns]:
             del seen[queue]
-        if not is_known or frozenset(seen) != before:
-            self._on_queues(topic, frozenset(seen))
+        return not is_known or frozenset(seen) != before
 
     async def _ask(self, topic: str) -> TopicRouteData | None:
         """What the nameservers tell: the first with all that is known here, or as many as it takes.
