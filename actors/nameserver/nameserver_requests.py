@@ -32,8 +32,9 @@ from actors.remoting.headers import (
 )
 from actors.remoting.json_fields import load_object
 from actors.remoting.remoting_errors import Refused
-from actors.remoting.request import Action, Cost, Handler, HeaderType, RequestContext, Resource
+from actors.remoting.request import Cost, RequestContext, RequestRow
 from actors.remoting.table import RequestTable
+from actors.remoting.targets import Action, Resource, on_cluster, on_every, on_topic
 from store.clock import NS_PER_MS, Clock
 
 _CRC_MASK = 0x7FFF_FFFF
@@ -56,53 +57,32 @@ class NameserverRequests:
 
     def table(self, config: SettingsRequests[NameserverSettings]) -> RequestTable:
         """Return the request table; `config` handles the requests for the settings."""
-        code, action, topic, cluster = RequestCode, Action, Resource.TOPIC, Resource.CLUSTER
-        query, heartbeat, admin = Cost.QUERY, Cost.HEARTBEAT, Cost.ADMIN
-        rows: tuple[tuple[RequestCode, Handler, HeaderType | None, Resource, Action, Cost], ...] = (
-            (code.GET_ROUTEINFO_BY_TOPIC, self._route, GetRouteInfoHeader, topic, action.GET, query),
-            (code.GET_BROKER_CLUSTER_INFO, self._cluster_info, None, cluster, action.GET, query),
-            (code.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, self._all_topics, None, topic, action.LIST, query),
-            (code.GET_TOPICS_BY_CLUSTER, self._cluster_topics, ClusterHeader, topic, action.LIST, query),
-            (code.GET_SYSTEM_TOPIC_LIST_FROM_NS, self._system_topics, None, topic, action.LIST, query),
-            (
-                code.DELETE_TOPIC_IN_NAMESRV,
-                self._delete_topic,
-                DeleteTopicHeader,
-                topic,
-                action.DELETE,
-                admin,
-            ),
-            (code.REGISTER_BROKER, self._register, RegisterBrokerHeader, cluster, action.UPDATE, admin),
-            (code.UNREGISTER_BROKER, self._unregister, UnregisterBrokerHeader, cluster, action.UPDATE, admin),
-            (
-                code.QUERY_DATA_VERSION,
-                self._data_version,
-                QueryDataVersionHeader,
-                cluster,
-                action.UPDATE,
-                heartbeat,
-            ),
-            (
-                code.BROKER_HEARTBEAT,
-                self._heartbeat,
-                BrokerHeartbeatHeader,
-                cluster,
-                action.UPDATE,
-                heartbeat,
-            ),
-            (code.WIPE_WRITE_PERM_OF_BROKER, self._wipe, BrokerNameHeader, cluster, action.UPDATE, admin),
-            (code.ADD_WRITE_PERM_OF_BROKER, self._add_write, BrokerNameHeader, cluster, action.UPDATE, admin),
-            (code.PUT_KV_CONFIG, self._put_kv, KVConfigHeader, cluster, action.UPDATE, admin),
-            (code.GET_KV_CONFIG, self._get_kv, KVKeyHeader, cluster, action.GET, query),
-            (code.DELETE_KV_CONFIG, self._delete_kv, KVKeyHeader, cluster, action.UPDATE, admin),
-            (code.GET_KVLIST_BY_NAMESPACE, self._kv_list, NamespaceHeader, cluster, action.LIST, query),
-            (code.GET_NAMESRV_CONFIG, config.get, None, cluster, action.GET, query),
-            (code.UPDATE_NAMESRV_CONFIG, config.update, None, cluster, action.UPDATE, admin),
+        code, row = RequestCode, RequestRow
+        query, heartbeat = Cost.QUERY, Cost.HEARTBEAT
+        topics, update = on_every(Resource.TOPIC, Action.LIST), on_cluster(Action.UPDATE)
+        get, every = on_cluster(Action.GET), on_cluster(Action.LIST)
+        delete_topic = on_topic(Action.DELETE)
+        rows = (
+            row(code.GET_ROUTEINFO_BY_TOPIC, self._route, GetRouteInfoHeader, on_topic(Action.GET), query),
+            row(code.GET_BROKER_CLUSTER_INFO, self._cluster_info, None, get, query),
+            row(code.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, self._all_topics, None, topics, query),
+            row(code.GET_TOPICS_BY_CLUSTER, self._cluster_topics, ClusterHeader, topics, query),
+            row(code.GET_SYSTEM_TOPIC_LIST_FROM_NS, self._system_topics, None, topics, query),
+            row(code.DELETE_TOPIC_IN_NAMESRV, self._delete_topic, DeleteTopicHeader, delete_topic),
+            row(code.REGISTER_BROKER, self._register, RegisterBrokerHeader, update),
+            row(code.UNREGISTER_BROKER, self._unregister, UnregisterBrokerHeader, update),
+            row(code.QUERY_DATA_VERSION, self._data_version, QueryDataVersionHeader, update, heartbeat),
+            row(code.BROKER_HEARTBEAT, self._heartbeat, BrokerHeartbeatHeader, update, heartbeat),
+            row(code.WIPE_WRITE_PERM_OF_BROKER, self._wipe, BrokerNameHeader, update),
+            row(code.ADD_WRITE_PERM_OF_BROKER, self._add_write, BrokerNameHeader, update),
+            row(code.PUT_KV_CONFIG, self._put_kv, KVConfigHeader, update),
+            row(code.GET_KV_CONFIG, self._get_kv, KVKeyHeader, get, query),
+            row(code.DELETE_KV_CONFIG, self._delete_kv, KVKeyHeader, update),
+            row(code.GET_KVLIST_BY_NAMESPACE, self._kv_list, NamespaceHeader, every, query),
+            row(code.GET_NAMESRV_CONFIG, config.get, None, get, query),
+            row(code.UPDATE_NAMESRV_CONFIG, config.update, None, update),
         )
-        table = RequestTable()
-        for entry, handler, header_type, resource, what, cost in rows:
-            table.add(entry, handler, header_type, resource=resource, action=what, cost=cost)
-        return table
+        return RequestTable(rows)
 
     # ---- routes --------------------------------------------------------------------------------------
 

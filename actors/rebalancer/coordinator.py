@@ -3,6 +3,8 @@
 Each decision about a group is made in `group.py`; here requests, routes, generations and time meet it.
 """
 
+from collections.abc import Iterable
+
 from actors.rebalancer.generations import Generations
 from actors.rebalancer.group import Group
 from actors.rebalancer.rebalancer_settings import RebalancerSettings
@@ -13,8 +15,9 @@ from actors.remoting.command import RemotingCommand
 from actors.remoting.connection import Connection
 from actors.remoting.headers import ConsumerGroupHeader, ForwardHeartbeatHeader, ForwardUnregisterHeader
 from actors.remoting.remoting_errors import Refused
-from actors.remoting.request import Action, Cost, RequestContext, Resource
+from actors.remoting.request import Cost, RequestContext, RequestRow
 from actors.remoting.table import RequestTable
+from actors.remoting.targets import Action, Resource, Target, on_group
 from actors.strategies import AllocateMessageQueueStrategy, make_strategy
 from store.clock import NS_PER_MS, Clock
 from store.logs import get_logger
@@ -77,36 +80,24 @@ class GroupCoordinator:
 
     def table(self) -> RequestTable:
         """Return the table of the requests that brokers send."""
-        table, code = RequestTable(), RayMQRequestCode
-        group, update = Resource.GROUP, Action.UPDATE
-        sync = self._sync
-        table.add(code.FORWARD_SYNC, sync, resource=group, action=Action.SUB, cost=Cost.HEARTBEAT)
-        table.add(code.SYNC_GROUP, sync, resource=group, action=Action.SUB, cost=Cost.HEARTBEAT)
-        table.add(
-            code.FORWARD_HEARTBEAT,
-            self._heartbeat,
-            ForwardHeartbeatHeader,
-            resource=group,
-            action=Action.SUB,
-            cost=Cost.HEARTBEAT,
+        code, row, sub = RayMQRequestCode, RequestRow, on_group(Action.SUB)
+        heartbeat, client = Cost.HEARTBEAT, Cost.CLIENT
+        leave, members = ForwardUnregisterHeader, ConsumerGroupHeader
+        return RequestTable(
+            (
+                row(code.FORWARD_SYNC, self._sync, None, _synced_group, heartbeat),
+                row(code.SYNC_GROUP, self._sync, None, _synced_group, heartbeat),
+                row(
+                    code.FORWARD_HEARTBEAT,
+                    self._heartbeat,
+                    ForwardHeartbeatHeader,
+                    _heartbeat_groups,
+                    heartbeat,
+                ),
+                row(code.FORWARD_UNREGISTER, self._unregister, leave, sub, client),
+                row(code.GROUP_MEMBERS, self._members, members, on_group(Action.GET), client),
+            )
         )
-        table.add(
-            code.FORWARD_UNREGISTER,
-            self._unregister,
-            ForwardUnregisterHeader,
-            resource=group,
-            action=update,
-            cost=Cost.CLIENT,
-        )
-        table.add(
-            code.GROUP_MEMBERS,
-            self._members,
-            ConsumerGroupHeader,
-            resource=group,
-            action=Action.GET,
-            cost=Cost.CLIENT,
-        )
-        return table
 
     # ---- requests ------------------------------------------------------------------------------------
 
@@ -254,3 +245,12 @@ class GroupCoordinator:
         ext = ConsumerGroupHeader(group.name).to_ext()
         for connection in self._brokers.get(group.name, ()):
             connection.oneway(RemotingCommand(RayMQRequestCode.GROUP_CHANGED, ext, body))
+
+
+def _synced_group(context: RequestContext) -> Iterable[Target]:
+    return (Target(Resource.GROUP, SyncGroupRequest.decode(context.command.body).group, Action.SUB),)
+
+
+def _heartbeat_groups(context: RequestContext) -> Iterable[Target]:
+    for consumer in HeartbeatData.decode(context.command.body).consumers:
+        yield Target(Resource.GROUP, consumer.group_name, Action.SUB)
