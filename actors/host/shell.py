@@ -13,7 +13,7 @@ from actors.host.kept_spec import KeptSpec, directory_of
 from actors.host.ray_port import control, logs_folder, own_actor_id, own_node_ip
 from actors.host.service_host import NotServing, Service, ServiceHost
 from store.live_settings import Difference, with_values
-from store.logs import get_logger, write_events
+from store.logs import get_logger, log_to_file
 
 log = get_logger(__name__)
 
@@ -113,7 +113,7 @@ def start_log(namespace: str, name: str) -> str:
     """
     file = logs_folder() / namespace / f"{name}.log"
     try:
-        write_events(file)
+        log_to_file(file)
     except OSError:
         return ""
     return str(file)
