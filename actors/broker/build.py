@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -43,6 +43,7 @@ from actors.broker.metadata.tables import BrokerTables
 from actors.broker.reading.pull import Puller
 from actors.broker.reading.queues import QueueQueries
 from actors.broker.registration import Registration
+from actors.broker.role import BrokerRole, Role, RoleService, periodic
 from actors.broker.sending.acks import Acks
 from actors.broker.sending.bulk_send import BulkSender
 from actors.broker.sending.delays import Delays
@@ -74,6 +75,7 @@ from store.message.message_id import UniqKeyGenerator
 from store.message_store import MessageStore
 
 OTHER_DESCRIPTORS = 256
+DELIVERY_INTERVAL_MS = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +118,7 @@ class Broker:
     remoting_client: RemotingClient
     registration: Registration
     delays: Delays
+    role: BrokerRole
     departure: Departure
     cleaning: Cleaning
     handle: HandleApi
@@ -152,19 +155,13 @@ def build_broker(
     groups = _build_groups(settings, clock, client, tables, registration)
     from_rebalancers.add_rows(groups.requests.rebalancer_rows())
     delays = Delays(store, clock, tables.delay_offsets, loop.reads.bring)
+    role = BrokerRole(_role_services(loop, registration, delays, supervisor))
     departure = Departure(store, loop.reads, tables, groups.clients, loop.stats, clock)
     cleaning = Cleaning(store, loop.reads, tables, loop.server.request_tick)
     properties = PropertyWriter(settings, UniqKeyGenerator(identity.host.ip, os.getpid(), clock, rng))
     handle = HandleApi(loop.server, identity.host.packed, properties.next_uniq_key)
 
-    def describe() -> dict[str, object]:
-        return {
-            **_description(settings, identity, loop, tables),
-            "departure": str(departure.state),
-            "delayed_messages_skipped": delays.skipped,
-            "background_task_failures": supervisor.failures,
-        }
-
+    describe = partial(_description, settings, identity, loop, tables, role, departure, delays, supervisor)
     targets = SendTargets(settings, tables.topics, rng)
     responses = SendResponses(loop.acks, new_topics, properties.added_fields, identity.host.packed)
     for rows in (
@@ -179,7 +176,8 @@ def build_broker(
         loop.requests.add_rows(rows)
     # fmt: off
     return Broker(
-        identity, loop, tables, groups, client, registration, delays, departure, cleaning, handle, describe
+        identity, loop, tables, groups, client, registration, delays, role, departure, cleaning, handle,
+        describe,
     )
     # fmt: on
 
@@ -231,6 +229,24 @@ def _build_loop(settings: BrokerSettings, clock: Clock, store: MessageStore) -> 
         turns,
         off_loop,
         Reads(store, off_loop, admission.admit_answer, turns),
+    )
+
+
+def _role_services(
+    loop: BrokerLoop, registration: Registration, delays: Delays, supervisor: Supervisor
+) -> Sequence[RoleService]:
+    def deliver() -> None:
+        delays.deliver()
+        loop.server.request_tick()
+
+    async def unregister() -> None:
+        # Another process that serves the store has registered under the same name.
+        await registration.stop(leave_routes=not loop.store.is_superseded)
+
+    master = frozenset({Role.MASTER})
+    return (
+        periodic(supervisor, "delayed-delivery", master, DELIVERY_INTERVAL_MS, deliver),
+        RoleService("registration", master, registration.start, unregister),
     )
 
 
@@ -380,9 +396,16 @@ def _broker_rows(
 
 
 def _description(
-    settings: BrokerSettings, identity: BrokerIdentity, loop: BrokerLoop, tables: BrokerTables
+    settings: BrokerSettings,
+    identity: BrokerIdentity,
+    loop: BrokerLoop,
+    tables: BrokerTables,
+    role: BrokerRole,
+    departure: Departure,
+    delays: Delays,
+    supervisor: Supervisor,
 ) -> dict[str, object]:
-    """The fields of DESCRIBE_BROKER that need no more than these."""
+    """Return the fields of DESCRIBE_BROKER."""
     store, positions = loop.store, loop.store.positions
     return {
         "cluster": identity.cluster,
@@ -401,6 +424,8 @@ def _description(
         "confirmed": positions.confirmed,
         "dispatched": positions.dispatched,
         "write_refusal": store.write_refusal or "",
+        "role": str(role.role),
+        "departure": str(departure.state),
         "topics": len(tables.topics.table.topics),
         "groups": len(tables.groups.table.groups),
         "connections": len(loop.server.connections),
@@ -414,6 +439,8 @@ def _description(
         "cold_reads": loop.reads.cold,
         "log_holes": len(store.holes),
         "messages_passed_over": store.passed_over,
+        "delayed_messages_skipped": delays.skipped,
         "requests_refused": loop.admission.refused,
+        "background_task_failures": supervisor.failures,
         **loop.lag.figures(),
     }
