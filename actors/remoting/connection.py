@@ -152,7 +152,8 @@ class Connection(asyncio.BufferedProtocol):
     @property
     def over_high_water(self) -> bool:
         """Whether no further responses should be produced, because of this connection or of all together."""
-        return self._output.is_over_high_water or self.hub.is_output_spent
+        hub = self.hub
+        return self._output.is_over_high_water or hub.turn.collected_bytes > hub.limits.turn_output_bytes
 
     # ---- for the transport --------------------
 
@@ -219,14 +220,16 @@ class Connection(asyncio.BufferedProtocol):
         """Count what the peer has not read, here and in the hub's sum."""
         self._output.count_unread()
 
-    def check_unread(self, now_ns: int, unread_ns: int) -> None:
-        """Abort if the peer is behind, or leaving, and has not taken a byte for `unread_ns`."""
-        if (self._output.is_behind or self.is_closed) and self._output.is_stuck(now_ns, unread_ns):
-            self.abort(f"{self.unread_bytes:,} bytes of answers unread for {unread_ns / 1e9:.0f} s")
-
-    def check_idle(self, now_ns: int, idle_ns: int) -> None:
-        """Abort if no byte has moved, or if one frame has been arriving, for `idle_ns`."""
-        reason = self._idle.check(now_ns, idle_ns, self._input.arriving_frame)
+    def check(self, now_ns: int) -> None:
+        """Abort if the peer has read nothing, or nothing has moved, or one frame has been arriving for longer
+        than the limit.
+        """
+        limits = self.hub.limits
+        reason = ""
+        if self._output.is_behind or self.is_closed:
+            reason = self._output.check(now_ns, limits.unread_ms)
+        if not reason and not self.is_closed:
+            reason = self._idle.check(now_ns, limits.idle_ms, self._input.arriving_frame)
         if reason:
             self.abort(reason)
 
@@ -281,16 +284,16 @@ class _IdleCheck:
         """Note that bytes have been received or written."""
         self._is_active = True
 
-    def check(self, now_ns: int, idle_ns: int, arriving_frame: int | None) -> str:
+    def check(self, now_ns: int, idle_ms: int, arriving_frame: int | None) -> str:
         """Return why the connection should be closed, or an empty text."""
         if arriving_frame is None or arriving_frame != self._frame:
             self._frame = arriving_frame
             self._frame_since_ns = now_ns
-        elif now_ns - self._frame_since_ns >= idle_ns:
-            return f"one frame has been arriving for {idle_ns / 1e9:.0f} s"
+        elif now_ns - self._frame_since_ns >= idle_ms * NS_PER_MS:
+            return f"one frame has been arriving for {idle_ms / 1000:.0f} s"
         if self._is_active:
             self._is_active = False
             self._quiet_since_ns = now_ns
-        elif now_ns - self._quiet_since_ns >= idle_ns:
-            return f"idle for {idle_ns / 1e9:.0f} s"
+        elif now_ns - self._quiet_since_ns >= idle_ms * NS_PER_MS:
+            return f"idle for {idle_ms / 1000:.0f} s"
         return ""

@@ -40,24 +40,6 @@ _REQUESTS_A_LOOK: Final = 4
 class InputQueue:
     """Reads the frames of one connection and hands them over in the order of `Turn`."""
 
-    __slots__ = (
-        "_costly_codes",
-        "_handle_request",
-        "_hub",
-        "_is_in_line",
-        "_is_paused",
-        "_is_queued",
-        "_is_set_aside",
-        "_is_stopped",
-        "_output",
-        "_reader",
-        "_refuse",
-        "_take_response",
-        "_transport",
-        "_turn",
-        "_waiting",
-    )
-
     def __init__(
         self,
         hub: Hub,

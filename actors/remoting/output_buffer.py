@@ -20,6 +20,7 @@ from typing import Final
 
 from actors.remoting.command import Buffer, RemotingCommand, append_command
 from actors.remoting.hub import Hub
+from store.clock import NS_PER_MS
 
 # Up to this size one write of joined bytes is cheaper than a write of many buffers.
 _JOIN_BYTES: Final = 64 * 1024
@@ -30,17 +31,6 @@ _BEHIND_BYTES: Final = 64 * 1024
 
 class OutputBuffer:
     """The responses of one connection that its peer has not read."""
-
-    __slots__ = (
-        "_bytes",
-        "_hub",
-        "_parts",
-        "_transport",
-        "_turn",
-        "_unread_since_ns",
-        "is_behind",
-        "unread_bytes",
-    )
 
     def __init__(self, hub: Hub) -> None:
         self.is_behind = False
@@ -124,14 +114,15 @@ class OutputBuffer:
         self._hub.add_unread(unread_bytes - self.unread_bytes)
         self.unread_bytes = unread_bytes
 
-    def is_stuck(self, now_ns: int, unread_ns: int) -> bool:
-        """Return True if the peer has not taken a byte for `unread_ns`."""
+    def check(self, now_ns: int, unread_ms: int) -> str:
+        """Return why the connection should be closed if the peer has not taken a byte for `unread_ms`."""
         before_bytes = self.unread_bytes
         self.count_unread()
         if self.unread_bytes < before_bytes:
             self._unread_since_ns = now_ns
-            return False
-        return now_ns - self._unread_since_ns >= unread_ns
+        elif now_ns - self._unread_since_ns >= unread_ms * NS_PER_MS:
+            return f"{self.unread_bytes:,} bytes of answers unread for {unread_ms / 1000:.0f} s"
+        return ""
 
 
 def _coalesced(parts: list[Buffer]) -> list[Buffer]:
