@@ -126,6 +126,7 @@ class FrameReader:
         "_memory",
         "_position",
         "frames",
+        "received_bytes",
     )
 
     def __init__(self, memory: ReceiveMemory) -> None:
@@ -138,6 +139,7 @@ class FrameReader:
         self._long_bytes = 0
         self._filled = 0
         self.frames = 0
+        self.received_bytes = 0
 
     @property
     def has_partial(self) -> bool:
@@ -156,6 +158,7 @@ class FrameReader:
 
     def received(self, count: int) -> None:
         """So many bytes have been written into the buffer."""
+        self.received_bytes += count
         if self._long is not None:
             self._filled += count
             return

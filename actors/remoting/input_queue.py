@@ -84,6 +84,11 @@ class InputQueue:
             return self._reader.frames
         return None
 
+    @property
+    def received_bytes(self) -> int:
+        """Bytes that have been received since the start."""
+        return self._reader.received_bytes
+
     def connection_made(self, transport: asyncio.ReadTransport) -> None:
         """Pause and resume this transport from now on."""
         self._transport = transport
