@@ -233,11 +233,12 @@ class FrameReader:
             self._end = len(self._data)
 
     def close(self) -> None:
-        """Give the memory of an unfinished frame back."""
+        """Drop all bytes, and release the memory of an unfinished frame."""
         if self._long is not None:
             self._memory.release(self._long)
             self._long = None
         self._kept = b""
+        self._position = self._end = 0
 
     def _begin_long(self, size_bytes: int) -> None:
         available = self._end - self._position
