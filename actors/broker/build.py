@@ -146,6 +146,9 @@ def build_broker(
     client = RemotingClient(clock, from_rebalancers)
     tables, registration, new_topics = _build_metadata(settings, clock, identity, store, client, supervisor)
     live.on_change(lambda changes: registration.changed())
+    live.on_change(
+        lambda changes: loop.server.hub.change_limits(max_unread_bytes=_max_unread_bytes(settings))
+    )
     groups = _build_groups(settings, clock, client, tables, registration)
     from_rebalancers.add_rows(groups.requests.rebalancer_rows())
     delays = Delays(store, clock, tables.delay_offsets, loop.reads.bring)
@@ -230,10 +233,14 @@ def _build_loop(settings: BrokerSettings, clock: Clock, store: MessageStore) -> 
     )
 
 
+def _max_unread_bytes(settings: BrokerSettings) -> int:
+    return 2 * settings.max_unread_bytes  # pulls are refused from half of it
+
+
 def _limits(settings: BrokerSettings) -> RemotingLimits:
     return RemotingLimits(
         busy_poll_us=settings.busy_poll_us,
-        max_unread_bytes=2 * settings.max_unread_bytes,
+        max_unread_bytes=_max_unread_bytes(settings),
         unread_ms=settings.unread_timeout_ms,
         idle_ms=settings.idle_timeout_ms,
         max_connections=connections_that_fit(

@@ -11,6 +11,7 @@ writes its responses, and reads on the connections that had to wait (`Turn` deci
 
 import asyncio
 from collections.abc import Callable, Coroutine, Iterable
+from dataclasses import replace
 from typing import Any, Final, Protocol
 
 from actors.remoting.busy_poll import BusyPoll
@@ -125,6 +126,10 @@ class Hub:
         """Resume held requests at the end of the turn, among the costly work."""
         for request in requests:
             self.line_up(request.resume)
+
+    def change_limits(self, **changes: int) -> None:
+        """Change limits of connections and of what they leave unread; those of a turn and of memory stay."""
+        self.limits = replace(self.limits, **changes)
 
     def add_unread(self, size_bytes: int) -> None:
         """Add to the bytes that peers leave unread; negative when they have read."""
