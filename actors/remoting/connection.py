@@ -119,6 +119,10 @@ class Connection(asyncio.BufferedProtocol):
         if self._calls.add(opaque, callback, deadline_ns):
             self.hub.arm(deadline_ns)
 
+    def add_pending(self, count: int) -> None:
+        """Count requests that wait for their response; negative when they have got it."""
+        self.pending += count
+
     def close(self, reason: str) -> None:
         """Write what is collected, then close; later sends are dropped."""
         if self.is_closed:
