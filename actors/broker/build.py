@@ -141,14 +141,11 @@ def build_broker(
         StoreError: a table's file is damaged, and so is its backup.
     """
     settings = live.settings
-    loop = _build_loop(settings, clock, store)
+    loop = _build_loop(live, clock, store)
     from_rebalancers = RequestTable()
     client = RemotingClient(clock, from_rebalancers)
     tables, registration, new_topics = _build_metadata(settings, clock, identity, store, client, supervisor)
     live.on_change(lambda changes: registration.changed())
-    live.on_change(
-        lambda changes: loop.server.hub.change_limits(max_unread_bytes=_max_unread_bytes(settings))
-    )
     groups = _build_groups(settings, clock, client, tables, registration)
     from_rebalancers.add_rows(groups.requests.rebalancer_rows())
     delays = Delays(store, clock, tables.delay_offsets, loop.reads.bring)
@@ -184,7 +181,8 @@ def build_broker(
     # fmt: on
 
 
-def _build_loop(settings: BrokerSettings, clock: Clock, store: MessageStore) -> BrokerLoop:
+def _build_loop(live: LiveSettings[BrokerSettings], clock: Clock, store: MessageStore) -> BrokerLoop:
+    settings = live.settings
     requests = RequestTable()
     admission = Admission(settings, store, clock)
 
@@ -193,6 +191,7 @@ def _build_loop(settings: BrokerSettings, clock: Clock, store: MessageStore) -> 
         admission.end_turn()
 
     server = RemotingServer(requests, clock, _limits(settings), end_turn, steps=(admission,))
+    live.on_change(lambda _: server.hub.change_limits(max_unread_bytes=_max_unread_bytes(settings)))
     held = HeldPulls(settings.max_held_pulls)
     stats = BrokerStats(clock)
     is_sync = settings.store.flush == "sync"
