@@ -56,7 +56,7 @@ class Admission:
 
     def __call__(self, context: RequestContext) -> None:
         """Let the request pass or raise `Refused`."""
-        connection, cost = context.connection, context.entry.cost
+        connection, cost = context.connection, context.row.cost
         if connection.pending >= self._settings.max_pending_requests:
             raise self._refusal(
                 f"{connection.pending:,} requests of this connection have no answer yet "

@@ -61,11 +61,13 @@ from actors.host.supervisor import Supervisor
 from actors.remoting.client import RemotingClient
 from actors.remoting.codes import RequestCode
 from actors.remoting.connection import Connection
+from actors.remoting.counters import RequestCounters
 from actors.remoting.headers import RegisterBrokerHeader
 from actors.remoting.limits import RemotingLimits
-from actors.remoting.request import Action, Resource
+from actors.remoting.request import RequestRow
 from actors.remoting.server import RemotingServer
-from actors.remoting.table import RequestRow, RequestTable
+from actors.remoting.table import RequestTable
+from actors.remoting.targets import Action, on_cluster
 from store.clock import Clock
 from store.live_settings import LiveSettings
 from store.message.message_id import UniqKeyGenerator
@@ -80,6 +82,7 @@ class BrokerLoop:
 
     store: MessageStore
     requests: RequestTable
+    counters: RequestCounters
     server: RemotingServer
     admission: Admission
     stats: BrokerStats
@@ -183,14 +186,14 @@ def build_broker(
 
 def _build_loop(live: LiveSettings[BrokerSettings], clock: Clock, store: MessageStore) -> BrokerLoop:
     settings = live.settings
-    requests = RequestTable()
+    requests, counters = RequestTable(), RequestCounters()
     admission = Admission(settings, store, clock)
 
     def end_turn() -> None:
         turns.tick()
         admission.end_turn()
 
-    server = RemotingServer(requests, clock, _limits(settings), end_turn, steps=(admission,))
+    server = RemotingServer(requests, clock, _limits(settings), end_turn, (admission,), (counters,))
     live.on_change(lambda _: server.hub.change_limits(max_unread_bytes=_max_unread_bytes(settings)))
     held = HeldPulls(settings.max_held_pulls)
     stats = BrokerStats(clock)
@@ -219,6 +222,7 @@ def _build_loop(live: LiveSettings[BrokerSettings], clock: Clock, store: Message
     return BrokerLoop(
         store,
         requests,
+        counters,
         server,
         admission,
         stats,
@@ -370,14 +374,14 @@ def _broker_rows(
     figures = (
         partial(lag_figures, loop.lag),
         partial(delay_figures, tables.delay_offsets, store),
-        partial(send_figures, loop.requests),
+        partial(send_figures, loop.requests, loop.counters),
     )
-    cluster, get, update = Resource.CLUSTER, Action.GET, Action.UPDATE
+    get, update = on_cluster(Action.GET), on_cluster(Action.UPDATE)
     return (
         *RuntimeInfo(settings, store, reads, loop.held, stats, figures).rows(),
         *BrokerInfo(settings.cluster_name, store, reads, groups.clients, stats, describe).rows(),
-        RequestRow(RequestCode.GET_BROKER_CONFIG, config.get, None, cluster, get),
-        RequestRow(RequestCode.UPDATE_BROKER_CONFIG, config.update, None, cluster, update),
+        RequestRow(RequestCode.GET_BROKER_CONFIG, config.get, None, get),
+        RequestRow(RequestCode.UPDATE_BROKER_CONFIG, config.update, None, update),
     )
 
 

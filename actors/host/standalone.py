@@ -26,11 +26,11 @@ from actors.broker.service import BrokerService
 from actors.host import garbage
 from actors.host.supervisor import GiveUp
 from actors.nameserver.nameserver_settings import NameserverSettings
-from actors.nameserver.service import NameserverService
+from actors.nameserver.service import build_nameserver
 from actors.rebalancer.rebalancer_settings import RebalancerSettings
-from actors.rebalancer.service import RebalancerService
+from actors.rebalancer.service import build_rebalancer
 from store.clock import Clock, SystemClock
-from store.logs import tell_events
+from store.logs import log_to_handler
 from store.store_errors import StoreError
 from store.store_settings import StoreSettings
 
@@ -95,14 +95,14 @@ class StandaloneCluster:
 
     async def _start_all(self) -> None:
         settings, clock = self.settings, self._clock
-        nameserver = NameserverService(
+        nameserver = build_nameserver(
             NameserverSettings.model_validate({"listen_port": settings.nameserver_port}), clock, self._give_up
         )
         await nameserver.start()
         self._started.append(nameserver)
         self.nameserver_address = nameserver.address
         if settings.with_rebalancer:
-            rebalancer = RebalancerService(
+            rebalancer = build_rebalancer(
                 RebalancerSettings.model_validate(
                     {
                         "nameservers": [nameserver.address],
@@ -213,7 +213,7 @@ async def run(settings: StandaloneSettings, *, as_json: bool) -> None:
 
 def main() -> None:
     """Run what the command line says. Standard output is for addresses, standard error for the log."""
-    tell_events(logging.StreamHandler(sys.stderr))
+    log_to_handler(logging.StreamHandler(sys.stderr))
     settings, as_json = parse_arguments(sys.argv[1:])
     try:
         uvloop.run(run(settings, as_json=as_json))

@@ -19,11 +19,11 @@ class Nameserver(ActorShell):
     def make_service(self) -> Service:
         """The nameserver's service, with the settings of its spec."""
         from actors.nameserver.nameserver_settings import NameserverSettings
-        from actors.nameserver.service import NameserverService
+        from actors.nameserver.service import build_nameserver
         from store.clock import SystemClock
 
         settings = NameserverSettings.model_validate(self._spec["settings"])
-        service = NameserverService(settings, SystemClock(), self.service_failed)
+        service = build_nameserver(settings, SystemClock(), self.service_failed)
         service.live.on_change(self.settings_changed)
         return service
 

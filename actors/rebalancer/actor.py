@@ -18,11 +18,11 @@ class Rebalancer(ActorShell):
     def make_service(self) -> Service:
         """The rebalancer's service, with the settings of its spec."""
         from actors.rebalancer.rebalancer_settings import RebalancerSettings
-        from actors.rebalancer.service import RebalancerService
+        from actors.rebalancer.service import build_rebalancer
         from store.clock import SystemClock
 
         settings = RebalancerSettings.model_validate(self._spec["settings"])
-        return RebalancerService(settings, SystemClock(), self.service_failed)
+        return build_rebalancer(settings, SystemClock(), self.service_failed)
 
     def change_settings(self, settings: Mapping[str, Any]) -> None:
         """Take over settings that are live. Raises ValueError."""

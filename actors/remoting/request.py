@@ -1,13 +1,15 @@
-"""RequestEntry and RequestContext: one row of the request table, and one request until its response."""
+"""RequestRow and RequestContext: one row of the request table, and one request until its response."""
 
 from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 from actors.remoting.codes import FLAG_ONEWAY, FLAG_RESPONSE, ResponseCode
 from actors.remoting.command import RemotingCommand
 from actors.remoting.connection import Connection
 from actors.remoting.remoting_errors import Refused
+from actors.remoting.targets import Targets, no_targets
 from store.logs import get_logger
 from store.store_errors import MessageIllegal, StoreError
 
@@ -22,8 +24,8 @@ _NO_FIELDS: Final[dict[str, str]] = {}
 
 # Returns the response, or None if it is sent later or never; raises Refused.
 Handler = Callable[["RequestContext"], RemotingCommand | None]
-# Called with every response that is sent.
-Observer = Callable[["RequestContext", RemotingCommand], None]
+Observer = Callable[["RequestContext", "Observation"], None]
+"""Is called with every response, also with those that a one-way request does not get."""
 
 
 class HeaderType(Protocol):
@@ -32,28 +34,6 @@ class HeaderType(Protocol):
     def from_ext(self, ext: Mapping[str, str]) -> Any:
         """Return the header of these fields."""
         ...
-
-
-class Resource(StrEnum):
-    """What a request is about, for access control."""
-
-    NONE = "none"
-    TOPIC = "topic"
-    GROUP = "group"
-    CLUSTER = "cluster"
-
-
-class Action(StrEnum):
-    """What a request does to its resource, by RocketMQ's names."""
-
-    NONE = "none"
-    PUB = "pub"
-    SUB = "sub"
-    CREATE = "create"
-    UPDATE = "update"
-    DELETE = "delete"
-    GET = "get"
-    LIST = "list"
 
 
 class Cost(StrEnum):
@@ -71,61 +51,56 @@ COSTLY: Final = frozenset({Cost.PULL, Cost.QUERY})
 """Classes of requests that wait for the end of a turn (`actors.remoting.turn`)."""
 
 
-class RequestEntry:
-    """One row of the table, with the counters of its code."""
+@dataclass(frozen=True, slots=True)
+class RequestRow:
+    """One row of the request table: what a capability declares of a request that it handles."""
 
-    __slots__ = (
-        "action",
-        "answers",
-        "code",
-        "cost",
-        "failures",
-        "handler",
-        "header_type",
-        "refusals",
-        "requests",
-        "resource",
-    )
+    code: int
+    handler: Handler
+    header_type: HeaderType | None = None
+    targets: Targets = no_targets
+    cost: Cost = Cost.ADMIN
 
-    def __init__(
-        self,
-        code: int,
-        handler: Handler,
-        header_type: HeaderType | None,
-        resource: Resource,
-        action: Action,
-        cost: Cost,
-    ) -> None:
-        self.code = int(code)
-        self.handler = handler
-        self.header_type = header_type
-        self.resource = resource
-        self.action = action
-        self.cost = cost
-        self.requests = 0
-        self.answers = 0
-        self.refusals = 0
-        self.failures = 0
+
+class Observation(NamedTuple):
+    """What an observer learns of one response."""
+
+    status: int
+    """The response code."""
+    duration_ns: int
+    """From the decoded request to the response, waits included."""
+    response_bytes: int
+    """The size of the response's body."""
 
 
 class RequestContext:
     """One request on its way: the command, its typed header, where it came from, and how to answer it."""
 
-    __slots__ = ("_is_answered", "_is_pending", "_observers", "command", "connection", "entry", "header")
+    __slots__ = (
+        "_is_answered",
+        "_is_pending",
+        "_observers",
+        "_started_ns",
+        "command",
+        "connection",
+        "header",
+        "row",
+    )
 
     def __init__(
         self,
         command: RemotingCommand,
         header: Any,
         connection: Connection,
-        entry: RequestEntry,
+        row: RequestRow,
         observers: tuple["Observer", ...],
     ) -> None:
         self.command = command
         self.header = header
         self.connection = connection
-        self.entry = entry
+        self.row = row
         self._observers = observers
+        self._started_ns = connection.hub.clock.monotonic_ns() if observers else 0
         self._is_answered = False
         self._is_pending = False
 
@@ -146,9 +121,15 @@ class RequestContext:
         self._is_answered = True
         if self._is_pending:
             self.connection.add_pending(-1)
-        self.entry.answers += 1
+        if self._observers:
+            self._observe(response)
+
+    def _observe(self, response: RemotingCommand) -> None:
+        duration_ns = self.connection.hub.clock.monotonic_ns() - self._started_ns
+        response_bytes = len(response.body) + sum(map(len, response.parts))
+        observation = Observation(response.code, duration_ns, response_bytes)
         for observe in self._observers:
-            observe(self, response)
+            observe(self, observation)
 
     def note_pending(self) -> None:
         """Count the request as pending until its response: the handler has returned without one."""
@@ -165,14 +146,11 @@ class RequestContext:
     def refuse(self, error: Exception) -> None:
         """Respond with an error: a refusal has its own code, anything else is RocketMQ's SYSTEM_ERROR."""
         if isinstance(error, Refused):
-            self.entry.refusals += 1
             self.reply(RemotingCommand.response(error.code, error.remark[:_REMARK_CHARS_MAX]))
         elif isinstance(error, MessageIllegal):
-            self.entry.refusals += 1
             remark = error.remark[:_REMARK_CHARS_MAX]
             self.reply(RemotingCommand.response(ResponseCode.MESSAGE_ILLEGAL, remark))
         else:
-            self.entry.failures += 1
             if isinstance(error, StoreError):
                 _log.error(
                     "request_failed", code=self.command.code, peer=self.connection.peer, cause=str(error)

@@ -23,8 +23,8 @@ from actors.remoting.codes import RayMQRequestCode, RequestCode, ResponseCode
 from actors.remoting.command import RemotingCommand
 from actors.remoting.connection import Connection
 from actors.remoting.remoting_errors import Refused
-from actors.remoting.request import Action, Cost, RequestContext, Resource
-from actors.remoting.table import RequestRow
+from actors.remoting.request import RequestContext, RequestRow
+from actors.remoting.targets import Action, on_cluster, on_topic
 from store.message_store import MessageStore
 
 UNITS_MAX = 4096
@@ -52,12 +52,11 @@ class BrokerInfo:
 
     def rows(self) -> Iterable[RequestRow]:
         """The requests that this handles."""
-        code, cluster, get, cost = RequestCode, Resource.CLUSTER, Action.GET, Cost.ADMIN
-        stats, units, row = BrokerStatsHeader, ConsumeQueueHeader, RequestRow
+        code, row, get = RequestCode, RequestRow, on_cluster(Action.GET)
         return (
-            row(code.VIEW_BROKER_STATS_DATA, self.stats_data, stats, cluster, get, cost),
-            row(code.QUERY_CONSUME_QUEUE, self.consume_queue, units, Resource.TOPIC, get, cost),
-            row(RayMQRequestCode.DESCRIBE_BROKER, self.describe, None, cluster, get, cost),
+            row(code.VIEW_BROKER_STATS_DATA, self.stats_data, BrokerStatsHeader, get),
+            row(code.QUERY_CONSUME_QUEUE, self.consume_queue, ConsumeQueueHeader, on_topic(Action.GET)),
+            row(RayMQRequestCode.DESCRIBE_BROKER, self.describe, None, get),
         )
 
     def stats_data(self, context: RequestContext) -> RemotingCommand:

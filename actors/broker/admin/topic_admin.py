@@ -17,8 +17,8 @@ from actors.remoting.command import RemotingCommand
 from actors.remoting.headers import CreateTopicHeader, DeleteTopicHeader, TopicHeader
 from actors.remoting.json_fields import get_objects, load_kept_object
 from actors.remoting.remoting_errors import Refused
-from actors.remoting.request import Action, Cost, RequestContext, Resource
-from actors.remoting.table import RequestRow
+from actors.remoting.request import RequestContext, RequestRow
+from actors.remoting.targets import Action, Resource, Target, on_every, on_group, on_topic
 from store.metadata import SubscriptionGroupConfig, TopicConfig
 
 
@@ -52,22 +52,22 @@ class TopicAdmin:
 
     def rows(self) -> Iterable[RequestRow]:
         """The requests that this handles."""
-        code, cost = RequestCode, Cost.ADMIN
-        topic, group = Resource.TOPIC, Resource.GROUP
-        get, every, update, delete = Action.GET, Action.LIST, Action.UPDATE, Action.DELETE
-        row = RequestRow
+        code, row = RequestCode, RequestRow
+        update, get, delete = on_topic(Action.UPDATE), on_topic(Action.GET), on_topic(Action.DELETE)
+        topics, groups = on_every(Resource.TOPIC, Action.LIST), on_every(Resource.GROUP, Action.LIST)
+        get_group, delete_group = on_group(Action.GET, "group"), on_group(Action.DELETE, "group_name")
         return (
-            row(code.UPDATE_AND_CREATE_TOPIC, self.update_topic, CreateTopicHeader, topic, update, cost),
-            row(code.UPDATE_AND_CREATE_TOPIC_LIST, self.update_topics, None, topic, update, cost),
-            row(code.DELETE_TOPIC_IN_BROKER, self.delete_topic, DeleteTopicHeader, topic, delete, cost),
-            row(code.GET_TOPIC_CONFIG, self.topic_config, TopicHeader, topic, get, cost),
-            row(code.GET_ALL_TOPIC_CONFIG, self.all_topics, None, topic, every, cost),
-            row(code.GET_SYSTEM_TOPIC_LIST_FROM_BROKER, self.system_topics, None, topic, every, cost),
-            row(code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, self.update_group, None, group, update, cost),
-            row(code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST, self.update_groups, None, group, update, cost),
-            row(code.DELETE_SUBSCRIPTIONGROUP, self.delete_group, DeleteGroupHeader, group, delete, cost),
-            row(code.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, self.all_groups, None, group, every, cost),
-            row(code.GET_SUBSCRIPTIONGROUP_CONFIG, self.group_config, GroupHeader, group, get, cost),
+            row(code.UPDATE_AND_CREATE_TOPIC, self.update_topic, CreateTopicHeader, update),
+            row(code.UPDATE_AND_CREATE_TOPIC_LIST, self.update_topics, None, _listed_topics),
+            row(code.DELETE_TOPIC_IN_BROKER, self.delete_topic, DeleteTopicHeader, delete),
+            row(code.GET_TOPIC_CONFIG, self.topic_config, TopicHeader, get),
+            row(code.GET_ALL_TOPIC_CONFIG, self.all_topics, None, topics),
+            row(code.GET_SYSTEM_TOPIC_LIST_FROM_BROKER, self.system_topics, None, topics),
+            row(code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, self.update_group, None, _group),
+            row(code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST, self.update_groups, None, _listed_groups),
+            row(code.DELETE_SUBSCRIPTIONGROUP, self.delete_group, DeleteGroupHeader, delete_group),
+            row(code.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, self.all_groups, None, groups),
+            row(code.GET_SUBSCRIPTIONGROUP_CONFIG, self.group_config, GroupHeader, get_group),
         )
 
     def update_topic(self, context: RequestContext) -> None:
@@ -197,3 +197,18 @@ def parse_attributes(text: str) -> dict[str, str]:
             )
         attributes[key] = value if change[0] == "+" else ""
     return attributes
+
+
+def _listed_topics(context: RequestContext) -> Iterable[Target]:
+    for content in _objects(context, "topicConfigList"):
+        yield Target(Resource.TOPIC, _topic_config(content).topic_name, Action.UPDATE)
+
+
+def _group(context: RequestContext) -> Iterable[Target]:
+    group = _group_config(load_kept_object(context.command.body, "subscription group"))
+    return (Target(Resource.GROUP, group.group_name, Action.UPDATE),)
+
+
+def _listed_groups(context: RequestContext) -> Iterable[Target]:
+    for content in _objects(context, "groupConfigList"):
+        yield Target(Resource.GROUP, _group_config(content).group_name, Action.UPDATE)

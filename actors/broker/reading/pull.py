@@ -25,8 +25,8 @@ from actors.remoting.headers import PullRecordsHeader
 from actors.remoting.hot_headers import PullMessageHeader
 from actors.remoting.raymq_requests import PULL_RECORDS_BYTES_MAX
 from actors.remoting.remoting_errors import Refused
-from actors.remoting.request import Action, Cost, RequestContext, Resource
-from actors.remoting.table import RequestRow
+from actors.remoting.request import Cost, RequestContext, RequestRow
+from actors.remoting.targets import Action, each_of, on_group, on_topic
 from store.clock import Clock
 from store.message_store import GetMessageResult, GetMessageStatus, MessageStore
 
@@ -142,11 +142,12 @@ class Puller:
 
     def rows(self) -> Iterable[RequestRow]:
         """The requests that this handles."""
-        topic, sub, cost = Resource.TOPIC, Action.SUB, Cost.PULL
+        sub = each_of(on_topic(Action.SUB), on_group(Action.SUB))
+        pull, cost = PullMessageHeader, Cost.PULL
         return (
-            RequestRow(RequestCode.PULL_MESSAGE, self.pull, PullMessageHeader, topic, sub, cost),
-            RequestRow(RequestCode.LITE_PULL_MESSAGE, self.pull, PullMessageHeader, topic, sub, cost),
-            RequestRow(RayMQRequestCode.PULL_RECORDS, self.pull_records, PullRecordsHeader, topic, sub, cost),
+            RequestRow(RequestCode.PULL_MESSAGE, self.pull, pull, sub, cost),
+            RequestRow(RequestCode.LITE_PULL_MESSAGE, self.pull, pull, sub, cost),
+            RequestRow(RayMQRequestCode.PULL_RECORDS, self.pull_records, PullRecordsHeader, sub, cost),
         )
 
     def pull(self, context: RequestContext) -> None:

@@ -15,7 +15,7 @@ from actors.host import supervisor
 from actors.host.service_host import EXIT_SERVICE_FAILED, ServiceHost
 from actors.nameserver.nameserver_settings import NameserverSettings
 from actors.nameserver.route_table import RouteTable
-from actors.nameserver.service import NameserverService
+from actors.nameserver.service import NameserverService, build_nameserver
 from actors.remoting.bodies.routes import (
     ClusterInfo,
     RegisterBrokerBody,
@@ -50,7 +50,7 @@ def with_nameserver(
 ) -> None:
     async def run() -> None:
         given = {"listen_port": 0, "data_dir": data_dir, **settings}
-        service = NameserverService(NameserverSettings.model_validate(given), clock or SystemClock())
+        service = build_nameserver(NameserverSettings.model_validate(given), clock or SystemClock())
         await service.start()
         client = RemotingClient(SystemClock())
 
@@ -269,7 +269,7 @@ def test_a_nameserver_whose_expiry_always_fails_stops_with_the_reason(
     settings = NameserverSettings(listen_port=0, scan_interval_ms=1)
     codes: list[int] = []
     host = ServiceHost(
-        lambda: NameserverService(settings, SystemClock(), lambda reason: host.fail(reason)),
+        lambda: build_nameserver(settings, SystemClock(), lambda reason: host.fail(reason)),
         leave=codes.append,
     )
     eventually(lambda: codes == [EXIT_SERVICE_FAILED])
