@@ -147,7 +147,7 @@ def build_broker(
         StoreError: a table's file is damaged, and so is its backup.
     """
     settings = live.settings
-    loop = _build_loop(settings, clock, store)
+    loop = _build_loop(live, clock, store)
     from_rebalancers = RequestTable()
     client = RemotingClient(clock, from_rebalancers)
     tables, registration, new_topics = _build_metadata(settings, clock, identity, store, client, supervisor)
@@ -182,7 +182,8 @@ def build_broker(
     # fmt: on
 
 
-def _build_loop(settings: BrokerSettings, clock: Clock, store: MessageStore) -> BrokerLoop:
+def _build_loop(live: LiveSettings[BrokerSettings], clock: Clock, store: MessageStore) -> BrokerLoop:
+    settings = live.settings
     requests, counters = RequestTable(), RequestCounters()
     admission = Admission(settings, store, clock)
 
@@ -191,6 +192,7 @@ def _build_loop(settings: BrokerSettings, clock: Clock, store: MessageStore) -> 
         admission.end_turn()
 
     server = RemotingServer(requests, clock, _limits(settings), end_turn, (admission,), (counters,))
+    live.on_change(lambda _: server.hub.change_limits(max_unread_bytes=_max_unread_bytes(settings)))
     held = HeldPulls(settings.max_held_pulls)
     stats = BrokerStats(clock)
     is_sync = settings.store.flush == "sync"
@@ -250,10 +252,14 @@ def _role_services(
     )
 
 
+def _max_unread_bytes(settings: BrokerSettings) -> int:
+    return 2 * settings.max_unread_bytes  # pulls are refused from half of it
+
+
 def _limits(settings: BrokerSettings) -> RemotingLimits:
     return RemotingLimits(
         busy_poll_us=settings.busy_poll_us,
-        max_unread_bytes=2 * settings.max_unread_bytes,
+        max_unread_bytes=_max_unread_bytes(settings),
         unread_ms=settings.unread_timeout_ms,
         idle_ms=settings.idle_timeout_ms,
         max_connections=connections_that_fit(
