@@ -22,6 +22,7 @@ from actors.remoting.raymq_requests import SplitsBody
 from cluster.client.admin.aio_broker_admin import BrokerAdmin
 from cluster.client.admin.aio_group_admin import GroupAdmin
 from cluster.client.errors import (
+    BrokerRefused,
     BrokerUnreachable,
     ClientError,
     DeadlineExceeded,
@@ -54,8 +55,7 @@ class Admin(GroupAdmin, BrokerAdmin):
         print(await admin.end_offsets("orders"))
     """
 
-    # ---- topics
-    # ------------------------------------------------------------------------------------------------
+    # ---- topics --------------------------------------------------------------------------------------------
 
     async def create_topic(
         self,
@@ -102,17 +102,14 @@ class Admin(GroupAdmin, BrokerAdmin):
 
     async def splits(self, topic: str) -> list[SplitsBody]:
         """What each broker lets a bulk reader read of `topic`, and where its files are."""
-        route = await self.route(topic)
         header = TopicHeader(topic)
-        addresses = [address for name in route.brokers() if (address := route.master(name))]
         answers = [
             await self._call(address, RayMQRequestCode.DESCRIBE_SPLITS, header, timeout_ms=SPLITS_TIMEOUT_MS)
-            for address in addresses
+            for address in (await self.route(topic)).masters().values()
         ]
         return [SplitsBody.decode(answer.body) for answer in answers]
 
-    # ---- offsets and groups
-    # ------------------------------------------------------------------------------------
+    # ---- offsets and groups --------------------------------------------------------------------------------
 
     async def beginning_offsets(self, topic: str) -> dict[MessageQueue, int]:
         """The offset of the oldest message of each queue."""
@@ -162,12 +159,11 @@ class Admin(GroupAdmin, BrokerAdmin):
                 failure = error
                 continue
             return list(GroupMembers.decode(answer.body).members)
-        if getattr(failure, "code", None) == ResponseCode.SYSTEM_ERROR:
-            return []  # RocketMQ's word for a group without members
+        if isinstance(failure, BrokerRefused) and failure.code == ResponseCode.SYSTEM_ERROR:
+            return []  # RocketMQ's response for a group without members
         raise failure
 
-    # ---- messages
-    # ----------------------------------------------------------------------------------------------
+    # ---- messages ------------------------------------------------------------------------------------------
 
     async def message_by_id(self, offset_msg_id: str) -> MessageExt:
         """The message with the broker's own id (`SendResult.offset_msg_id`). Raises BrokerRefused."""
@@ -192,12 +188,8 @@ class Admin(GroupAdmin, BrokerAdmin):
         At most `max_messages` from each broker.
         """
         header = QueryMessageHeader(topic, key, max_messages, begin_ms, end_ms, unique)
-        route = await self.route(topic)
         found: list[MessageExt] = []
-        for name in route.brokers():
-            address = route.master(name)
-            if address is None:
-                continue
+        for name, address in (await self.route(topic)).masters().items():
             answer = await self._opened().ask(
                 address, RemotingCommand(RequestCode.QUERY_MESSAGE, header.to_ext())
             )
@@ -208,8 +200,7 @@ class Admin(GroupAdmin, BrokerAdmin):
             found += _messages(answer, name)
         return sorted(found, key=lambda message: message.store_timestamp)
 
-    # ---- its own
-    # -----------------------------------------------------------------------------------------------
+    # ---- internal ------------------------------------------------------------------------------------------
 
     async def _awaited_route(self, topic: str, is_there: Callable[[TopicRoute | None], bool]) -> TopicRoute:
         begin_s = time.monotonic()

@@ -125,12 +125,11 @@ class BrokerAdmin(AdminCore):
         """The ends of each queue of `topic`, and how much is put in. Raises TopicNotFound."""
         route = await self.route(topic)
         stats = TopicStatsTable()
-        for name in route.brokers():
-            if (address := route.master(name)) is not None:
-                answer = await self._call(address, RequestCode.GET_TOPIC_STATS_INFO, TopicHeader(topic))
-                of_broker = TopicStatsTable.decode(answer.body)
-                stats.offsets |= of_broker.offsets
-                stats.put_tps += of_broker.put_tps
+        for address in route.masters().values():
+            answer = await self._call(address, RequestCode.GET_TOPIC_STATS_INFO, TopicHeader(topic))
+            of_broker = TopicStatsTable.decode(answer.body)
+            stats.offsets |= of_broker.offsets
+            stats.put_tps += of_broker.put_tps
         stats.offsets = dict(sorted(stats.offsets.items()))
         return stats
 
@@ -138,10 +137,9 @@ class BrokerAdmin(AdminCore):
         """The settings of `topic` by broker. Raises TopicNotFound."""
         route = await self.route(topic)
         found: dict[str, TopicConfig] = {}
-        for name in route.brokers():
-            if (address := route.master(name)) is not None:
-                answer = await self._call(address, RequestCode.GET_TOPIC_CONFIG, TopicHeader(topic))
-                found[name] = TopicConfig.from_json(orjson.loads(answer.body))
+        for name, address in route.masters().items():
+            answer = await self._call(address, RequestCode.GET_TOPIC_CONFIG, TopicHeader(topic))
+            found[name] = TopicConfig.from_json(orjson.loads(answer.body))
         return found
 
     async def set_topic_perm(self, topic: str, perm: int, brokers: Iterable[str] | None = None) -> list[str]:

@@ -91,10 +91,9 @@ class GroupAdmin(AdminCore):
         route = await self.route(topic)
         header = GroupTopicHeader(group, topic)
         spans: list[QueueTimeSpan] = []
-        for name in route.brokers():
-            if (address := route.master(name)) is not None:
-                answer = await self._call(address, RequestCode.QUERY_CONSUME_TIME_SPAN, header)
-                spans += decode_time_spans(answer.body)
+        for address in route.masters().values():
+            answer = await self._call(address, RequestCode.QUERY_CONSUME_TIME_SPAN, header)
+            spans += decode_time_spans(answer.body)
         return sorted(spans, key=lambda span: span.queue)
 
     async def group_connection(self, group: str) -> ConsumerConnection | None:
@@ -137,10 +136,9 @@ class GroupAdmin(AdminCore):
         """The groups that have consumed `topic` or subscribe to it. Raises TopicNotFound."""
         route = await self.route(topic)
         found: set[str] = set()
-        for name in route.brokers():
-            if (address := route.master(name)) is not None:
-                answer = await self._call(address, RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, TopicHeader(topic))
-                found.update(decode_group_list(answer.body))
+        for address in route.masters().values():
+            answer = await self._call(address, RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, TopicHeader(topic))
+            found.update(decode_group_list(answer.body))
         return sorted(found)
 
     async def topics_of_group(self, group: str) -> list[str]:
@@ -162,10 +160,9 @@ class GroupAdmin(AdminCore):
         route = await self.route(topic)
         offsets: dict[MessageQueue, int] = {}
         header = ResetOffsetHeader(topic, group, timestamp_ms)
-        for name in route.brokers():
-            if (address := route.master(name)) is not None:
-                answer = await self._call(address, RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, header)
-                offsets |= decode_offsets(answer.body)
+        for address in route.masters().values():
+            answer = await self._call(address, RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, header)
+            offsets |= decode_offsets(answer.body)
         return dict(sorted(offsets.items()))
 
     async def reset_offset(self, group: str, queue: MessageQueue, offset: int) -> None:

@@ -139,7 +139,7 @@ class ClientInstance:
         for topic in topics:
             route = self.routes.peek(topic)
             if route is not None:
-                addresses.update(filter(None, map(route.master, route.brokers())))
+                addresses.update(route.masters().values())
 
         async def beat(address: str) -> None:
             try:

@@ -78,12 +78,16 @@ class TopicRoute:
         return [share for share in self.shares if share.is_writable]
 
     def master(self, broker_name: str) -> str | None:
-        """The address of the broker's master (id 0), None when it is unknown."""
+        """Return the address of the broker's master (id 0), None if it is unknown."""
         return self.addresses.get(broker_name, {}).get(MASTER_ID)
 
     def brokers(self) -> list[str]:
-        """The names of all brokers that have the topic, sorted."""
+        """Return the names of all brokers that have the topic, sorted."""
         return sorted(share.broker_name for share in self.shares)
+
+    def masters(self) -> dict[str, str]:
+        """Return the known master addresses of the topic's brokers by name, in the order of names."""
+        return {name: address for name in self.brokers() if (address := self.master(name))}
 
 
 def route_of(topic: str, data: TopicRouteData) -> TopicRoute:
