@@ -87,11 +87,13 @@ class MQFaultStrategy:
 
     def took(self, broker_name: str, started_ms: int) -> None:
         """Record a send that began at `started_ms` and succeeded."""
+        if not self.is_enabled:
+            return
         now_ms = self.now_ms()
         self.faults.update(broker_name, now_ms - started_ms, now_ms, is_reachable=True)
 
     def failed(self, broker_name: str, error: ClientError) -> None:
         """Record a failed send; errors that another broker would return too do not count."""
-        if error.retriable:
+        if self.is_enabled and error.retriable:
             is_reachable = not isinstance(error, BrokerUnreachable)
             self.faults.update(broker_name, FAILED_COUNTS_AS_MS, self.now_ms(), is_reachable=is_reachable)

@@ -10,7 +10,7 @@ import asyncio
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from actors.remoting.codes import ResponseCode
 from cluster.client.config import ProducerConfig
@@ -166,13 +166,16 @@ class TableSender:
         job = TableJob(topic, self._budget)
         try:
             if columns.rows:
-                queues = [queue] if queue is not None else self._on_loop(self._queues(topic, columns))
+                queues = [queue] if queue is not None else self._queues_for(topic, columns)
                 self._offer_all(job, columns, queues, stop)
         finally:
             job.wait()
         if stop is not None and stop.is_set():
             raise ClientClosed(f"the send of a table to {topic!r} was given up")
         return job.receipt(columns.rows)
+
+    def _queues_for(self, topic: str, columns: TableColumns) -> Sequence[MessageQueue]:
+        return asyncio.run_coroutine_threadsafe(self._queues(topic, columns), self._loop).result()
 
     async def _queues(self, topic: str, columns: TableColumns) -> Sequence[MessageQueue]:
         route = await self._route(topic)
@@ -241,6 +244,3 @@ class TableSender:
         self._budget.acquire(batch.size_bytes)
         job.offered()
         self._loop.call_soon_threadsafe(self._lanes.offer, batch)
-
-    def _on_loop(self, work: Any) -> Any:
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
