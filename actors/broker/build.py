@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -46,7 +46,7 @@ from actors.broker.registration import Registration
 from actors.broker.sending.acks import Acks
 from actors.broker.sending.bulk_send import BulkSender
 from actors.broker.sending.delays import Delays
-from actors.broker.sending.interceptors import DeadLetters, NoTransactions
+from actors.broker.sending.interceptors import DeadLetters, NoTransactions, SendInterceptor
 from actors.broker.sending.replies import Replies
 from actors.broker.sending.responses import SendResponses
 from actors.broker.sending.send import Sender
@@ -126,6 +126,7 @@ def build_broker(
     identity: BrokerIdentity,
     store: MessageStore,
     supervisor: Supervisor,
+    interceptors: Sequence[SendInterceptor] = (),
 ) -> Broker:
     """Build a broker on an open store.
 
@@ -136,6 +137,7 @@ def build_broker(
         identity: the names and addresses that the broker registers.
         store: open, and of this broker.
         supervisor: runs background tasks.
+        interceptors: see each message before the broker's own interceptors do.
 
     Raises:
         StoreError: a table's file is damaged, and so is its backup.
@@ -153,21 +155,16 @@ def build_broker(
     cleaning = Cleaning(store, loop.reads, tables, loop.server.request_tick)
     properties = PropertyWriter(settings, UniqKeyGenerator(identity.host.ip, os.getpid(), clock, rng))
     handle = HandleApi(loop.server, identity.host.packed, properties.next_uniq_key)
-
-    def describe() -> dict[str, object]:
-        return {
-            **_description(settings, identity, loop, tables),
-            "departure": str(departure.state),
-            "delayed_messages_skipped": delays.skipped,
-            "background_task_failures": supervisor.failures,
-        }
-
+    describe = partial(_description, settings, identity, loop, tables, delays, departure, supervisor)
     targets = SendTargets(settings, tables.topics, rng)
     responses = SendResponses(loop.acks, new_topics, properties.added_fields, identity.host.packed)
+    interceptors = (*interceptors, DeadLetters(tables, groups.locks), NoTransactions(), delays)
+    sender = Sender(store, targets, interceptors, properties, responses, loop.stats)
     for rows in (
-        _sending_rows(
-            settings, clock, identity, loop, tables, groups, delays, properties, targets, responses
-        ),
+        sender.rows(),
+        BulkSender(settings, store, targets, properties.added, responses, loop.stats, clock).rows(),
+        Replies(sender, groups.clients, clock, identity.address, properties.added_fields).rows(),
+        SendBack(store, loop.reads, tables, delays, loop.acks, loop.stats).rows(),
         _reading_rows(settings, clock, identity, loop, tables, groups),
         _group_rows(settings, loop, tables, groups),
         _admin_rows(clock, identity, loop, tables, groups, cleaning, registration),
@@ -281,29 +278,6 @@ def _build_groups(
     return BrokerGroups(clients, QueueLocks(clock), requests, assignments)
 
 
-def _sending_rows(
-    settings: BrokerSettings,
-    clock: Clock,
-    identity: BrokerIdentity,
-    loop: BrokerLoop,
-    tables: BrokerTables,
-    groups: BrokerGroups,
-    delays: Delays,
-    properties: PropertyWriter,
-    targets: SendTargets,
-    responses: SendResponses,
-) -> Iterable[RequestRow]:
-    store, stats = loop.store, loop.stats
-    interceptors = (DeadLetters(tables, groups.locks, properties), NoTransactions(), delays)
-    sender = Sender(store, targets, interceptors, properties, responses, stats)
-    return (
-        *sender.rows(),
-        *BulkSender(settings, store, targets, properties.added, responses, stats, clock).rows(),
-        *Replies(sender, groups.clients, clock, identity.address, properties.added_fields).rows(),
-        *SendBack(store, loop.reads, tables, delays, loop.acks, stats).rows(),
-    )
-
-
 def _reading_rows(
     settings: BrokerSettings,
     clock: Clock,
@@ -375,9 +349,15 @@ def _broker_rows(
 
 
 def _description(
-    settings: BrokerSettings, identity: BrokerIdentity, loop: BrokerLoop, tables: BrokerTables
+    settings: BrokerSettings,
+    identity: BrokerIdentity,
+    loop: BrokerLoop,
+    tables: BrokerTables,
+    delays: Delays,
+    departure: Departure,
+    supervisor: Supervisor,
 ) -> dict[str, object]:
-    """The fields of DESCRIBE_BROKER that need no more than these."""
+    """Return the fields of DESCRIBE_BROKER."""
     store, positions = loop.store, loop.store.positions
     return {
         "cluster": identity.cluster,
@@ -411,4 +391,7 @@ def _description(
         "messages_passed_over": store.passed_over,
         "requests_refused": loop.admission.refused,
         **loop.lag.figures(),
+        "departure": str(departure.state),
+        "delayed_messages_skipped": delays.skipped,
+        "background_task_failures": supervisor.failures,
     }
