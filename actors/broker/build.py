@@ -47,7 +47,7 @@ from actors.broker.role import BrokerRole, Role, RoleService, periodic
 from actors.broker.sending.acks import Acks
 from actors.broker.sending.bulk_send import BulkSender
 from actors.broker.sending.delays import Delays
-from actors.broker.sending.interceptors import DeadLetters, NoTransactions
+from actors.broker.sending.interceptors import DeadLetters, NoTransactions, SendInterceptor
 from actors.broker.sending.replies import Replies
 from actors.broker.sending.responses import SendResponses
 from actors.broker.sending.send import Sender
@@ -132,6 +132,7 @@ def build_broker(
     identity: BrokerIdentity,
     store: MessageStore,
     supervisor: Supervisor,
+    interceptors: Sequence[SendInterceptor] = (),
 ) -> Broker:
     """Build a broker on an open store.
 
@@ -142,6 +143,7 @@ def build_broker(
         identity: the names and addresses that the broker registers.
         store: open, and of this broker.
         supervisor: runs background tasks.
+        interceptors: see each message before the broker's own interceptors do.
 
     Raises:
         StoreError: a table's file is damaged, and so is its backup.
@@ -164,10 +166,13 @@ def build_broker(
     describe = partial(_description, settings, identity, loop, tables, role, departure, delays, supervisor)
     targets = SendTargets(settings, tables.topics, rng)
     responses = SendResponses(loop.acks, new_topics, properties.added_fields, identity.host.packed)
+    interceptors = (*interceptors, DeadLetters(tables, groups.locks), NoTransactions(), delays)
+    sender = Sender(store, targets, interceptors, properties, responses, loop.stats)
     for rows in (
-        _sending_rows(
-            settings, clock, identity, loop, tables, groups, delays, properties, targets, responses
-        ),
+        sender.rows(),
+        BulkSender(settings, store, targets, properties.added, responses, loop.stats, clock).rows(),
+        Replies(sender, groups.clients, clock, identity.address, properties.added_fields).rows(),
+        SendBack(store, loop.reads, tables, delays, loop.acks, loop.stats).rows(),
         _reading_rows(settings, clock, identity, loop, tables, groups),
         _group_rows(settings, loop, tables, groups),
         _admin_rows(clock, identity, loop, tables, groups, cleaning, registration),
@@ -305,29 +310,6 @@ def _build_groups(
     requests = ClientRequests(settings.broker_name, clients, tables, rebalancers, registration.when_settled)
     assignments = Assignments(client, settings.nameservers, requests.tell_members)
     return BrokerGroups(clients, QueueLocks(clock), requests, assignments)
-
-
-def _sending_rows(
-    settings: BrokerSettings,
-    clock: Clock,
-    identity: BrokerIdentity,
-    loop: BrokerLoop,
-    tables: BrokerTables,
-    groups: BrokerGroups,
-    delays: Delays,
-    properties: PropertyWriter,
-    targets: SendTargets,
-    responses: SendResponses,
-) -> Iterable[RequestRow]:
-    store, stats = loop.store, loop.stats
-    interceptors = (DeadLetters(tables, groups.locks, properties), NoTransactions(), delays)
-    sender = Sender(store, targets, interceptors, properties, responses, stats)
-    return (
-        *sender.rows(),
-        *BulkSender(settings, store, targets, properties.added, responses, stats, clock).rows(),
-        *Replies(sender, groups.clients, clock, identity.address, properties.added_fields).rows(),
-        *SendBack(store, loop.reads, tables, delays, loop.acks, stats).rows(),
-    )
 
 
 def _reading_rows(

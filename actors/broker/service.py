@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 
 from actors.broker.broker_settings import VIP_PORT_DISTANCE, BrokerSettings
@@ -14,6 +14,7 @@ from actors.broker.handle_api import HandleApi
 from actors.broker.identity import BrokerIdentity
 from actors.broker.reserved_port import reserve_port
 from actors.broker.role import Role
+from actors.broker.sending.interceptors import SendInterceptor
 from actors.host.supervisor import Supervisor
 from store.clock import NS_PER_MS, Clock
 from store.disk.disk_use import DiskProbe, disk_use
@@ -48,6 +49,7 @@ class BrokerService:
         clock: Clock,
         rng: random.Random | None = None,
         probe: DiskProbe = disk_use,
+        interceptors: Sequence[SendInterceptor] = (),
     ) -> None:
         """Create the service.
 
@@ -56,10 +58,12 @@ class BrokerService:
             clock: for all time-outs, leases and timestamps.
             rng: chooses queues and unique keys.
             probe: measures how full the store's disks are.
+            interceptors: see each message that is sent before the broker's own interceptors do.
         """
         self.settings = settings
         self.live = LiveSettings(settings)
         self._probe = probe
+        self._interceptors = interceptors
         self._clock = clock
         self._rng = rng or random.Random()
         self._supervisor = Supervisor(clock, broker=settings.broker_name)
@@ -88,7 +92,7 @@ class BrokerService:
             store = self._open_store(identity.host)
             try:
                 self.graph = build_broker(
-                    self.live, self._clock, self._rng, identity, store, self._supervisor
+                    self.live, self._clock, self._rng, identity, store, self._supervisor, self._interceptors
                 )
                 server = self.graph.loop.server
                 await server.start(settings.listen_host, port.number)
