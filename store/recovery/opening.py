@@ -8,7 +8,7 @@ from pathlib import Path
 from store.commitlog.commit_log import CommitLog
 from store.commitlog.holes import Hole, known_holes
 from store.commitlog.log_paths import LogPaths
-from store.commitlog.positions import Positions
+from store.commitlog.positions import CONFIRM_POLICIES, Positions
 from store.consumequeue.table import ConsumeQueueTable, LoadedQueue
 from store.disk.files import Descriptors
 from store.disk.residency import Residency
@@ -57,7 +57,7 @@ def open_parts(root: Path, settings: StoreSettings) -> StoreParts:
 
     Raises StoreError for files that do not belong there or are those of other settings.
     """
-    positions = Positions(settings.flush)
+    positions = Positions(CONFIRM_POLICIES[settings.flush])
     residency = Residency()
     paths = LogPaths(
         root,
