@@ -64,7 +64,7 @@ class AllocateMappedFileService:
         self._cannot_lock = False
 
     def turn(self) -> None:
-        """Once per tick: ask for what will soon be needed."""
+        """Once per `advance`: ask for what will soon be needed."""
         if self._positions.written > self._look_at:
             self._look_ahead()
 

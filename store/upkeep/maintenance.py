@@ -95,7 +95,7 @@ class Maintenance:
             self._index_touches.look(str(file.path), 0, file.size_bytes, file.written_bytes)
 
     def turn(self) -> None:
-        """Once per tick: take what has ended, start what is due."""
+        """Once per `advance`: take what has ended, start what is due."""
         if self._background.has_ended_jobs or self._removals.has_ended_jobs:
             self._collect()
         self.allocator.turn()

@@ -144,7 +144,7 @@ class Retention:
     # ---- turns ---------------------------------------------------------------------------------------------
 
     def turn(self) -> None:
-        """Once per tick: take what has ended, start what is due, correct some queues."""
+        """Once per `advance`: take what has ended, start what is due, correct some queues."""
         if self._background.has_ended_jobs:
             self._collect()
         now_ns = self._clock.monotonic_ns()

@@ -61,19 +61,20 @@ def test_no_space_for_a_consume_queue_refuses_sends_and_loses_nothing(
     stores, draft, drain, read_all, disk, clock
 ):
     store = stores.open()
+    store.await_messages({("Topic", 1), ("Topic", 2)})
     store.append(draft(b"1", queue_id=1))
     store.append(draft(b"2", queue_id=2))
     disk.is_full = True
-    assert store.tick() == []
+    assert store.advance() == []
     assert "No space left on device" in store.write_refusal
     assert not store.has_more_to_dispatch  # nothing to do in a loop
     with pytest.raises(StoreError, match="No space left"):
         store.append(draft())
     disk.is_full = False
-    store.tick()  # too early for another try
+    store.advance()  # too early for another try
     assert store.write_refusal is not None
     clock.advance(ms=1000)
-    assert {arrival.queue_id for arrival in store.tick()} == {1, 2}
+    assert {arrival.queue_id for arrival in store.advance()} == {1, 2}
     assert store.write_refusal is None
     drain(store)
     assert [len(read_all(store, "Topic", queue_id)) for queue_id in (1, 2)] == [1, 1]
@@ -86,15 +87,15 @@ def log_files(store) -> list[str]:
 def test_the_next_file_is_made_ahead_of_need_and_the_one_after_it(stores, draft, drain):
     store = stores.open(preallocate=True)
     store.append(draft(b"x" * 500))
-    store.tick()
+    store.advance()
     store._maintenance.finish()
     assert log_files(store) == [f"{0:020d}"]
     store.append(draft(b"x" * 3000))
-    store.tick()
+    store.advance()
     store._maintenance.finish()
     assert log_files(store) == [f"{0:020d}", f"{8192:020d}"]
     store.append(draft(b"x" * 3000))
-    store.tick()
+    store.advance()
     store._maintenance.finish()
     assert log_files(store) == [f"{0:020d}", f"{8192:020d}", f"{16384:020d}"]
     assert store.append(draft(b"x" * 3000)).physical_offset == 8192
@@ -107,7 +108,7 @@ def test_a_failed_allocation_ahead_is_told_only_when_the_file_is_needed(stores, 
     store = stores.open(preallocate=True, flush="sync")  # nothing is flushed, so nothing is dispatched
     store.append(draft(b"x" * 3000))
     disk.is_full = True
-    store.tick()
+    store.advance()
     store._maintenance.finish()
     store.append(draft(b"x" * 3000))
     assert store.write_refusal is None
@@ -167,7 +168,7 @@ def test_the_first_file_of_all_is_waited_for_longer(stores, draft, monkeypatch):
 def test_truncation_takes_the_files_made_ahead_with_it(stores, draft, drain, read_all):
     store = stores.open(preallocate=True)
     second = [store.append(draft(b"x" * 3000)) for _ in range(2)][1]
-    store.tick()
+    store.advance()
     store._maintenance.finish()
     assert len(log_files(store)) == 3
     store.flush_now()
@@ -188,7 +189,7 @@ def test_warm_files_are_locked_in_memory_while_they_are_next_or_last(stores, dra
     before = locked_kib()
     store = stores.open(preallocate=True, warmMapedFileEnable=True)
     store.append(draft(b"x" * 6000))
-    store.tick()
+    store.advance()
     store._maintenance.finish()
     assert locked_kib() == before + 16
     store.append(draft(b"x" * 6000))

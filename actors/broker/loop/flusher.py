@@ -82,7 +82,7 @@ class Flusher:
             self._arm_timer()
 
     def poke(self) -> None:
-        """Start a flush if senders wait for one and none is in flight; call at the end of a tick."""
+        """Start a flush if senders wait for one and none is in flight; call at the end of a turn."""
         if self._flushes_each_tick and self._idle.is_set():
             self._start_flush()
 

@@ -246,7 +246,7 @@ def test_a_file_that_keeps_changing_is_looked_at_once_it_has_rested(
 
     def checkpoint() -> None:
         clock.advance(ms=5001)
-        store.tick()
+        store.advance()
         store._maintenance.finish()
 
     for number in range(3):
@@ -280,7 +280,7 @@ def test_a_checkpoint_that_takes_long_is_not_due_again_soon(
 
     def noted(wait_ms: int) -> bytes:
         clock.advance(ms=wait_ms)
-        store.tick()
+        store.advance()
         store._maintenance.finish()
         return (store.root / "raymq.derived").read_bytes()
 
@@ -313,13 +313,13 @@ def test_a_checkpoint_that_could_not_be_made_durable_is_the_last(stores, draft, 
     with monkeypatch.context() as patch:
         patch.setattr(background, "sync_files", lose)
         clock.advance(ms=5001)
-        store.tick()
+        store.advance()
         store._maintenance.finish()
     noted = (store.root / "raymq.derived").read_bytes()
     fill(store, draft, 30, start=30)
     drain(store)
     clock.advance(ms=5001)
-    store.tick()
+    store.advance()
     store._maintenance.finish()
     assert (store.root / "raymq.derived").read_bytes() == noted
     with pytest.raises(StoreError, match="derived files could not be made durable: restart"):

@@ -34,9 +34,9 @@ def makers(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def send(store: MessageStore, draft: Draft, first: int, count: int) -> None:
     for number in range(first, first + count):
         store.append(draft(b"body", keys=f"key-{number}"))
-        store.tick()
+        store.advance()
         store._maintenance.finish()  # the disk is as fast as the sender
-        store.tick()
+        store.advance()
 
 
 def index_of(store: MessageStore) -> list[tuple[str, bytes]]:
@@ -105,6 +105,6 @@ def test_a_disk_that_is_full_ahead_of_need_is_told_when_the_file_is_needed(
     assert store.write_refusal is None
     assert ahead(store.root) == []
     store.append(draft(b"body", keys="a b c d e f"))
-    store.tick()
+    store.advance()
     assert "No space left" in (store.write_refusal or "")
     is_full = False
