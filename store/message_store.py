@@ -53,7 +53,9 @@ class MessageStore(ReadableStore):
     ) -> None:
         """Use `open`."""
         self._maintenance = Maintenance(root, settings, name.store_id, clock, parts)
-        super().__init__(parts, Retention(settings, clock, parts, probe, self._maintenance.checkpoint_soon))
+        super().__init__(
+            parts, Retention(settings, clock, parts, probe, self._maintenance.checkpoints.mark_changed)
+        )
         self.root = root
         self.settings = settings
         self.identity = name
@@ -137,7 +139,7 @@ class MessageStore(ReadableStore):
             parts.checkpoint.physic_msg_timestamp = parts.tail.last_timestamp  # all of the log is flushed now
             parts.residency.written_from = parts.positions.written
             store = cls(root, settings, name, clock, guards, parts, probe)
-            store._maintenance.checkpoint_now()
+            store._maintenance.checkpoints.checkpoint_now()
         except BaseException:
             if parts is not None:
                 parts.close()
@@ -249,7 +251,7 @@ class MessageStore(ReadableStore):
         for sink in self._parts.sinks:
             sink.rewind(offset)
         self._appender.forget_assigned()
-        self._maintenance.checkpoint_now()
+        self._maintenance.checkpoints.checkpoint_now()
 
     # ---- advance -------------------------------------------------------------------------------------------
 
@@ -268,15 +270,15 @@ class MessageStore(ReadableStore):
         """Whether the next `advance` is awaited, and nothing else will cause it."""
         if self._dispatch.is_under_way:
             return False  # `on_work_ended` tells
-        return self.has_more_to_dispatch or (not self.is_superseded and self._maintenance.has_more_to_note)
+        return self.has_more_to_dispatch or (
+            not self.is_superseded and self._maintenance.checkpoints.has_more_to_note
+        )
 
     def on_work_ended(self, callback: Callable[[], None]) -> None:
         """From now on call this, on a thread of the store's, when work in the background has ended: the next
         `advance` takes it.
         """
-        self._parts.queue_sink.on_written(callback)
-        self._maintenance.on_work_ended(callback)
-        self.retention.on_work_ended(callback)
+        self._parts.jobs.on_ended(callback)
 
     def on_confirmed(self, offset: int, callback: Callback) -> None:
         """Call back in `confirm` when `confirmed` has reached `offset`; at once, with the error, on a failed
@@ -318,7 +320,17 @@ class MessageStore(ReadableStore):
         if self.confirm():
             self._dispatch.run()
 
+    def finish_background(self) -> None:
+        """Wait for all work in the background, and take it."""
+        self._parts.jobs.finish()
+
+    @property
+    def background_faults(self) -> int:
+        """Background jobs that raised an unexpected exception; each was logged with its traceback."""
+        return self._parts.jobs.faults
+
     def _maintain(self) -> None:
+        self._parts.jobs.collect()
         self._maintenance.turn()
         self.retention.turn()
 
@@ -355,10 +367,11 @@ class MessageStore(ReadableStore):
         self.positions.flushed = max(self.positions.flushed, min(job.target, self.positions.written))
         self._parts.checkpoint.physic_msg_timestamp = job.timestamp
 
-    def flush_failed(self, job: FlushJob, error: OSError) -> None:
+    def flush_failed(self, job: FlushJob, error: Exception) -> None:
         """`job.run` has raised: this is final, the store is read only from now on (design law 7)."""
         self._flushing = None
-        reason = f"flushing to {job.target:,} failed, restart to recover: {explain(error)}"
+        cause = explain(error) if isinstance(error, OSError) else repr(error)
+        reason = f"flushing to {job.target:,} failed, restart to recover: {cause}"
         self._fail(StoreError(reason, self.root))
 
     def flush_now(self) -> None:
@@ -368,7 +381,7 @@ class MessageStore(ReadableStore):
             return
         try:
             job.run()
-        except OSError as error:
+        except Exception as error:
             self.flush_failed(job, error)
             raise self._refusal() from error
         self.flush_done(job)
@@ -386,7 +399,7 @@ class MessageStore(ReadableStore):
         self._dispatch.run()  # or what is on its way would make the queues anew
         removed, removal = self._maintenance.take_out_topic(topic)
         removal.run()
-        self._maintenance.checkpoint_now()
+        self._maintenance.checkpoints.checkpoint_now()
         return removed
 
     def forget_topic(self, topic: str, callback: Callback) -> int:
@@ -419,7 +432,6 @@ class MessageStore(ReadableStore):
             self._maintenance.fail(closed)
             self._maintenance.close()
             self.retention.finish()
-            self._parts.queue_sink.close()
             self._parts.close()
             self._guards.release()
 

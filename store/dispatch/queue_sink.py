@@ -11,8 +11,9 @@ A unit that the other thread could not write is written again in `finish`, which
 """
 
 import os
-import threading
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
+from concurrent.futures import Future
+from functools import partial
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
@@ -22,9 +23,9 @@ from store.commitlog.holes import LogFiles
 from store.consumequeue.consume_queue import ConsumeQueue
 from store.consumequeue.table import ConsumeQueueTable
 from store.consumequeue.unit import UNIT_BYTES
-from store.disk.background import Background
 from store.dispatch.out_of_line import OutOfLine
 from store.dispatch.sink import RecordBatch
+from store.jobs import Lane
 from store.kernels import unit_files
 from store.kernels import units as kernel
 
@@ -67,52 +68,26 @@ class _Found(NamedTuple):
     units: NDArray[np.uint8]
 
 
-class UnitWriteJob:
-    """Writes the units of some groups; `written` is how many came before the first that could not be."""
+class _Left(NamedTuple):
+    """Units that were left to the other thread; `written` is how many groups it has written."""
 
-    def __init__(self, queues: ConsumeQueueTable, found: _Found, waiting: Sequence[Waiting]) -> None:
-        self.written = 0
-        self.ended = threading.Event()
-        self.waiting = waiting
-        self.units = found.units.data
-        self._root = queues.root
-        self._file_bytes = queues.files.file_bytes
-        self._found: _Found | None = found
-
-    def run(self) -> None:
-        """Do it. Raises OSError."""
-        try:
-            self._write()
-        finally:
-            self._found = None  # it keeps a file of the log, which may have to go (design law 10)
-            self.ended.set()
-
-    def _write(self) -> None:
-        assert self._found is not None
-        log, groups, units = self._found
-        numbers, _, is_new, _, _, _ = zip(*self.waiting, strict=True)
-        directory = os.open(self._root, os.O_PATH)
-        try:
-            self.written = int(
-                unit_files.write_units(
-                    directory, self._file_bytes, log, groups, np.array(numbers), np.array(is_new), units
-                )
-            )
-        finally:
-            os.close(directory)
+    waiting: Sequence[Waiting]
+    units: memoryview
+    written: Future[int]
 
 
 class ConsumeQueueSink:
     """Puts units into the queues of one store."""
 
-    def __init__(self, log: LogFiles, queues: ConsumeQueueTable) -> None:
+    def __init__(self, log: LogFiles, queues: ConsumeQueueTable, lane: Lane | None = None) -> None:
+        """Without a `lane` no units are left to another thread."""
         self.awaited: Collection[tuple[str, int]] = ()
         """The queues, (topic, queue id), whose new messages become arrivals."""
         self._queues = queues
         self._out_of_line = OutOfLine(log)
         self._arrivals: list[Arrival] = []
-        self._job: UnitWriteJob | None = None
-        self._background = Background()
+        self._lane = lane
+        self._left: _Left | None = None
 
     @property
     def refused(self) -> dict[int, int]:
@@ -163,25 +138,21 @@ class ConsumeQueueSink:
             else:
                 self._out_of_line.put(queue, batch, batch.groups[number].tolist(), units)
             self._arrived(queue, units)
-        if len(waiting) >= _LEFT_MIN and not batch.is_recovery:
-            self._leave(waiting, batch)
+        if self._lane is not None and len(waiting) >= _LEFT_MIN and not batch.is_recovery:
+            number, _, _, place, size_bytes, _ = waiting[-1]
+            copied = batch.units[: place + size_bytes].copy()
+            found = _Found(batch.file.array, batch.groups[: number + 1].copy(), copied)
+            written = self._lane.submit(partial(_write_units, self._queues, found, waiting))
+            self._left = _Left(waiting, copied.data, written)
         elif waiting:
-            job = UnitWriteJob(self._queues, _Found(batch.file.array, batch.groups, batch.units), waiting)
-            if len(waiting) >= _TOGETHER_MIN:
-                job.run()
-            self._count_in(job)
+            found = _Found(batch.file.array, batch.groups, batch.units)
+            count = _write_units(self._queues, found, waiting) if len(waiting) >= _TOGETHER_MIN else 0
+            self._count_in(waiting, all_units, count)
 
-    def _leave(self, waiting: Sequence[Waiting], batch: RecordBatch) -> None:
-        number, _, _, place, size_bytes, _ = waiting[-1]
-        groups, units = batch.groups[: number + 1].copy(), batch.units[: place + size_bytes].copy()
-        self._job = UnitWriteJob(self._queues, _Found(batch.file.array, groups, units), waiting)
-        self._background.collect()
-        self._background.submit(self._job)
-
-    def _count_in(self, job: UnitWriteJob) -> None:
-        for order, (_, queue, is_new, place, size_bytes, end) in enumerate(job.waiting):
-            units = job.units[place : place + size_bytes]
-            if order < job.written:
+    def _count_in(self, waiting: Sequence[Waiting], all_units: memoryview, written: int) -> None:
+        for order, (_, queue, is_new, place, size_bytes, end) in enumerate(waiting):
+            units = all_units[place : place + size_bytes]
+            if order < written:
                 queue.take_written(units, end, is_new=is_new)
             else:
                 queue.append_units(units, end)
@@ -196,24 +167,34 @@ class ConsumeQueueSink:
     @property
     def is_under_way(self) -> bool:
         """Whether units of the last batch are still to be counted in by `finish`."""
-        return self._job is not None
+        return self._left is not None
 
     @property
     def can_finish(self) -> bool:
         """Whether `finish` would not wait."""
-        return self._job is not None and self._job.ended.is_set()
+        return self._left is not None and self._left.written.done()
 
     def finish(self) -> None:
         """Wait for the units under way, and count them in. Raises OSError; then the batch has failed."""
-        job, self._job = self._job, None
-        if job is not None:
-            job.ended.wait()
-            self._count_in(job)
+        left, self._left = self._left, None
+        if left is not None:
+            has_failed = left.written.exception() is not None
+            self._count_in(left.waiting, left.units, 0 if has_failed else left.written.result())
 
-    def on_written(self, callback: Callable[[], None]) -> None:
-        """From now on call this, on a thread of ours, when `finish` would not wait."""
-        self._background.on_ended = callback
 
-    def close(self) -> None:
-        """End the thread."""
-        self._background.finish()
+def _write_units(queues: ConsumeQueueTable, found: _Found, waiting: Sequence[Waiting]) -> int:
+    """Write the units of some groups; return how many came before the first that could not be written.
+
+    Raises OSError.
+    """
+    numbers, _, is_new, _, _, _ = zip(*waiting, strict=True)
+    log, groups, units = found
+    directory = os.open(queues.root, os.O_PATH)
+    try:
+        return int(
+            unit_files.write_units(
+                directory, queues.files.file_bytes, log, groups, np.array(numbers), np.array(is_new), units
+            )
+        )
+    finally:
+        os.close(directory)

@@ -17,6 +17,7 @@ from store.dispatch.queue_sink import ConsumeQueueSink
 from store.dispatch.sink import DispatchSink
 from store.index.index_file import IndexNote
 from store.index.index_service import IndexService
+from store.jobs import Jobs
 from store.logs import get_logger
 from store.recovery.checkpoint import StoreCheckpoint
 from store.recovery.summary import DerivedSummary, read_summary
@@ -43,13 +44,15 @@ class StoreParts:
     dispatcher: Dispatcher
     descriptors: Descriptors
     residency: Residency
+    jobs: Jobs
     checkpoint: StoreCheckpoint
     tail: Tail
     dispatched_from: int
     holes: list[Hole] = field(default_factory=list)
 
     def close(self) -> None:
-        """Let go of all files, writing nothing."""
+        """End the background work and close all files, writing nothing."""
+        self.jobs.close()
         self.log.close()
         self.log.paths.unlock()
         if self.index is not None:
@@ -88,7 +91,8 @@ def open_parts(root: Path, settings: StoreSettings, sinks: Sequence[DispatchSink
     )
     if index is not None:
         index.check_settings()
-    queue_sink = ConsumeQueueSink(log, queues)
+    jobs = Jobs()
+    queue_sink = ConsumeQueueSink(log, queues, jobs.lane("store-units"))
     # The queues come last: when a message can be read, all other sinks have it.
     sinks = [*([] if index is None else [index]), *sinks, queue_sink]
     dispatcher = Dispatcher(log, sinks, settings.delay_levels_ms(), settings.dispatch_slice_bytes)
@@ -103,6 +107,7 @@ def open_parts(root: Path, settings: StoreSettings, sinks: Sequence[DispatchSink
         dispatcher,
         descriptors,
         residency,
+        jobs,
         checkpoint,
         Tail(0, -1, 0, 0),
         0,

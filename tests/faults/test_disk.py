@@ -228,7 +228,7 @@ def test_a_failed_fdatasync_of_derived_files_costs_no_message_and_a_restart_mend
         disk.setattr(os, "fdatasync", failing(errno.EIO))
         clock.leap(3_600_001)
         store.advance()
-        store._maintenance.finish()
+        store.finish_background()
     assert store.write_refusal is None
     writer.send()
     writer.settle()

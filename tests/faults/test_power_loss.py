@@ -57,7 +57,7 @@ def some_sends(
         else:
             clock.leap(61_000)
             writer.store.advance()
-            writer.store._maintenance.finish()  # so that a seed always tells the same story
+            writer.store.finish_background()  # so that a seed always tells the same story
         if rng.random() < 0.3:
             disk.some_time_passes()
 

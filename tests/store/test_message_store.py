@@ -389,7 +389,7 @@ def test_a_topic_that_goes_in_the_background_is_gone_for_good_when_that_is_told(
     assert [topic for topic, _ in store.queues()] == ["Other"]
     before = stores.kill(store, "before").name
     store.advance()
-    store._maintenance.finish()
+    store.finish_background()
     assert told == [None]
     after = stores.kill(store, "after").name
     assert [topic for topic, _ in stores.open(after).queues()] == ["Other"]
@@ -397,7 +397,7 @@ def test_a_topic_that_goes_in_the_background_is_gone_for_good_when_that_is_told(
     monkeypatch.undo()
     again = stores.open(before)
     assert ("Other", 0) in list(again.queues())
-    again._maintenance._removals.finish()
+    again.finish_background()
     assert not list(again.root.glob("removed-*"))
 
 
@@ -455,11 +455,11 @@ def test_a_topic_that_goes_while_queues_are_noted_keeps_the_notes_going(stores, 
     assert store.has_more_to_do
     while store.has_more_to_do:
         store.advance()
-    store._maintenance.finish()
+    store.finish_background()
 
     def is_told() -> list:
         store.advance()
-        store._maintenance.finish()
+        store.finish_background()
         return told
 
     assert eventually(is_told, "the end of the topic") == [None]

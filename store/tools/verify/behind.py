@@ -2,10 +2,11 @@
 
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 
 from store.commitlog.mapped_file import MappedFile
 from store.dispatch.sink import RecordBatch
+from store.jobs import Jobs
 from store.kernels import resync
 from store.tools.verify.findings import Report
 from store.tools.verify.index import IndexCheck
@@ -19,7 +20,7 @@ class Behind:
     def __init__(self, report: Report, index: IndexCheck) -> None:
         self._report = report
         self._index = index
-        self._thread = ThreadPoolExecutor(1, "verify")
+        self._lane = Jobs().lane("verify")
         self._waiting: deque[Future[None]] = deque()
 
     def accept(self, batch: RecordBatch) -> None:
@@ -54,7 +55,7 @@ class Behind:
     def _submit(self, work: Callable[[], None]) -> None:
         while len(self._waiting) >= _WAITING_MAX:
             self._waiting.popleft().result()
-        self._waiting.append(self._thread.submit(work))
+        self._waiting.append(self._lane.submit(work))
 
     def finish(self) -> None:
         """Wait until all is done. Raises what went wrong."""
@@ -62,4 +63,4 @@ class Behind:
             while self._waiting:
                 self._waiting.popleft().result()
         finally:
-            self._thread.shutdown(cancel_futures=True)
+            self._lane.close()

@@ -100,7 +100,7 @@ def take(store, writer) -> list:
 
 
 def test_units_that_were_left_are_there_and_told_once_they_are_written(read_all, writer, busy):
-    assert writer.threads == ["store-background"]
+    assert writer.threads == ["store-units_0"]
     assert offsets(busy) == {1}
     assert busy.advance() == []
     assert busy.has_more_to_dispatch

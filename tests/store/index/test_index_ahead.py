@@ -35,7 +35,7 @@ def send(store: MessageStore, draft: Draft, first: int, count: int) -> None:
     for number in range(first, first + count):
         store.append(draft(b"body", keys=f"key-{number}"))
         store.advance()
-        store._maintenance.finish()  # the disk is as fast as the sender
+        store.finish_background()  # the disk is as fast as the sender
         store.advance()
 
 
@@ -54,7 +54,7 @@ def test_dispatch_finds_the_next_file_there_and_the_index_is_the_same(
     send(plain, draft, 0, MESSAGES)
     makers.clear()
     send(store, draft, 0, MESSAGES)
-    assert makers == [threading.current_thread().name, "store-background"]
+    assert makers == [threading.current_thread().name, "store-background_0"]
     assert index_of(store) == index_of(plain)
     assert len(index_of(store)) == 2
     assert all(store.query_by_key("Topic", f"key-{number}") for number in range(MESSAGES))

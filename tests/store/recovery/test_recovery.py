@@ -403,7 +403,7 @@ def test_a_checkpoint_bounds_what_is_walked_after_a_kill(stores, draft, drain, c
     noted = store.positions.written
     clock.advance(ms=5001)
     store.advance()
-    store._maintenance.finish()
+    store.finish_background()
     fill(store, draft, 5, start=100)
     again = stores.open(stores.kill(store, "killed").name)
     assert again._parts.tail.records == 6
