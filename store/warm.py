@@ -59,9 +59,9 @@ def _send(store: MessageStore) -> None:
     store.append_records(_TOPIC, 0, bytearray(record), _HOST.packed)
     runs = Runs([0], [1], [len(record)], memoryview(bytearray(record)))
     store.append_runs(_TOPIC, runs, _HOST.packed)
-    store.tick()
+    store.advance()
     store.flush_now()
-    store.tick()
+    store.advance()
 
 
 def _read(store: MessageStore) -> None:

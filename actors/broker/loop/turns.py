@@ -88,10 +88,11 @@ class Turns:
         times, positions = self._put_times, self._store.positions
         if times.puts:
             times.end_turn(positions.written)
-        if self._may_dispatch_later():
-            self._tick_store(dispatch=False)
-        else:
-            self._tick_store(before_dispatch=self._write_out)  # whoever sent goes on meanwhile
+        self._store.confirm()
+        if not self._may_dispatch_later():
+            if self._store.has_more_to_dispatch:
+                self._write_out()  # senders have their responses before this thread dispatches
+            self._advance_store()
             if self._store.has_more_to_do:
                 self._request_tick()
         if self._readers:
@@ -105,7 +106,7 @@ class Turns:
         if positions.dispatched >= positions.confirmed:
             return True
         if self._store.has_more_to_dispatch and not self._is_stopped:
-            self._tick_store()
+            self._advance_store()
         return positions.dispatched >= positions.confirmed
 
     def when_caught_up(self) -> asyncio.Future[None]:
@@ -192,21 +193,13 @@ class Turns:
         self._dispatched_ns = 0
         self._request_tick()
 
-    def _tick_store(
-        self, *, dispatch: bool = True, before_dispatch: Callable[[], None] | None = None
-    ) -> None:
-        # With tens of thousands of queues to tell of, telling is work. Pulls are held on this thread only.
-        tells = len(self._held) > 0
-        arrivals = self._store.tick(
-            dispatch=dispatch, tells=tells, leaves=True, before_dispatch=before_dispatch
-        )
-        waited_for = self._held.queues
-        for arrival in arrivals:
-            topic, queue_id = arrival.topic, arrival.queue_id
-            if (topic, queue_id) in waited_for:
-                woken = self._held.arrived(topic, queue_id, arrival.max_offset, arrival.tags_codes)
-                if woken:
-                    self._resume(woken)
+    def _advance_store(self) -> None:
+        for arrival in self._store.advance():
+            woken = self._held.arrived(
+                arrival.topic, arrival.queue_id, arrival.max_offset, arrival.tags_codes
+            )
+            if woken:
+                self._resume(woken)
 
     def _arm_hold_timer(self) -> None:
         deadline_ns = self._held.next_deadline_ns

@@ -87,7 +87,7 @@ def test_an_old_writer_gives_no_acknowledgement_once_another_has_raised_the_epoc
     successor = epoch.with_name("raymq.epoch.new")
     successor.write_text(f"{number + 1}\n")
     successor.rename(epoch)
-    store.tick()
+    store.advance()
     assert "another writer" in str(told[0])
     with pytest.raises(StoreError, match="another writer"):
         store.append(draft())

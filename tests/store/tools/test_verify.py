@@ -52,7 +52,7 @@ def fresh(factory, target: Path) -> Path:
         fill(store, clock)
         store.flush_now()
         while store.has_more_to_dispatch:
-            store.tick()
+            store.advance()
         store.close()
         _MADE["store"] = root
     shutil.copytree(_MADE["store"], target)
@@ -95,7 +95,7 @@ def test_a_store_of_ours_is_sound_however_it_ended(stores, clock, drain):
     store = stores.open()
     fill(store, clock)
     store.flush_now()
-    store.tick()
+    store.advance()
     killed = stores.kill(store, "killed")
     assert verify(killed).findings == []
     report = verify(store.root)  # it is open
@@ -150,7 +150,7 @@ def test_a_store_whose_oldest_files_are_gone_is_sound(stores, clock, drain):
         os.utime(path, (0, 0))
     store.retention.delete_expired()
     for _ in range(200):
-        store.tick()
+        store.advance()
         store.retention.finish()
     assert store.positions.min > 0
     assert verify(store.root).findings == []
