@@ -18,12 +18,13 @@ import asyncio
 from collections.abc import Callable
 
 from actors.broker.group.clients import Clients, Subscription
-from actors.broker.group.subscriptions import require_tag_type, tags_codes_of
+from actors.broker.group.subscriptions import filter_of, require_tag_type
 from actors.remoting.codes import ResponseCode
 from actors.remoting.connection import Connection
 from actors.remoting.hot_headers import PullMessageHeader
 from actors.remoting.remoting_errors import Refused
 from actors.remoting.request import RequestContext
+from store.reading.message_filter import MATCH_ALL, MessageFilter
 
 WAIT_MS = 300
 """A client that has a hundred brokers tells one after the other."""
@@ -65,8 +66,8 @@ class LateSubscriptions:
     def __len__(self) -> int:
         return self._count
 
-    def tags_codes(self, header: PullMessageHeader, connection: Connection) -> frozenset[int] | None:
-        """The hashes of the tags that a pull wants, None where all are to be given.
+    def filter_for(self, header: PullMessageHeader, connection: Connection) -> MessageFilter:
+        """The filter of a pull that refers to a subscription.
 
         Raises NotTold where a heartbeat may yet tell, Refused where the filter is one that is not offered.
         """
@@ -76,9 +77,8 @@ class LateSubscriptions:
             if not refusal.is_served_again or not _was_refused(header, connection):
                 raise
             require_tag_type(header.expression_type)
-            return None
-        require_tag_type(subscription.expression_type)
-        return tags_codes_of(subscription.expression)
+            return MATCH_ALL
+        return filter_of(subscription)
 
     def wait(self, context: RequestContext, refusal: NotTold) -> None:
         """Do the pull when a heartbeat has told what it lacks, or refuse it after a moment.

@@ -1,4 +1,4 @@
-"""What a consumer wants of a topic: a tag expression, and the tag hashes that it stands for."""
+"""Subscriptions: the filters that consumers' tag expressions stand for."""
 
 from __future__ import annotations
 
@@ -9,39 +9,38 @@ from actors.remoting.bodies.groups import SubscriptionData
 from actors.remoting.codes import ResponseCode
 from actors.remoting.remoting_errors import Refused
 from store.message.tags import tags_code
+from store.reading.message_filter import MATCH_ALL, MessageFilter, TagFilter
 
 ALL_TAGS = "*"
 TAG_TYPE = "TAG"
 
 
 @lru_cache(maxsize=8192)
-def tags_codes_of(expression: str) -> frozenset[int] | None:
-    """The tag hashes that `a || b` matches; None for all (empty or `*`).
+def compile_filter(expression: str) -> MessageFilter:
+    """Return the filter for `a || b`; an empty expression and `*` match all.
 
-    Raises `Refused` (SUBSCRIPTION_PARSE_FAILED) when nothing is left between the bars.
+    Raises:
+        Refused: (SUBSCRIPTION_PARSE_FAILED) nothing is left between the bars.
     """
     if not expression or expression.strip() == ALL_TAGS:
-        return None
+        return MATCH_ALL
     tags = [tag for part in expression.split("||") if (tag := part.strip())]
     if not tags:
         raise Refused(
             ResponseCode.SUBSCRIPTION_PARSE_FAILED,
             f"the subscription {expression!r} names no tag: write `a || b`, or `*` for all",
         )
-    return None if ALL_TAGS in tags else frozenset(map(tags_code, tags))
+    return MATCH_ALL if ALL_TAGS in tags else TagFilter(tags)
 
 
-def is_met_by(subscription: Subscription, tags_codes: frozenset[int] | None) -> bool:
-    """Whether these tag hashes are what it wants; of one that is refused, nothing is."""
-    try:
-        require_tag_type(subscription.expression_type)
-        return tags_codes_of(subscription.expression) == tags_codes
-    except Refused:
-        return False
+def filter_of(subscription: Subscription) -> MessageFilter:
+    """Return the filter of a subscription. Raises Refused if this broker does not offer it."""
+    require_tag_type(subscription.expression_type)
+    return compile_filter(subscription.expression)
 
 
 def require_tag_type(expression_type: str | None) -> None:
-    """Raise `Refused` for filters that this broker does not have."""
+    """Raise Refused for a kind of filter that this broker does not offer."""
     if expression_type and expression_type != TAG_TYPE:
         raise Refused(
             ResponseCode.SYSTEM_ERROR,
@@ -52,7 +51,7 @@ def require_tag_type(expression_type: str | None) -> None:
 
 
 def subscription_data(subscription: Subscription) -> SubscriptionData:
-    """A subscription as RocketMQ's clients write it, with its tags and their hashes."""
+    """Return the subscription in the form of RocketMQ's clients, with its tags and their hashes."""
     expression = subscription.expression or ALL_TAGS
     tags = [tag for part in expression.split("||") if (tag := part.strip()) and tag != ALL_TAGS]
     if subscription.expression_type != TAG_TYPE:

@@ -13,6 +13,7 @@ from typing import TypeVar
 from actors.remoting.codes import ResponseCode
 from actors.remoting.remoting_errors import Refused
 from store.clock import NS_PER_MS
+from store.reading.message_filter import MessageFilter
 
 DEADLINE_SPAN_NS = 1 << 23
 """8 ms: so much later than asked a pull may be answered."""
@@ -53,12 +54,12 @@ class HeldPull:
     deadline.
     """
 
-    __slots__ = ("deadline_ns", "offset", "on_resume", "owner", "queue_id", "tags_codes", "topic")
+    __slots__ = ("deadline_ns", "offset", "on_resume", "owner", "queue_id", "topic", "wanted")
 
     topic: str
     queue_id: int
     offset: int
-    tags_codes: frozenset[int] | None
+    wanted: MessageFilter
     # What whoever holds it says before:
     deadline_ns: int
     owner: Hashable
@@ -66,8 +67,9 @@ class HeldPull:
 
     def wants(self, tags_codes: Collection[int] | None) -> bool:
         """Say whether messages of these tag hashes may concern the pull (None: of any tags)."""
-        wanted = self.tags_codes
-        return wanted is None or tags_codes is None or not wanted.isdisjoint(tags_codes)
+        return (
+            self.wanted.prefilter(None) if tags_codes is None else any(map(self.wanted.prefilter, tags_codes))
+        )
 
     def resume(self) -> None:
         """It waits no more: answer it."""

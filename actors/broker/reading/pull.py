@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from actors.broker.broker_settings import BrokerSettings
 from actors.broker.compat.late_subscriptions import LateSubscriptions, NotTold
 from actors.broker.group.clients import Clients
-from actors.broker.group.subscriptions import is_met_by, require_tag_type, tags_codes_of
+from actors.broker.group.subscriptions import compile_filter, filter_of, require_tag_type
 from actors.broker.loop.held_pulls import HeldPull, HeldPulls, deadline_of, shutting_down, wait_ms_of
 from actors.broker.loop.reads import Reads
 from actors.broker.metadata.tables import BrokerTables
@@ -29,6 +29,7 @@ from actors.remoting.request import Action, Cost, RequestContext, Resource
 from actors.remoting.table import RequestRow
 from store.clock import Clock
 from store.message_store import GetMessageResult, GetMessageStatus, MessageStore
+from store.reading.message_filter import MessageFilter
 
 COMMIT_OFFSET = 0x1
 SUSPEND = 0x2
@@ -62,7 +63,7 @@ class PullRequest(HeldPull):
         offset: int,
         max_messages: int,
         max_bytes: int,
-        tags_codes: frozenset[int] | None,
+        wanted: MessageFilter,
         wait_ms: int,
         group: str = "",
         is_told: bool = False,
@@ -73,7 +74,7 @@ class PullRequest(HeldPull):
         self.offset = offset
         self.max_messages = max_messages
         self.max_bytes = max_bytes
-        self.tags_codes = tags_codes
+        self.wanted = wanted
         self.wait_ms = wait_ms
         self.group = group
         self.is_told = is_told
@@ -157,9 +158,9 @@ class Puller:
         try:
             if header.sys_flag & SUBSCRIPTION:
                 require_tag_type(header.expression_type)
-                tags_codes = tags_codes_of(header.subscription or "")
+                wanted = compile_filter(header.subscription or "")
             else:
-                tags_codes = self._late.tags_codes(header, context.connection)
+                wanted = self._late.filter_for(header, context.connection)
         except NotTold as refusal:
             self._late.wait(context, refusal)
             return
@@ -171,7 +172,7 @@ class Puller:
             header.queue_offset,
             max(min(header.max_msg_nums, settings.pull_max_messages), 1),
             settings.pull_max_bytes,
-            tags_codes,
+            wanted,
             wait_ms_of(header.suspend_timeout_millis, settings.max_hold_ms) if may_wait else 0,
             header.consumer_group,
             not header.sys_flag & SUBSCRIPTION,
@@ -195,7 +196,7 @@ class Puller:
             header.queue_offset,
             max(header.max_messages, 1),
             max(min(header.max_bytes, PULL_RECORDS_BYTES_MAX), 1),
-            tags_codes_of(header.subscription),
+            compile_filter(header.subscription),
             min(header.wait_ms, self._settings.max_hold_ms),
             header.consumer_group,
         )
@@ -215,7 +216,7 @@ class Puller:
             request.offset,
             request.max_messages,
             request.max_bytes,
-            request.tags_codes,
+            request.wanted,
         )
         group, topic = request.group, request.topic
         self._stats.got(group, topic, found.message_count, found.size_bytes)
@@ -312,8 +313,11 @@ class Puller:
             assert isinstance(pull, PullRequest)
             if not pull.is_told or pull.group != group_name:
                 return False
-            now = group.subscriptions.get(pull.topic)
-            return now is None or not is_met_by(now, pull.tags_codes)
+            subscription = group.subscriptions.get(pull.topic)
+            try:
+                return subscription is None or filter_of(subscription) != pull.wanted
+            except Refused:
+                return True
 
         for member in group.members.values():
             for pull in self._held.of_owner(member.connection, waits_for_other_tags):

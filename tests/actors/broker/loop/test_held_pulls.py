@@ -8,9 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from actors.broker.group.subscriptions import compile_filter
 from actors.broker.loop.held_pulls import DEADLINE_SPAN_NS, HeldPull, HeldPulls, deadline_of, wait_ms_of
 from actors.remoting.codes import ResponseCode
 from actors.remoting.remoting_errors import Refused
+from store.message.tags import tags_code
 
 
 def a_pull(
@@ -18,12 +20,13 @@ def a_pull(
     *,
     topic: str = "T",
     queue_id: int = 0,
-    tags: frozenset[int] | None = None,
+    tags: str = "*",
     deadline_ns: int = 100,
     owner: str = "c",
 ) -> HeldPull:
     pull = HeldPull()
-    pull.topic, pull.queue_id, pull.offset, pull.tags_codes = topic, queue_id, offset, tags
+    pull.topic, pull.queue_id, pull.offset = topic, queue_id, offset
+    pull.wanted = compile_filter(tags)
     pull.deadline_ns, pull.owner, pull.on_resume = deadline_ns, owner, lambda _: None
     return pull
 
@@ -41,15 +44,15 @@ def test_an_arrival_wakes_the_pulls_of_its_queue_and_no_others() -> None:
 
 def test_a_pull_with_tags_sleeps_through_other_tags() -> None:
     held = HeldPulls(10)
-    pull = a_pull(tags=frozenset({1, 2}))
+    pull = a_pull(tags="a || b")
     held.hold(pull)
-    assert held.arrived("T", 0, 11, {3}) == []
-    assert held.arrived("T", 0, 12, {3, 2}) == [pull]
+    assert held.arrived("T", 0, 11, {tags_code("c")}) == []
+    assert held.arrived("T", 0, 12, {tags_code("c"), tags_code("b")}) == [pull]
 
 
 def test_an_arrival_of_unknown_tags_wakes_everyone() -> None:
     held = HeldPulls(10)
-    held.hold(a_pull(tags=frozenset({1})))
+    held.hold(a_pull(tags="a"))
     assert len(held.arrived("T", 0, 11, None)) == 1
 
 
