@@ -35,10 +35,10 @@ from actors.broker.group.rebalancer_link import RebalancerLink
 from actors.broker.handle_api import HandleApi
 from actors.broker.identity import BrokerIdentity
 from actors.broker.loop.flusher import Flusher
-from actors.broker.loop.held_pulls import HeldPulls
 from actors.broker.loop.off_loop import OffLoop
 from actors.broker.loop.reads import Reads
 from actors.broker.loop.turns import Turns
+from actors.broker.loop.wait_registry import WaitRegistry
 from actors.broker.metadata.tables import BrokerTables
 from actors.broker.reading.pull import Puller
 from actors.broker.reading.queues import QueueQueries
@@ -69,7 +69,7 @@ from actors.remoting.server import RemotingServer
 from actors.remoting.table import RequestRow, RequestTable
 from store.clock import Clock
 from store.message.message_id import UniqKeyGenerator
-from store.message_store import MessageStore
+from store.message_store import Arrival, MessageStore
 
 OTHER_DESCRIPTORS = 256
 
@@ -84,7 +84,7 @@ class BrokerLoop:
     admission: Admission
     stats: BrokerStats
     lag: LoopLag
-    held: HeldPulls
+    held: WaitRegistry[Arrival]
     acks: Acks
     flusher: Flusher
     turns: Turns
@@ -190,7 +190,7 @@ def _build_loop(settings: BrokerSettings, clock: Clock, store: MessageStore) -> 
         admission.end_turn()
 
     server = RemotingServer(requests, clock, _limits(settings), end_turn, steps=(admission,))
-    held = HeldPulls(settings.max_held_pulls)
+    held = WaitRegistry[Arrival](clock, settings.max_held_pulls)
     stats = BrokerStats(clock)
     is_sync = settings.store.flush == "sync"
     flusher = Flusher(
@@ -313,7 +313,7 @@ def _reading_rows(
     groups: BrokerGroups,
 ) -> Iterable[RequestRow]:
     store, reads = loop.store, loop.reads
-    puller = Puller(settings, store, reads, tables, groups.clients, loop.held, loop.stats, clock)
+    puller = Puller(settings, store, reads, tables, groups.clients, loop.held, loop.stats)
     return (*puller.rows(), *QueueQueries(settings, store, reads, tables.topics, identity.address).rows())
 
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from actors.broker.group.clients import Subscription
+from actors.broker.group.clients import Clients, Subscription
 from actors.remoting.bodies.groups import SubscriptionData
 from actors.remoting.codes import ResponseCode
+from actors.remoting.connection import Connection
+from actors.remoting.hot_headers import PullMessageHeader
 from actors.remoting.remoting_errors import Refused
 from store.message.tags import tags_code
 from store.reading.message_filter import MATCH_ALL, MessageFilter, TagFilter
@@ -31,6 +33,43 @@ def compile_filter(expression: str) -> MessageFilter:
             f"the subscription {expression!r} names no tag: write `a || b`, or `*` for all",
         )
     return MATCH_ALL if ALL_TAGS in tags else TagFilter(tags)
+
+
+class NotSubscribed(Refused):
+    """A pull refers to a subscription that no heartbeat has reported.
+
+    `may_follow`: a member of the group has reported it elsewhere, so its heartbeat to this broker may follow.
+    """
+
+    def __init__(self, code: ResponseCode, remark: str, *, may_follow: bool) -> None:
+        super().__init__(code, remark)
+        self.may_follow = may_follow
+
+
+def subscription_for(clients: Clients[Connection], header: PullMessageHeader) -> Subscription:
+    """Return the subscription that a pull refers to. Raises NotSubscribed."""
+    group = clients.group(header.consumer_group)
+    if group is None:
+        raise NotSubscribed(
+            ResponseCode.SUBSCRIPTION_NOT_EXIST,
+            f"group {header.consumer_group!r} has no member connected here: send a heartbeat first",
+            may_follow=header.sub_version > 0,  # only members have a version
+        )
+    subscription = group.subscriptions.get(header.topic)
+    if subscription is None:
+        raise NotSubscribed(
+            ResponseCode.SUBSCRIPTION_NOT_EXIST,
+            f"group {header.consumer_group!r} does not subscribe to topic {header.topic!r}",
+            may_follow=False,
+        )
+    if subscription.version < header.sub_version:
+        raise NotSubscribed(
+            ResponseCode.SUBSCRIPTION_NOT_LATEST,
+            f"the subscription to {header.topic!r} known here is of version {subscription.version}, "
+            f"older than {header.sub_version}: send a heartbeat first",
+            may_follow=True,
+        )
+    return subscription
 
 
 def filter_of(subscription: Subscription) -> MessageFilter:
