@@ -9,7 +9,7 @@ the cause and the numbers:
                                                                                 so are those that waited
     sends that waited while the loop hung  os_page_cache_busy_ms   [PCBUSY_CLEAN_QUEUE]
 
-What waits for a thread has its own bounds (`off_loop`), and so have held pulls (`hold`).
+What waits for a thread has its own bounds (`off_loop`), and so have held requests (`wait_registry`).
 """
 
 from __future__ import annotations

@@ -35,10 +35,10 @@ from actors.broker.group.rebalancer_link import RebalancerLink
 from actors.broker.handle_api import HandleApi
 from actors.broker.identity import BrokerIdentity
 from actors.broker.loop.flusher import Flusher
-from actors.broker.loop.held_pulls import HeldPulls
 from actors.broker.loop.off_loop import OffLoop
 from actors.broker.loop.reads import Reads
 from actors.broker.loop.turns import Turns
+from actors.broker.loop.wait_registry import WaitRegistry
 from actors.broker.metadata.tables import BrokerTables
 from actors.broker.reading.pull import Puller
 from actors.broker.reading.queues import QueueQueries
@@ -72,7 +72,7 @@ from actors.remoting.targets import Action, on_cluster
 from store.clock import Clock
 from store.live_settings import LiveSettings
 from store.message.message_id import UniqKeyGenerator
-from store.message_store import MessageStore
+from store.message_store import Arrival, MessageStore
 
 OTHER_DESCRIPTORS = 256
 DELIVERY_INTERVAL_MS = 100
@@ -89,7 +89,7 @@ class BrokerLoop:
     admission: Admission
     stats: BrokerStats
     lag: LoopLag
-    held: HeldPulls
+    held: WaitRegistry[Arrival]
     acks: Acks
     flusher: Flusher
     turns: Turns
@@ -198,7 +198,7 @@ def _build_loop(live: LiveSettings[BrokerSettings], clock: Clock, store: Message
 
     server = RemotingServer(requests, clock, _limits(settings), end_turn, (admission,), (counters,))
     live.on_change(lambda _: server.hub.change_limits(max_unread_bytes=_max_unread_bytes(settings)))
-    held = HeldPulls(settings.max_held_pulls)
+    held = WaitRegistry[Arrival](clock, settings.max_held_pulls)
     stats = BrokerStats(clock)
     is_sync = settings.store.flush == "sync"
     flusher = Flusher(
@@ -321,7 +321,7 @@ def _reading_rows(
     groups: BrokerGroups,
 ) -> Iterable[RequestRow]:
     store, reads = loop.store, loop.reads
-    puller = Puller(settings, store, reads, tables, groups.clients, loop.held, loop.stats, clock)
+    puller = Puller(settings, store, reads, tables, groups.clients, loop.held, loop.stats)
     return (*puller.rows(), *QueueQueries(settings, store, reads, tables.topics, identity.address).rows())
 
 

@@ -121,7 +121,7 @@ class BrokerService:
         broker, loop = self.graph, self.graph.loop
         await broker.role.become(Role.STOPPED, loop.store.epoch)
         loop.server.hush()
-        loop.held.end_all()  # rocketmq-client 4.9 waits 30 s for the pulls of a connection that has closed
+        loop.held.close()  # rocketmq-client 4.9 waits 30 s for the pulls of a connection that has closed
         await self._answer_senders()
         await self._supervisor.stop()
         loop.turns.stop()

@@ -36,20 +36,23 @@ _LEFT_MIN = 16  # with fewer, to hand them over takes as long
 class Arrival:
     """New messages of an awaited queue: its new end, and their tags codes for filters of waiting pulls."""
 
-    __slots__ = ("_units", "max_offset", "queue_id", "topic")
+    __slots__ = ("_tags_codes", "_units", "max_offset", "queue_id", "topic")
 
     def __init__(self, queue: ConsumeQueue, units: memoryview) -> None:
         self.topic = queue.topic
         self.queue_id = queue.queue_id
         self.max_offset = queue.next_offset
+        self._tags_codes: frozenset[int] | None = None
         self._units = bytes(units)
 
     @property
     def tags_codes(self) -> frozenset[int]:
         """The different tags codes of the new messages."""
-        count = len(self._units) // UNIT_BYTES
-        codes = np.ndarray(count, np.dtype(">i8"), self._units, offset=12, strides=(UNIT_BYTES,))
-        return frozenset(codes.tolist())
+        if self._tags_codes is None:
+            count = len(self._units) // UNIT_BYTES
+            codes = np.ndarray(count, np.dtype(">i8"), self._units, offset=12, strides=(UNIT_BYTES,))
+            self._tags_codes = frozenset(codes.tolist())
+        return self._tags_codes
 
 
 Waiting: TypeAlias = tuple[int, ConsumeQueue, bool, int, int, int]

@@ -14,6 +14,7 @@ from store.message.runs import Runs
 from store.message.sys_flag import TRANSACTION_COMMIT, TRANSACTION_PREPARED, TRANSACTION_ROLLBACK
 from store.message.tags import tags_code
 from store.message_store import AppendResult, GetMessageStatus
+from store.reading.message_filter import TagFilter
 from store.store_errors import MessageIllegal, StoreError
 from tests.eventually import eventually
 
@@ -165,11 +166,10 @@ def test_tags_filter_by_their_hash_and_skip_what_does_not_match(stores, draft, r
     for number in range(30):
         store.append(draft(b"%d" % number, tags="标签" if number % 3 else "B"))
     drain(store)
-    wanted = frozenset({tags_code("B")})
-    assert [message.body for message in read_all(store, tags_codes=wanted)] == [
+    assert [message.body for message in read_all(store, wanted=TagFilter(["B"]))] == [
         b"%d" % n for n in range(0, 30, 3)
     ]
-    nothing = store.get_message("Topic", 0, 0, 32, 1 << 20, frozenset({1}))
+    nothing = store.get_message("Topic", 0, 0, 32, 1 << 20, TagFilter(["C"]))
     assert nothing.status == GetMessageStatus.NO_MATCHED_MESSAGE
     assert nothing.next_begin_offset > 0
 

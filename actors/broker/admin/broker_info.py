@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 import orjson
 
 from actors.broker.group.clients import Clients
-from actors.broker.group.subscriptions import subscription_data, tags_codes_of
+from actors.broker.group.subscriptions import compile_filter, subscription_data
 from actors.broker.loop.reads import TRIES_OF_A_SEARCH, Reads
 from actors.broker.stats import DAY, HOUR, MINUTE, BrokerStats, Count, Tally
 from actors.remoting.admin_headers import BrokerStatsHeader, ConsumeQueueHeader
@@ -26,6 +26,7 @@ from actors.remoting.remoting_errors import Refused
 from actors.remoting.request import RequestContext, RequestRow
 from actors.remoting.targets import Action, on_cluster, on_topic
 from store.message_store import MessageStore
+from store.reading.message_filter import MessageFilter
 
 UNITS_MAX = 4096
 
@@ -98,7 +99,7 @@ class BrokerInfo:
         if not end:
             raise Refused(ResponseCode.SYSTEM_ERROR, f"{queue_id}@{topic} is not exist!")
         answer = ConsumeQueueUnits(first, end)
-        takes: Callable[[int], bool] | None = None
+        wanted: MessageFilter | None = None
         if header.consumer_group:
             group = self._clients.group(header.consumer_group)
             subscription = group.subscriptions.get(topic) if group is not None else None
@@ -107,8 +108,7 @@ class BrokerInfo:
             else:
                 answer.subscription = subscription_data(subscription)
                 answer.filter_data = "null"
-                wanted = tags_codes_of(subscription.expression)
-                takes = (lambda tags: True) if wanted is None else wanted.__contains__
+                wanted = compile_filter(subscription.expression)
         units = store.units(topic, queue_id, header.index, min(header.count, UNITS_MAX))
         if not units and header.count > 0:
             raise Refused(
@@ -116,7 +116,10 @@ class BrokerInfo:
             )
         answer.units = [
             ConsumeQueueData(
-                unit.physical_offset, unit.size, unit.tags_code, takes is not None and takes(unit.tags_code)
+                unit.physical_offset,
+                unit.size,
+                unit.tags_code,
+                wanted is not None and wanted.prefilter(unit.tags_code),
             )
             for unit in units
         ]

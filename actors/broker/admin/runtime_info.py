@@ -12,8 +12,8 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from actors.broker.broker_settings import BrokerSettings
-from actors.broker.loop.held_pulls import HeldPulls
 from actors.broker.loop.reads import Reads
+from actors.broker.loop.wait_registry import WaitRegistry
 from actors.broker.metadata.topics import SCHEDULE_TOPIC
 from actors.broker.stats import RATE_SPANS_S, BrokerStats
 from actors.host.loop_lag import LoopLag
@@ -25,7 +25,7 @@ from actors.remoting.request import Cost, RequestContext, RequestRow
 from actors.remoting.table import RequestTable
 from actors.remoting.targets import Action, on_cluster
 from store.clock import NS_PER_MS
-from store.message_store import MessageStore
+from store.message_store import Arrival, MessageStore
 from store.metadata import DelayOffsetTable
 from store.store_errors import StoreError
 
@@ -49,7 +49,7 @@ class RuntimeInfo:
         settings: BrokerSettings,
         store: MessageStore,
         reads: Reads,
-        held: HeldPulls,
+        held: WaitRegistry[Arrival],
         stats: BrokerStats,
         more: Sequence[RuntimeFigures],
     ) -> None:

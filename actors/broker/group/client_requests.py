@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from weakref import WeakSet
 
 from actors.broker.group.clients import Clients, ConsumerHeartbeat, Subscription
 from actors.broker.group.rebalancer_link import RebalancerLink
@@ -27,8 +28,6 @@ from actors.remoting.request import Cost, RequestContext, RequestRow
 from actors.remoting.targets import Action, Resource, Target, each_of, on_cluster, on_group
 from store.message.validate import MAX_RETRY_TOPIC_CHARS, RETRY_TOPIC_PREFIX
 
-_WATCHED = "clients_watch_close"
-
 
 class ClientRequests:
     """Answers HEART_BEAT, UNREGISTER_CLIENT, GET_CONSUMER_LIST_BY_GROUP, SYNC_GROUP and a rebalancer's
@@ -50,6 +49,7 @@ class ClientRequests:
         self._groups = tables.groups
         self._offsets = tables.offsets
         self._rebalancers = rebalancers
+        self._watched: WeakSet[Connection] = WeakSet()  # connections whose end is noticed
         self._when_registered = when_registered
 
     def rows(self) -> Iterable[RequestRow]:
@@ -78,8 +78,8 @@ class ClientRequests:
         attributes.client_id = heartbeat.client_id
         attributes.language = context.command.language
         attributes.version = context.command.version
-        if _WATCHED not in attributes.extra:
-            attributes.extra[_WATCHED] = True
+        if connection not in self._watched:
+            self._watched.add(connection)
             connection.on_close(self._connection_closed)
         for group in heartbeat.producer_groups:
             self._clients.heard_producer(group, heartbeat.client_id, connection)

@@ -14,12 +14,12 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from actors.broker.loop.flusher import Flusher
-from actors.broker.loop.held_pulls import HeldPull, HeldPulls, shutting_down
+from actors.broker.loop.wait_registry import HeldRequest, WaitRegistry, shutting_down
 from actors.broker.put_times import PutTimes
 from actors.remoting.codes import ResponseCode
 from actors.remoting.remoting_errors import Refused
 from store.clock import NS_PER_MS, Clock
-from store.message_store import MessageStore
+from store.message_store import Arrival, MessageStore
 
 DISPATCH_LATER_NS = 2_000_000
 DISPATCH_LATER_BYTES = 256 * 1024
@@ -50,11 +50,11 @@ class Turns:
         self,
         store: MessageStore,
         flusher: Flusher,
-        held: HeldPulls,
+        held: WaitRegistry[Arrival],
         clock: Clock,
         request_tick: Callable[[], None],
         write_out: Callable[[], None],
-        resume: Callable[[Sequence[HeldPull]], None],
+        resume: Callable[[Sequence[HeldRequest[Arrival]]], None],
         put_times: PutTimes,
         catch_up_timeout_ms: int,
     ) -> None:
@@ -66,7 +66,7 @@ class Turns:
         self._store = store
         self._flusher = flusher
         self._held = held
-        store.await_messages(held.queues)
+        store.await_messages(held.keys)
         held.on_sooner(self._arm_hold_timer)
         self._clock = clock
         self._request_tick = request_tick
@@ -195,9 +195,7 @@ class Turns:
 
     def _advance_store(self) -> None:
         for arrival in self._store.advance():
-            woken = self._held.arrived(
-                arrival.topic, arrival.queue_id, arrival.max_offset, arrival.tags_codes
-            )
+            woken = self._held.arrived((arrival.topic, arrival.queue_id), arrival)
             if woken:
                 self._resume(woken)
 
@@ -215,5 +213,5 @@ class Turns:
 
     def _expire_pulls(self) -> None:
         self._hold_timer = None
-        self._resume(self._held.expired(self._clock.monotonic_ns()))
+        self._resume(self._held.expired())
         self._arm_hold_timer()
