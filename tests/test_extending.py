@@ -1,0 +1,133 @@
+"""The blocks of docs/extending.md run, and what they define works at its extension point."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from actors.broker.metadata.topics import Topics
+from actors.broker.role import Role
+from actors.broker.sending.interceptors import SendDraft
+from actors.remoting.codes import RequestCode, ResponseCode
+from actors.remoting.command import RemotingCommand
+from actors.remoting.headers import TopicHeader
+from actors.remoting.hot_headers import SendMessageHeader
+from actors.remoting.in_process import InProcessConnection
+from actors.remoting.server import RemotingServer
+from actors.remoting.table import RequestTable
+from store.commitlog.positions import Positions
+from store.message.properties import encode_properties
+from store.message.record import RecordDraft, decode_records
+from store.message_store import MessageStore
+from store.metadata import TopicConfigTable
+from store.ownership.identity import StoreIdentity
+from store.store_settings import StoreSettings
+from tests.actors.broker.brokers import SMALL_STORE, settings_of
+from tests.conftest import ClockAtRest
+
+PAGE = Path(__file__).parent.parent / "docs" / "extending.md"
+BLOCKS = dict(re.findall(r"^## (.+?)\n.*?```python\n(.*?)```", PAGE.read_text(), re.DOTALL | re.MULTILINE))
+
+
+def defined(title: str) -> dict[str, Any]:
+    names: dict[str, Any] = {"__name__": "extending"}
+    exec(compile(BLOCKS[title], f"{PAGE.name}: {title}", "exec"), names)
+    return names
+
+
+def test_every_extension_point_has_a_block() -> None:
+    listed = re.findall(r"^\| \[(.+?)\]\(#", PAGE.read_text(), re.MULTILINE)
+    assert [title.lower() for title in BLOCKS] == listed
+
+
+def test_rows_steps_and_observers_of_the_page_serve_requests() -> None:
+    rows = defined("Request row")["RecallRequests"]().rows()
+    slow_log = defined("Observer")["SlowLog"](threshold_ms=0)
+    authorization = defined("Chain step")["Authorization"]({"T"})
+
+    async def story() -> list[tuple[int, str | None]]:
+        server = RemotingServer(
+            RequestTable(rows), ClockAtRest(), steps=(authorization,), observers=(slow_log,)
+        )
+        caller: InProcessConnection = server.connect_in_process("test", bytes(8))
+        found = []
+        for topic in ("T", "U"):
+            command = RemotingCommand(RequestCode.RECALL_MESSAGE, TopicHeader(topic).to_ext())
+            response = await caller.request(command)
+            found.append((response.code, response.remark))
+        await server.stop()
+        return found
+
+    assert asyncio.run(story()) == [
+        (ResponseCode.SUCCESS, "recalled from T"),
+        (ResponseCode.NO_PERMISSION, "pub on U is not allowed"),
+    ]
+    assert slow_log.slow == [(RequestCode.RECALL_MESSAGE, 0)] * 2
+
+
+def test_the_interceptor_of_the_page_redirects_messages(tmp_path: Path) -> None:
+    clock = ClockAtRest()
+    topics = Topics(settings_of(tmp_path), TopicConfigTable(clock), lambda name: None, lambda name: None)
+    properties = "suspicious\x01true\x02"
+    draft = SendDraft(SendMessageHeader("PG", "T", 3, properties), RecordDraft("T", 3, b"x", b""), properties)
+    defined("Send interceptor")["Quarantine"](topics).before_append(draft)
+    assert (draft.record.topic, draft.record.queue_id) == ("QUARANTINE", 0)
+    assert "REAL_TOPIC\x01T\x02" in draft.properties
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Any:
+    settings = StoreSettings.model_validate({**SMALL_STORE, "flush": "async"})
+    sink = defined("Dispatch sink")["RecordCount"]()
+    identity = StoreIdentity("C", "a", 0)
+    opened = MessageStore.open(tmp_path / "store", settings, identity, ClockAtRest(), sinks=[sink])
+    for region in ("eu", "us", "eu"):
+        properties = encode_properties({"region": region})
+        opened.append(RecordDraft("T", 0, region.encode(), properties))
+    opened.advance()
+    yield opened, sink
+    opened.close()
+
+
+def test_the_sink_of_the_page_counts_records(store: Any) -> None:
+    assert store[1].count == 3
+
+
+def test_the_filter_of_the_page_selects_by_property(store: Any) -> None:
+    found = store[0].get_message("T", 0, 0, 10, 1 << 20, defined("Message filter")["RegionFilter"]("eu"))
+    messages = [message for part in found.slices for message in decode_records(part)]
+    assert [message.queue_offset for message in messages] == [0, 2]
+
+
+def test_the_confirm_policy_of_the_page_waits_for_replicas() -> None:
+    policy = defined("Confirm policy")["InSyncReplicas"](2)
+    positions = Positions()
+    positions.written = 100
+    assert [policy.confirmed(positions, replicas) for replicas in ([], [40], [40, 70])] == [0, 40, 70]
+
+
+def test_the_service_of_the_page_follows_the_role() -> None:
+    did: list[str] = []
+
+    async def start() -> None:
+        did.append("start")
+
+    async def stop() -> None:
+        did.append("stop")
+
+    async def story() -> None:
+        role = defined("Role")["with_log_stream"](start, stop)
+        await role.become(Role.MASTER, 1)
+        await role.become(Role.FENCED, 2)
+
+    asyncio.run(story())
+    assert did == ["start", "stop"]
+
+
+def test_the_held_request_of_the_page_is_satisfied_by_messages() -> None:
+    held = defined("Wait registry")["HeldNotification"](None, ("T", "group"))
+    assert (held.is_satisfied(0), held.is_satisfied(1)) == (False, True)
