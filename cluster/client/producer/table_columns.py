@@ -1,5 +1,6 @@
-"""The columns of a table in the shape that the encoder takes. Imports pyarrow and kernels: load it when a
-table is sent.
+"""TableColumns: the columns of a table as the encoder needs them.
+
+Imports pyarrow and kernels: import it when a table is sent.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from store.reading.columns import text_column
 
 BODY, KEYS, TAGS, SHARD = "body", "keys", "tags", "shard"
 
-# What a record has besides body, keys and tags; only for how many rows make a slice.
+# The size of a record besides body, keys and tags; an estimate, for the number of rows of a slice.
 ROW_OVERHEAD_BYTES = 170
 
 
@@ -34,16 +35,16 @@ class TableColumns:
 
     @property
     def rows(self) -> int:
-        """How many messages."""
+        """Return the number of messages."""
         return int(self.table.num_rows)
 
     @property
     def is_keyed(self) -> bool:
-        """Whether a column says which rows stay together."""
+        """Return True if a column says which rows go to one queue."""
         return SHARD in self.table.column_names
 
     def slices(self, slice_bytes: int) -> Iterator[pa.RecordBatch]:
-        """The rows in order, in slices whose records take about `slice_bytes`."""
+        """Yield the rows in order, in slices whose records take about `slice_bytes`."""
         row_bytes = ROW_OVERHEAD_BYTES + self.table.nbytes // max(self.rows, 1)
         yield from self.table.to_batches(max_chunksize=max(1, slice_bytes // row_bytes))
 
@@ -51,7 +52,7 @@ class TableColumns:
 def columns_of_table(
     table: pa.Table | pa.RecordBatch, body: str, tags: str | None, keys: str | None, sharding_key: str | None
 ) -> TableColumns:
-    """The named columns of `table`. Raises ConfigInvalid for one that is missing or no text."""
+    """Return the named columns of `table`. Raises ConfigInvalid for a missing one and for a wrong type."""
     if isinstance(table, pa.RecordBatch):
         table = pa.Table.from_batches([table])
     wanted = {BODY: body, TAGS: tags, KEYS: keys, SHARD: sharding_key}
@@ -65,7 +66,7 @@ def columns_of_sequences(
     keys: Sequence[str | None] | None,
     sharding_keys: Sequence[str] | None,
 ) -> TableColumns:
-    """The same from plain sequences of equal length; one `tags` text is for all. Raises ConfigInvalid."""
+    """Return the same from sequences of equal length; one `tags` text is for all. Raises ConfigInvalid."""
     columns = {BODY: _array("bodies", bodies, pa.binary())}
     if isinstance(tags, str):
         columns[TAGS] = pa.repeat(tags, len(bodies))
@@ -119,8 +120,8 @@ def rows_of_slice(
     uniq_keys: UniqKeyGenerator,
     max_body_bytes: int,
 ) -> RowBatch:
-    """The rows for the encoder, each with its queue by number; without a shard column all go to queue `turn`
-    modulo the count. `queue_ids` are the queues' ids on their brokers.
+    """Return the rows for the encoder, each with its queue's number; without a shard column all go to queue
+    `turn` modulo the count. `queue_ids` are the queues' ids on their brokers.
     """
     count = rows.num_rows
     if SHARD in rows.schema.names:

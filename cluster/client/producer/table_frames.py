@@ -1,4 +1,4 @@
-"""The rows of a slice as requests: the runs of as many queues of one broker as fit into a frame.
+"""Frames: requests with the rows of a slice, each with runs of as many queues of one broker as fit.
 
 Imports numpy and kernels: load it when a table is sent.
 """
@@ -18,7 +18,7 @@ from store.message.message_queue import MessageQueue
 from store.message.runs import RUNS_MAX, Runs
 
 ONE_GO_BYTES = 32 * 1024 * 1024
-"""What is no more is made at once, in the order of its rows; else frame by frame, in the order of queues."""
+"""A slice of at most this size is encoded at once, in row order; a larger one frame by frame."""
 
 
 class Frame(NamedTuple):
@@ -29,7 +29,7 @@ class Frame(NamedTuple):
 
 
 class QueueList:
-    """The queues that rows are dealt to, by number."""
+    """The queues that rows are dealt to, numbered by their place in the list."""
 
     def __init__(self, queues: Sequence[MessageQueue]) -> None:
         self.queues = queues
@@ -41,14 +41,14 @@ class QueueList:
             if brokers[number] != brokers[number - 1] or self.ids[number] <= self.ids[number - 1]
         ]
         self.borders = np.array([*borders, len(queues)], np.int64)
-        """Queues before and from one of these on have no request in common."""
+        """No request has queues on both sides of one of these numbers."""
 
     def __len__(self) -> int:
         return len(self.queues)
 
 
 def frames(rows: RowBatch, queues: QueueList, max_bytes: int) -> Iterator[Frame]:
-    """The requests that send `rows`, each made when it is asked for. Raises MessageIllegal before the first.
+    """Yield the requests that send `rows`. Raises MessageIllegal before the first.
 
     A queue with more than `max_bytes` has requests of its own.
     """
@@ -80,12 +80,12 @@ def _frames(rows: RowBatch, plan: RowPlan, queues: QueueList, max_bytes: int) ->
 def frame_borders(
     present: NDArray[np.int64], starts: NDArray[np.int64], borders: NDArray[np.int64], max_bytes: int
 ) -> Iterator[tuple[int, int]]:
-    """Which of the queues with rows share a request: the first's index in `present`, and that after the last.
+    """Yield which queues with rows share a request, as a begin and an end index of `present`.
 
     Their records take at most `max_bytes`, unless it is one queue's alone; no border of `borders` lies
     between them, and they are at most RUNS_MAX. Queue q has the bytes `starts[q]` to `starts[q + 1]`.
     """
-    # Lists, as a search by numpy lets go of the GIL, and may wait for the loop's thread to get it back.
+    # Lists, as a search by numpy releases the GIL and may wait for the loop's thread to get it again.
     queues, begins = present.tolist(), starts[present].tolist()
     ends, among = starts[present + 1].tolist(), borders.tolist()
     begin = 0
