@@ -1,13 +1,13 @@
-"""ServiceHost: the life of a service inside an actor's process – its loop, its start, its state, its end.
+"""ServiceHost: the lifetime of a service inside an actor's process: its loop, start, state and stop.
 
     STARTING ──start()──> SERVING ──stop()──> STOPPED
         │                    └─ fail(reason) ──> NOT_SERVING: the service stops, then Ray makes a new process
-        │ held by another (port, store's lock): again until the deadline, then Ray makes a new process
-        │ no space on the disk ──> NOT_SERVING, with the reason, and again every 5 s until there is some
-        └─ anything else ──> NOT_SERVING, with the reason, until somebody acts
+        │ held by another (port, store's lock): retried until the deadline, then Ray makes a new process
+        │ no space on the disk ──> NOT_SERVING with the reason, retried every 5 s until there is space
+        └─ anything else ──> NOT_SERVING with the reason, until an operator acts
 
 An exception in an actor's constructor during a restart ends that actor for ever, so nothing here raises in
-one: what is wrong is told by `state` and `reason`.
+a constructor: `state` and `reason` report what is wrong.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ log = get_logger(__name__)
 
 
 class State(StrEnum):
-    """What a service does now."""
+    """The state of a service."""
 
     STARTING = "starting"
     SERVING = "serving"
@@ -52,23 +52,23 @@ class State(StrEnum):
 
 
 class Service(Protocol):
-    """What a host needs of a service: both run on the host's loop."""
+    """What a host runs; both methods run on the host's loop."""
 
     async def start(self) -> None:
-        """Begin to serve; OSError or StoreError when it cannot."""
+        """Begin to serve. Raises OSError or StoreError."""
         ...
 
     async def stop(self) -> None:
-        """Finish what is in hand, flush, and let go of ports and files."""
+        """Finish the requests in progress, flush, and release ports and files."""
         ...
 
 
 class NotServing(Exception):
-    """The service is not up; the message says in which state it is and why."""
+    """The service is not serving; the message has its state and the reason."""
 
 
 class ServiceHost:
-    """Runs one service on a uvloop in a thread of its own and hands calls over to it."""
+    """Runs one service on a uvloop in a thread of its own, and runs calls of other threads on that loop."""
 
     def __init__(
         self,
@@ -97,13 +97,13 @@ class ServiceHost:
 
     @property
     def is_serving(self) -> bool:
-        """Whether calls are taken."""
+        """Return True while calls are accepted."""
         return self.state is State.SERVING
 
     def call(
         self, function: Callable[..., Result], *arguments: object, timeout_s: float = CALL_TIMEOUT_S
     ) -> Result:
-        """Run `function` on the service's loop and give its result; raises NotServing, TimeoutError."""
+        """Run `function` on the service's loop; returns its result. Raises NotServing, TimeoutError."""
 
         async def run() -> Result:
             return function(*arguments)
@@ -140,7 +140,7 @@ class ServiceHost:
     async def _end(self, service: Service | None) -> None:
         try:
             async with asyncio.timeout(STOP_TIMEOUT_S):
-                await self._let_go(service)
+                await self._stop_failed(service)
         except TimeoutError:
             log.warning("failed_service_not_stopped", after_s=STOP_TIMEOUT_S)
         self._leave(EXIT_SERVICE_FAILED)
@@ -170,10 +170,10 @@ class ServiceHost:
             try:
                 service = self._make()
                 await service.start()
-            # Whatever it is: raised in a constructor it would end the actor for ever; here it is shown.
-            except Exception as error:  # noqa: BLE001 - told by `_note_failure`
+            # Any error: raised in a constructor it would end the actor for ever.
+            except Exception as error:  # noqa: BLE001 - logged by `_note_failure`
                 self._note_failure(error)
-                await self._let_go(service)
+                await self._stop_failed(service)
                 if is_full_disk(error):
                     await asyncio.sleep(self._full_disk_retry_s)
                     deadline_s = time.monotonic() + self._start_deadline_s
@@ -182,7 +182,7 @@ class ServiceHost:
                     return
             else:
                 if self._is_stopped():
-                    await self._let_go(service)
+                    await self._stop_failed(service)
                     return
                 self.service, self.reason, self.state = service, "", State.SERVING
                 self.serving_ms = int(time.time() * 1000)
@@ -196,11 +196,11 @@ class ServiceHost:
             await asyncio.sleep(self._retry_s)
 
     def _is_stopped(self) -> bool:
-        """Whether somebody has stopped it meanwhile, from another thread."""
+        """Return True if another thread has stopped the host meanwhile."""
         return self.state is State.STOPPED
 
     def _note_failure(self, error: Exception) -> None:
-        """Say what is wrong, once; what another process holds will be free soon."""
+        """Log a failed start once, unless another process holds a port or lock that it may release soon."""
         reason = describe_error(error)
         if not is_held_by_another(error) and not self._is_stopped():
             if (self.state, self.reason) != (State.NOT_SERVING, reason):
@@ -208,7 +208,7 @@ class ServiceHost:
             self.state = State.NOT_SERVING
         self.reason = reason
 
-    async def _let_go(self, service: Service | None) -> None:
+    async def _stop_failed(self, service: Service | None) -> None:
         """Stop a service that failed, at its start or later: the next one opens ports and files anew."""
         if service is None:
             return
@@ -220,14 +220,14 @@ class ServiceHost:
 
 
 def is_held_by_another(error: BaseException) -> bool:
-    """Whether waiting may cure it: a port or a store that another process still holds."""
+    """Return True if a retry may succeed: another process still holds a port or a store."""
     if isinstance(error, OSError):
         return error.errno in (errno.EADDRINUSE, errno.EAGAIN)
     return isinstance(error, StoreLocked)
 
 
 def is_full_disk(error: BaseException) -> bool:
-    """Whether the start lacked nothing but space, also as the cause of what it raised."""
+    """Return True if an error is a full disk, or was caused by one."""
     seen: BaseException | None = error
     while seen is not None:
         if isinstance(seen, OSError) and seen.errno in (errno.ENOSPC, errno.EDQUOT):
@@ -237,6 +237,6 @@ def is_full_disk(error: BaseException) -> bool:
 
 
 def describe_error(error: BaseException) -> str:
-    """One line on an error, with its type where the type is not one of ours."""
+    """Return one line on an error, with its type unless it is a StoreError."""
     text = str(error) or type(error).__name__
     return text if isinstance(error, StoreError) else f"{type(error).__name__}: {text}"

@@ -30,7 +30,7 @@ from actors.nameserver.service import build_nameserver
 from actors.rebalancer.rebalancer_settings import RebalancerSettings
 from actors.rebalancer.service import build_rebalancer
 from store.clock import Clock, SystemClock
-from store.logs import tell_events
+from store.logs import log_to_handler
 from store.store_errors import StoreError
 from store.store_settings import StoreSettings
 
@@ -213,7 +213,7 @@ async def run(settings: StandaloneSettings, *, as_json: bool) -> None:
 
 def main() -> None:
     """Run what the command line says. Standard output is for addresses, standard error for the log."""
-    tell_events(logging.StreamHandler(sys.stderr))
+    log_to_handler(logging.StreamHandler(sys.stderr))
     settings, as_json = parse_arguments(sys.argv[1:])
     try:
         uvloop.run(run(settings, as_json=as_json))

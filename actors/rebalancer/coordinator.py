@@ -105,23 +105,21 @@ class GroupCoordinator:
         request = SyncGroupRequest.decode(context.command.body)
         missing = [topic for topic in request.subscriptions if not self._routes.knows(topic)]
         if missing:
-            # Only once for a topic: a first member gets its queues with its first answer.
+            # Once for each topic, so that the first member receives its queues with the first response.
             context.spawn(self._sync_with_routes(context, request, missing))
             return None
-        return self._answer_sync(context, request)
+        return self._respond_to_sync(context, request)
 
     async def _sync_with_routes(
         self, context: RequestContext, request: SyncGroupRequest, topics: list[str]
     ) -> RemotingCommand:
         await self._refresh(topics)
-        return self._answer_sync(context, request)
+        return self._respond_to_sync(context, request)
 
-    def _answer_sync(self, context: RequestContext, request: SyncGroupRequest) -> RemotingCommand:
+    def _respond_to_sync(self, context: RequestContext, request: SyncGroupRequest) -> RemotingCommand:
         lease_ms = self._lease_ms(request)
         group = self._group(request.group, context.connection)
-        if (
-            not group.topics
-        ):  # a heartbeat may have made it, but the first member's request names the strategy
+        if not group.topics:  # made by a heartbeat: the first request of a member names the strategy
             group.choose(self._strategy_of(request.group, request.strategy))
         for topic in request.subscriptions:
             if self._routes.knows(topic):
@@ -144,7 +142,7 @@ class GroupCoordinator:
         for consumer in heartbeat.consumers:
             group = self._group(consumer.group_name, context.connection)
             if header.language == OUR_LANGUAGE or consumer.message_model == BROADCASTING:
-                continue  # ours ask by SYNC_GROUP; who broadcasts shares nothing
+                continue  # our clients send SYNC_GROUP, and broadcasting members share no queues
             subscriptions = {item.topic: item.sub_string for item in consumer.subscriptions}
             now_ns = self._clock.monotonic_ns()
             if not group.heartbeat(heartbeat.client_id, header.broker_name, subscriptions, now_ns):
@@ -178,7 +176,7 @@ class GroupCoordinator:
             self._note_broker(group.name, context.connection)
         return RemotingCommand.response(body=members.encode())
 
-    # ---- its own -------------------------------------------------------------------------------------
+    # ---- groups --------------------------------------------------------------------------------------
 
     def _lease_ms(self, request: SyncGroupRequest) -> int:
         settings = self._settings
@@ -189,7 +187,7 @@ class GroupCoordinator:
                 ResponseCode.INVALID_PARAMETER,
                 f"a lease of {request.lease_ms} ms is over max_lease_ms {settings.max_lease_ms}",
             )
-        # Longer than asked for is safe: the member's own count ends first.
+        # A longer lease than requested is safe: the member's own count ends first.
         return max(request.lease_ms, settings.min_lease_ms)
 
     def _group(self, name: str, connection: Connection) -> Group:
@@ -205,7 +203,7 @@ class GroupCoordinator:
         recovering_until_ns = 0
         if lease_before_ms is not None:
             recovering_until_ns = self._loaded_ns + lease_before_ms * NS_PER_MS
-        _log.info("group_made", group=name, strategy=chosen.name, recovering=lease_before_ms is not None)
+        _log.info("group_created", group=name, strategy=chosen.name, recovering=lease_before_ms is not None)
         return Group(
             name,
             chosen,
@@ -214,8 +212,8 @@ class GroupCoordinator:
             recovering_until_ns,
         )
 
-    def _strategy_of(self, group: str, asked: str | None) -> AllocateMessageQueueStrategy:
-        text = self._settings.strategies.get(group) or asked or self._settings.strategy
+    def _strategy_of(self, group: str, requested: str | None) -> AllocateMessageQueueStrategy:
+        text = self._settings.strategies.get(group) or requested or self._settings.strategy
         try:
             return make_strategy(text)
         except ValueError as error:
