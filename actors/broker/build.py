@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -43,10 +43,11 @@ from actors.broker.metadata.tables import BrokerTables
 from actors.broker.reading.pull import Puller
 from actors.broker.reading.queues import QueueQueries
 from actors.broker.registration import Registration
+from actors.broker.role import BrokerRole, Role, RoleService, periodic
 from actors.broker.sending.acks import Acks
 from actors.broker.sending.bulk_send import BulkSender
 from actors.broker.sending.delays import Delays
-from actors.broker.sending.interceptors import DeadLetters, NoTransactions
+from actors.broker.sending.interceptors import DeadLetters, NoTransactions, SendInterceptor
 from actors.broker.sending.replies import Replies
 from actors.broker.sending.responses import SendResponses
 from actors.broker.sending.send import Sender
@@ -74,6 +75,7 @@ from store.message.message_id import UniqKeyGenerator
 from store.message_store import MessageStore
 
 OTHER_DESCRIPTORS = 256
+DELIVERY_INTERVAL_MS = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +118,7 @@ class Broker:
     remoting_client: RemotingClient
     registration: Registration
     delays: Delays
+    role: BrokerRole
     departure: Departure
     cleaning: Cleaning
     handle: HandleApi
@@ -129,6 +132,7 @@ def build_broker(
     identity: BrokerIdentity,
     store: MessageStore,
     supervisor: Supervisor,
+    interceptors: Sequence[SendInterceptor] = (),
 ) -> Broker:
     """Build a broker on an open store.
 
@@ -139,12 +143,13 @@ def build_broker(
         identity: the names and addresses that the broker registers.
         store: open, and of this broker.
         supervisor: runs background tasks.
+        interceptors: see each message before the broker's own interceptors do.
 
     Raises:
         StoreError: a table's file is damaged, and so is its backup.
     """
     settings = live.settings
-    loop = _build_loop(settings, clock, store)
+    loop = _build_loop(live, clock, store)
     from_rebalancers = RequestTable()
     client = RemotingClient(clock, from_rebalancers)
     tables, registration, new_topics = _build_metadata(settings, clock, identity, store, client, supervisor)
@@ -152,25 +157,22 @@ def build_broker(
     groups = _build_groups(settings, clock, client, tables, registration)
     from_rebalancers.add_rows(groups.requests.rebalancer_rows())
     delays = Delays(store, clock, tables.delay_offsets, loop.reads.bring)
+    role = BrokerRole(_role_services(loop, registration, delays, supervisor))
     departure = Departure(store, loop.reads, tables, groups.clients, loop.stats, clock)
     cleaning = Cleaning(store, loop.reads, tables, loop.server.request_tick)
     properties = PropertyWriter(settings, UniqKeyGenerator(identity.host.ip, os.getpid(), clock, rng))
     handle = HandleApi(loop.server, identity.host.packed, properties.next_uniq_key)
 
-    def describe() -> dict[str, object]:
-        return {
-            **_description(settings, identity, loop, tables),
-            "departure": str(departure.state),
-            "delayed_messages_skipped": delays.skipped,
-            "background_task_failures": supervisor.failures,
-        }
-
+    describe = partial(_description, settings, identity, loop, tables, role, departure, delays, supervisor)
     targets = SendTargets(settings, tables.topics, rng)
     responses = SendResponses(loop.acks, new_topics, properties.added_fields, identity.host.packed)
+    interceptors = (*interceptors, DeadLetters(tables, groups.locks), NoTransactions(), delays)
+    sender = Sender(store, targets, interceptors, properties, responses, loop.stats)
     for rows in (
-        _sending_rows(
-            settings, clock, identity, loop, tables, groups, delays, properties, targets, responses
-        ),
+        sender.rows(),
+        BulkSender(settings, store, targets, properties.added, responses, loop.stats, clock).rows(),
+        Replies(sender, groups.clients, clock, identity.address, properties.added_fields).rows(),
+        SendBack(store, loop.reads, tables, delays, loop.acks, loop.stats).rows(),
         _reading_rows(settings, clock, identity, loop, tables, groups),
         _group_rows(settings, loop, tables, groups),
         _admin_rows(clock, identity, loop, tables, groups, cleaning, registration),
@@ -179,12 +181,14 @@ def build_broker(
         loop.requests.add_rows(rows)
     # fmt: off
     return Broker(
-        identity, loop, tables, groups, client, registration, delays, departure, cleaning, handle, describe
+        identity, loop, tables, groups, client, registration, delays, role, departure, cleaning, handle,
+        describe,
     )
     # fmt: on
 
 
-def _build_loop(settings: BrokerSettings, clock: Clock, store: MessageStore) -> BrokerLoop:
+def _build_loop(live: LiveSettings[BrokerSettings], clock: Clock, store: MessageStore) -> BrokerLoop:
+    settings = live.settings
     requests, counters = RequestTable(), RequestCounters()
     admission = Admission(settings, store, clock)
 
@@ -193,6 +197,7 @@ def _build_loop(settings: BrokerSettings, clock: Clock, store: MessageStore) -> 
         admission.end_turn()
 
     server = RemotingServer(requests, clock, _limits(settings), end_turn, (admission,), (counters,))
+    live.on_change(lambda _: server.hub.change_limits(max_unread_bytes=_max_unread_bytes(settings)))
     held = HeldPulls(settings.max_held_pulls)
     stats = BrokerStats(clock)
     is_sync = settings.store.flush == "sync"
@@ -234,10 +239,32 @@ def _build_loop(settings: BrokerSettings, clock: Clock, store: MessageStore) -> 
     )
 
 
+def _role_services(
+    loop: BrokerLoop, registration: Registration, delays: Delays, supervisor: Supervisor
+) -> Sequence[RoleService]:
+    def deliver() -> None:
+        delays.deliver()
+        loop.server.request_tick()
+
+    async def unregister() -> None:
+        # Another process that serves the store has registered under the same name.
+        await registration.stop(leave_routes=not loop.store.is_superseded)
+
+    master = frozenset({Role.MASTER})
+    return (
+        periodic(supervisor, "delayed-delivery", master, DELIVERY_INTERVAL_MS, deliver),
+        RoleService("registration", master, registration.start, unregister),
+    )
+
+
+def _max_unread_bytes(settings: BrokerSettings) -> int:
+    return 2 * settings.max_unread_bytes  # pulls are refused from half of it
+
+
 def _limits(settings: BrokerSettings) -> RemotingLimits:
     return RemotingLimits(
         busy_poll_us=settings.busy_poll_us,
-        max_unread_bytes=2 * settings.max_unread_bytes,
+        max_unread_bytes=_max_unread_bytes(settings),
         unread_ms=settings.unread_timeout_ms,
         idle_ms=settings.idle_timeout_ms,
         max_connections=connections_that_fit(
@@ -283,29 +310,6 @@ def _build_groups(
     requests = ClientRequests(settings.broker_name, clients, tables, rebalancers, registration.when_settled)
     assignments = Assignments(client, settings.nameservers, requests.tell_members)
     return BrokerGroups(clients, QueueLocks(clock), requests, assignments)
-
-
-def _sending_rows(
-    settings: BrokerSettings,
-    clock: Clock,
-    identity: BrokerIdentity,
-    loop: BrokerLoop,
-    tables: BrokerTables,
-    groups: BrokerGroups,
-    delays: Delays,
-    properties: PropertyWriter,
-    targets: SendTargets,
-    responses: SendResponses,
-) -> Iterable[RequestRow]:
-    store, stats = loop.store, loop.stats
-    interceptors = (DeadLetters(tables, groups.locks, properties), NoTransactions(), delays)
-    sender = Sender(store, targets, interceptors, properties, responses, stats)
-    return (
-        *sender.rows(),
-        *BulkSender(settings, store, targets, properties.added, responses, stats, clock).rows(),
-        *Replies(sender, groups.clients, clock, identity.address, properties.added_fields).rows(),
-        *SendBack(store, loop.reads, tables, delays, loop.acks, stats).rows(),
-    )
 
 
 def _reading_rows(
@@ -380,9 +384,16 @@ def _broker_rows(
 
 
 def _description(
-    settings: BrokerSettings, identity: BrokerIdentity, loop: BrokerLoop, tables: BrokerTables
+    settings: BrokerSettings,
+    identity: BrokerIdentity,
+    loop: BrokerLoop,
+    tables: BrokerTables,
+    role: BrokerRole,
+    departure: Departure,
+    delays: Delays,
+    supervisor: Supervisor,
 ) -> dict[str, object]:
-    """The fields of DESCRIBE_BROKER that need no more than these."""
+    """Return the fields of DESCRIBE_BROKER."""
     store, positions = loop.store, loop.store.positions
     return {
         "cluster": identity.cluster,
@@ -401,6 +412,8 @@ def _description(
         "confirmed": positions.confirmed,
         "dispatched": positions.dispatched,
         "write_refusal": store.write_refusal or "",
+        "role": str(role.role),
+        "departure": str(departure.state),
         "topics": len(tables.topics.table.topics),
         "groups": len(tables.groups.table.groups),
         "connections": len(loop.server.connections),
@@ -414,6 +427,8 @@ def _description(
         "cold_reads": loop.reads.cold,
         "log_holes": len(store.holes),
         "messages_passed_over": store.passed_over,
+        "delayed_messages_skipped": delays.skipped,
         "requests_refused": loop.admission.refused,
+        "background_task_failures": supervisor.failures,
         **loop.lag.figures(),
     }

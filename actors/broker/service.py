@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 
 from actors.broker.broker_settings import VIP_PORT_DISTANCE, BrokerSettings
@@ -13,6 +13,8 @@ from actors.broker.departure import Departure
 from actors.broker.handle_api import HandleApi
 from actors.broker.identity import BrokerIdentity
 from actors.broker.reserved_port import reserve_port
+from actors.broker.role import Role
+from actors.broker.sending.interceptors import SendInterceptor
 from actors.host.supervisor import Supervisor
 from store.clock import NS_PER_MS, Clock
 from store.disk.disk_use import DiskProbe, disk_use
@@ -47,6 +49,7 @@ class BrokerService:
         clock: Clock,
         rng: random.Random | None = None,
         probe: DiskProbe = disk_use,
+        interceptors: Sequence[SendInterceptor] = (),
     ) -> None:
         """Create the service.
 
@@ -55,10 +58,12 @@ class BrokerService:
             clock: for all time-outs, leases and timestamps.
             rng: chooses queues and unique keys.
             probe: measures how full the store's disks are.
+            interceptors: see each message that is sent before the broker's own interceptors do.
         """
         self.settings = settings
         self.live = LiveSettings(settings)
         self._probe = probe
+        self._interceptors = interceptors
         self._clock = clock
         self._rng = rng or random.Random()
         self._supervisor = Supervisor(clock, broker=settings.broker_name)
@@ -87,7 +92,7 @@ class BrokerService:
             store = self._open_store(identity.host)
             try:
                 self.graph = build_broker(
-                    self.live, self._clock, self._rng, identity, store, self._supervisor
+                    self.live, self._clock, self._rng, identity, store, self._supervisor, self._interceptors
                 )
                 server = self.graph.loop.server
                 await server.start(settings.listen_host, port.number)
@@ -95,7 +100,8 @@ class BrokerService:
                 self.graph.loop.flusher.start()
                 self.graph.loop.lag.start()
                 store.on_work_ended(self._post_tick())
-                await self.graph.registration.start()  # a nameserver may be slow, while clients are served
+                # Clients are served already: a nameserver may be slow.
+                await self.graph.role.become(Role.MASTER, store.epoch)
             except BaseException:
                 store.close()
                 raise
@@ -113,7 +119,7 @@ class BrokerService:
     async def stop(self) -> None:
         """Leave the routes, respond to what was accepted, and close the store in order."""
         broker, loop = self.graph, self.graph.loop
-        await broker.registration.stop(leave_routes=not loop.store.is_superseded)
+        await broker.role.become(Role.STOPPED, loop.store.epoch)
         loop.server.hush()
         loop.held.end_all()  # rocketmq-client 4.9 waits 30 s for the pulls of a connection that has closed
         await self._answer_senders()
@@ -187,7 +193,6 @@ class BrokerService:
             ("read-queue-sweep", broker.loop.off_loop.sweep),
             ("departure-sweep", broker.departure.sweep),
             ("superseded-check", self._leave_if_superseded),
-            ("delayed-delivery", self._deliver_delayed),
             # An idle store has work too: its checkpoint, files to be created ahead, a flush that is awaited.
             ("store-tick", broker.loop.server.request_tick),
         ):
@@ -199,11 +204,7 @@ class BrokerService:
 
     async def _leave_if_superseded(self) -> None:
         if self.graph.loop.store.is_superseded:
-            await self.graph.registration.stop(leave_routes=False)
-
-    def _deliver_delayed(self) -> None:
-        self.graph.delays.deliver()
-        self.graph.loop.server.request_tick()
+            await self.graph.role.become(Role.FENCED, self.graph.loop.store.epoch)
 
     def _expire_clients(self) -> None:
         self.graph.groups.requests.expire()

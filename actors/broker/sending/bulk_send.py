@@ -10,8 +10,7 @@ from collections.abc import Iterable
 
 from actors.broker.broker_settings import BrokerSettings
 from actors.broker.metadata.topics import DEFAULT_TOPIC
-from actors.broker.sending.responses import SendResponses
-from actors.broker.sending.send import out_of_range, unavailable
+from actors.broker.sending.responses import SendResponses, not_stored
 from actors.broker.sending.targets import SendTargets
 from actors.broker.stats import BrokerStats
 from actors.remoting.codes import RayMQRequestCode, ResponseCode
@@ -78,7 +77,7 @@ class BulkSender:
                 topic.topic_name, queue_id, body, context.connection.peer_bytes
             )
         except StoreError as error:
-            raise unavailable(error) from error
+            raise not_stored(error) from error
         self._put(topic.topic_name, result.count, result.size_bytes)
         response = SendRecordsResponse(
             queue_id, result.queue_offset, result.physical_offset, result.count, result.store_timestamp
@@ -94,7 +93,7 @@ class BulkSender:
         try:
             result = self._store.append_runs(topic.topic_name, runs, context.connection.peer_bytes)
         except StoreError as error:
-            raise unavailable(error) from error
+            raise not_stored(error) from error
         self._put(topic.topic_name, result.count, result.size_bytes)
         response = SendRunsResponse(result.physical_offset, result.count, result.store_timestamp)
         offsets = encode_offsets(result.queue_offsets)
@@ -117,10 +116,8 @@ class BulkSender:
         self._targets.check_size(body)
         try:
             result = self._store.append_batch(draft, body)
-        except StoreError as error:
-            raise unavailable(error) from error
-        except struct.error as error:
-            raise out_of_range(error) from error
+        except (StoreError, struct.error) as error:
+            raise not_stored(error) from error
         self._put(draft.topic, result.count, result.size_bytes)
         response = AppendBatchResponse(queue_id, result.queue_offset, result.count, result.store_timestamp)
         ids = self._responses.message_ids(result).encode()

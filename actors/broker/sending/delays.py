@@ -19,10 +19,10 @@ import re
 import struct
 from collections import deque
 from collections.abc import Callable
-from dataclasses import replace
 
 from actors.broker.metadata.topics import SCHEDULE_TOPIC
 from actors.broker.sending.interceptors import SendDraft
+from actors.broker.sending.stored_properties import delay_level
 from store.clock import NS_PER_MS, Clock
 from store.disk.residency import Cold
 from store.logs import get_logger
@@ -40,7 +40,7 @@ _log = get_logger(__name__)
 MESSAGES_A_TURN = 64
 BYTES_A_TURN = 1024 * 1024
 _LEAP_MS = 1000
-_DELAY_PAIR = re.compile(rb"((?:^|\x02)DELAY\x01)[^\x02]*")
+_DELAY_PAIR = re.compile(r"((?:^|\x02)DELAY\x01)[^\x02]*")
 _NOTE_NS = 50_000_000
 
 
@@ -103,21 +103,27 @@ class Delays:
 
     def before_append(self, draft: SendDraft) -> None:
         """Send interceptor: store a delayed message under SCHEDULE_TOPIC_XXXX first."""
-        level = draft.properties.delay_level
+        level = delay_level(draft.properties)
         if level and not draft.record.topic.startswith(DLQ_TOPIC_PREFIX):
-            draft.record = self.put_off(draft.record, level)
+            draft.properties = self.put_off(draft.record, draft.properties, level)
 
-    def put_off(self, draft: RecordDraft, level: int) -> RecordDraft:
-        """The record to store instead, for a message of a level from 1 on; one too high is the highest."""
+    def put_off(self, record: RecordDraft, properties: str, level: int) -> str:
+        """Redirect a record to the schedule topic; a level that is too high becomes the highest.
+
+        Returns:
+            The properties to store, with the topic and queue to deliver to.
+        """
         highest = len(self._delays_ms) - 1
-        properties = draft.properties
         if level > highest:
-            level, properties = highest, _DELAY_PAIR.sub(rb"\g<1>%d" % highest, properties)
-        real = (
-            f"{MessageConst.REAL_TOPIC}\x01{draft.topic}\x02"
-            f"{MessageConst.REAL_QUEUE_ID}\x01{draft.queue_id}\x02"
+            level, properties = highest, _DELAY_PAIR.sub(rf"\g<1>{highest}", properties)
+        if properties and not properties.endswith("\x02"):
+            properties += "\x02"
+        properties += (
+            f"{MessageConst.REAL_TOPIC}\x01{record.topic}\x02"
+            f"{MessageConst.REAL_QUEUE_ID}\x01{record.queue_id}\x02"
         )
-        return replace(draft, topic=SCHEDULE_TOPIC, queue_id=level - 1, properties=properties + real.encode())
+        record.topic, record.queue_id = SCHEDULE_TOPIC, level - 1
+        return properties
 
     def deliver(self) -> None:
         """Store what is due under its own topic; call a few times a second."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from functools import partial
 
 from actors.broker.compat.new_topics import NewTopics
@@ -9,9 +10,11 @@ from actors.broker.registration import WhenRegistered
 from actors.broker.sending.acks import Acks, PendingAck
 from actors.remoting.codes import ResponseCode
 from actors.remoting.command import RemotingCommand
+from actors.remoting.remoting_errors import Refused
 from actors.remoting.request import RequestContext
 from store.message.message_id import offset_message_ids
 from store.message_store import AppendResult
+from store.store_errors import StoreError
 
 
 class SendResponses:
@@ -88,3 +91,13 @@ class NewTopicAck(SendAck):
     def answer(self, code: ResponseCode, remark: str | None) -> None:
         """Reply as soon as the nameservers know the topic."""
         self._when_registered(partial(super().answer, code, remark))
+
+
+def not_stored(error: StoreError | struct.error) -> Refused:
+    """Return the response to a send that the store did not accept."""
+    if isinstance(error, StoreError):  # producers try another broker
+        return Refused(ResponseCode.SERVICE_NOT_AVAILABLE, str(error))
+    return Refused(
+        ResponseCode.SYSTEM_ERROR,
+        f"sysFlag, flag and reconsumeTimes are numbers of 32 bits, bornTimestamp is one of 64: {error}",
+    )

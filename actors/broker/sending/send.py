@@ -10,7 +10,7 @@ import struct
 from collections.abc import Iterable, Sequence
 
 from actors.broker.sending.interceptors import SendDraft, SendInterceptor
-from actors.broker.sending.responses import SendResponses
+from actors.broker.sending.responses import SendResponses, not_stored
 from actors.broker.sending.stored_properties import PropertyWriter, uniq_key_of
 from actors.broker.sending.targets import SendTargets
 from actors.broker.stats import BrokerStats
@@ -68,34 +68,31 @@ class Sender:
         queue_id = targets.queue(topic, header.queue_id)
         if not body:  # RocketMQ's broker fails on it; Go's client loses the body of what is marked compressed
             raise Refused(ResponseCode.MESSAGE_ILLEGAL, "the body is empty: send at least one byte")
-        properties = self._properties.write(header.properties)
         record = RecordDraft(
             topic.topic_name,
             queue_id,
             body,
-            properties.encoded,
+            b"",
             header.flag,
             header.sys_flag,
             header.born_timestamp,
             context.connection.peer_bytes,
             header.reconsume_times,
         )
-        draft = SendDraft(header, record, properties, queue_id)
+        draft = SendDraft(header, record, header.properties)
         for before_append in self._before_append:
             before_append(draft)
-        record = draft.record
+        record.properties, uniq_key = self._properties.write(draft.properties)
         try:
             result = self._store.append(record)
-        except StoreError as error:
-            raise unavailable(error) from error
-        except struct.error as error:
-            raise out_of_range(error) from error
+        except (StoreError, struct.error) as error:
+            raise not_stored(error) from error
         self._put(record.topic, 1, result.size_bytes)
         ext = {
             "msgId": self._responses.message_id(result),
-            "queueId": str(draft.queue_id),
+            "queueId": str(queue_id),
             "queueOffset": str(result.queue_offset),
-            "transactionId": draft.properties.uniq_key,
+            "transactionId": uniq_key,
         }
         self._responses.when_confirmed(context, result, ext)
 
@@ -128,10 +125,8 @@ class Sender:
         targets.check_size(body)
         try:
             result = self._store.append_batch(draft, body)
-        except StoreError as error:
-            raise unavailable(error) from error
-        except struct.error as error:
-            raise out_of_range(error) from error
+        except (StoreError, struct.error) as error:
+            raise not_stored(error) from error
         self._put(draft.topic, result.count, result.size_bytes)
         ids = self._responses.message_ids(result)
         ext = {"msgId": ids, "queueId": str(queue_id), "queueOffset": str(result.queue_offset)}
@@ -141,16 +136,3 @@ class Sender:
             # batch's key as the id of all its messages, and could not tell one's result from another's.
             ext["transactionId"] = uniq_key
         self._responses.when_confirmed(context, result, ext)
-
-
-def unavailable(error: StoreError) -> Refused:
-    """Return RocketMQ's response for a store that accepts nothing now; producers try another broker."""
-    return Refused(ResponseCode.SERVICE_NOT_AVAILABLE, str(error))
-
-
-def out_of_range(error: struct.error) -> Refused:
-    """Return the response for a number that does not fit its field of a record (Java's int and long)."""
-    return Refused(
-        ResponseCode.SYSTEM_ERROR,
-        "sysFlag, flag and reconsumeTimes are numbers of 32 bits, bornTimestamp is one of 64: " + str(error),
-    )

@@ -21,7 +21,7 @@ from actors.remoting.remoting_errors import Refused
 from actors.remoting.request import Cost, RequestContext, RequestRow
 from actors.remoting.targets import Action, on_group
 from store.message.message import MessageExt
-from store.message.properties import MessageConst, encode_properties
+from store.message.properties import MessageConst, properties_text
 from store.message.record import RecordDraft, decode_record
 from store.message.validate import DLQ_TOPIC_PREFIX, RETRY_TOPIC_PREFIX
 from store.message_store import MessageStore
@@ -82,11 +82,13 @@ class SendBack:
         prefix = DLQ_TOPIC_PREFIX if is_dead else RETRY_TOPIC_PREFIX
         topic = self._topics.ensure(f"{prefix}{group.group_name}", 1 if is_dead else group.retry_queue_nums)
         level = 0 if is_dead else header.delay_level or FIRST_RETRY_LEVEL + message.reconsume_times
-        draft = _again(message, topic.topic_name, level)
+        record = _again(message, topic.topic_name)
+        properties = _properties_again(message, level)
         if level:
-            draft = self._delays.put_off(draft, level)
+            properties = self._delays.put_off(record, properties, level)
+        record.properties = properties.encode("utf-8", "replace")
         try:
-            result = self._store.append(draft)
+            result = self._store.append(record)
         except StoreError as error:
             raise Refused(ResponseCode.SERVICE_NOT_AVAILABLE, str(error)) from error
         origin = message.properties.get(MessageConst.RETRY_TOPIC, message.topic)
@@ -95,7 +97,21 @@ class SendBack:
         return None
 
 
-def _again(message: MessageExt, topic: str, level: int) -> RecordDraft:
+def _again(message: MessageExt, topic: str) -> RecordDraft:
+    return RecordDraft(
+        topic,
+        0,
+        message.body,
+        b"",
+        message.flag,
+        message.sys_flag,
+        message.born_timestamp,
+        message.born_host.packed,
+        message.reconsume_times + 1,
+    )
+
+
+def _properties_again(message: MessageExt, level: int) -> str:
     properties = dict(message.properties)
     properties.setdefault(MessageConst.RETRY_TOPIC, message.topic)
     properties.setdefault(MessageConst.ORIGIN_MESSAGE_ID, message.offset_msg_id)
@@ -104,14 +120,4 @@ def _again(message: MessageExt, topic: str, level: int) -> RecordDraft:
     if level:  # `put_off` writes them anew; a dead letter keeps those of its last delay, as in RocketMQ
         for name in (MessageConst.REAL_TOPIC, MessageConst.REAL_QUEUE_ID):
             properties.pop(name, None)
-    return RecordDraft(
-        topic,
-        0,
-        message.body,
-        encode_properties(properties),
-        message.flag,
-        message.sys_flag,
-        message.born_timestamp,
-        message.born_host.packed,
-        message.reconsume_times + 1,
-    )
+    return properties_text(properties)

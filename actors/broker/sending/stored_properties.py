@@ -4,8 +4,6 @@ with what RocketMQ's brokers add. Works on the property string, as every send pa
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from actors.broker.broker_settings import BrokerSettings
 from actors.remoting.codes import ResponseCode
 from actors.remoting.remoting_errors import Refused
@@ -25,14 +23,6 @@ _TIMERS = frozenset(
 )
 
 
-class StoredProperties(NamedTuple):
-    """The encoded string, and what the broker needs to know of it."""
-
-    encoded: bytes
-    uniq_key: str
-    delay_level: int
-
-
 class PropertyWriter:
     """Makes the stored properties of one broker's messages."""
 
@@ -50,11 +40,14 @@ class PropertyWriter:
         """A UNIQ_KEY for a message that came without."""
         return self._uniq_keys.next()
 
-    def write(self, text: str) -> StoredProperties:
-        """The properties to store for those given. Raises `Refused` when they are too long."""
+    def write(self, text: str) -> tuple[bytes, str]:
+        """Return the properties to store for those given, encoded, and their UNIQ_KEY.
+
+        Raises:
+            Refused: they are too long.
+        """
         if _holds_what_is_not_kept(text):
             text = _without(text, (_TRANSIENT, _POP_CK, *_ADDED_NAMES))
-        level = delay_level(text) if "DELAY" in text or "DELIVER" in text else 0
         uniq_key = uniq_key_of(text)
         encoded = text.encode("utf-8", "replace")
         if encoded and encoded[-1] != _END:
@@ -69,13 +62,15 @@ class PropertyWriter:
                 f"properties of {len(encoded):,} bytes (with what the broker adds) are over the limit of "
                 f"{MAX_PROPERTIES_BYTES:,}: move data to the body",
             )
-        return StoredProperties(encoded, uniq_key, level)
+        return encoded, uniq_key
 
 
 def delay_level(properties: str) -> int:
     """The DELAY level in a property string, 0 where there is none. Raises `Refused` for what is no number,
     and for delays to the millisecond, which this broker does not have.
     """
+    if "DELAY" not in properties and "DELIVER" not in properties:  # nearly always
+        return 0
     is_timed = False
     for pair in properties.split("\x02"):
         name, _, value = pair.partition("\x01")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ import pytest
 import uvloop
 
 from actors.broker.broker_settings import BrokerSettings
+from actors.broker.sending.interceptors import SendInterceptor
 from actors.broker.service import BrokerService, warm_up_once
 from actors.nameserver.nameserver_settings import NameserverSettings
 from actors.nameserver.service import NameserverService, build_nameserver
@@ -153,12 +154,16 @@ def run(story: Callable[[], Awaitable[None]]) -> None:
 
 
 def with_broker(
-    story: Story, settings: BrokerSettings, clock: Clock | None = None, probe: DiskProbe = disk_use
+    story: Story,
+    settings: BrokerSettings,
+    clock: Clock | None = None,
+    probe: DiskProbe = disk_use,
+    interceptors: Sequence[SendInterceptor] = (),
 ) -> None:
     """Run a story with a broker and a client of it."""
 
     async def told() -> None:
-        broker = BrokerService(settings, clock or SystemClock(), probe=probe)
+        broker = BrokerService(settings, clock or SystemClock(), probe=probe, interceptors=interceptors)
         await broker.start()
         peer = Peer(broker)
         try:

@@ -147,6 +147,14 @@ def test_a_consumer_that_never_reads_cannot_make_the_broker_grow(tmp_path: Path)
     with_broker(story, settings_of(tmp_path, max_unread_bytes=4_000_000))
 
 
+def test_the_bound_of_unread_responses_changes_with_the_live_setting(tmp_path: Path) -> None:
+    async def story(peer: Peer) -> None:
+        peer.broker.live.update({"max_unread_bytes": 5_000_000})
+        assert peer.broker.graph.loop.server.hub.limits.max_unread_bytes == 10_000_000
+
+    with_broker(story, settings_of(tmp_path, max_unread_bytes=4_000_000))
+
+
 def test_a_listener_is_bound_to_loopback_unless_told_otherwise(tmp_path: Path) -> None:
     async def story(peer: Peer) -> None:
         assert peer.broker.address.startswith("127.0.0.1:")

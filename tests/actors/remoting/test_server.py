@@ -6,13 +6,13 @@ import os
 
 import pytest
 import structlog
-from remoting_peers import ECHO, RawPeer, echo, raw_peer, request, run, serving
+from remoting_peers import ECHO, echo, raw_peer, request, run, serving
 
 from actors.remoting.codes import FLAG_ONEWAY, ResponseCode
 from actors.remoting.command import PREFIX, RemotingCommand
 from actors.remoting.counters import RequestCounters
 from actors.remoting.remoting_errors import Refused
-from actors.remoting.request import RequestContext, RequestRow
+from actors.remoting.request import Cost, RequestContext, RequestRow
 from actors.remoting.server import RemotingServer
 from actors.remoting.table import RequestTable
 from store.store_errors import MessageIllegal, StoreError
@@ -243,16 +243,22 @@ def test_observers_see_every_response_with_its_status_duration_and_size() -> Non
     assert counters.failed({1, 2}) == 1
 
 
-def test_a_request_that_closes_its_connection_ends_it_after_its_answer() -> None:
+@pytest.mark.parametrize("cost", [Cost.SEND, Cost.PULL])
+@pytest.mark.parametrize("body", [b"", b"body"])
+def test_a_request_that_closes_its_connection_is_the_last_and_is_answered(cost: Cost, body: bytes) -> None:
+    handled: list[int] = []
+
     def last_words(context: RequestContext) -> None:
+        handled.append(context.command.opaque)
         context.reply(RemotingCommand.response(remark="bye"))
         context.connection.close("asked to")
 
-    async def story(peers: list[RawPeer]) -> str | None:
-        async with serving({1: last_words}) as server, raw_peer(server) as peer:
-            peer.send(request(1, 1), request(1, 2))
+    async def story() -> str | None:
+        async with serving({1: last_words}, costs={1: cost}) as server, raw_peer(server) as peer:
+            await peer.deliver(request(1, 1, body), request(1, 2, body))
             answer = await peer.read()
             assert await peer.is_closed()
             return answer.remark
 
-    assert run(story([])) == "bye"
+    assert run(story()) == "bye"
+    assert handled == [1]
