@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import signal
 import subprocess
 import sys
@@ -10,8 +11,11 @@ from pathlib import Path
 
 import orjson
 import pytest
+import uvloop
 
-from actors.host.standalone import StandaloneCluster, StandaloneSettings, parse_arguments
+from actors.host import standalone, supervisor
+from actors.host.standalone import ServiceFailed, StandaloneCluster, StandaloneSettings, parse_arguments
+from actors.rebalancer.coordinator import GroupCoordinator
 from actors.remoting.bodies.groups import SyncGroupReply, SyncGroupRequest
 from actors.remoting.bodies.routes import TopicRouteData
 from actors.remoting.client import RemotingClient
@@ -102,6 +106,19 @@ def test_a_store_of_rocketmqs_is_refused_in_a_line_and_opened_when_it_is_adopted
         assert process.stdout.readline().startswith(b"READY ")
         process.terminate()
         assert process.wait(LIMIT_S) == 0
+
+
+def test_the_program_ends_with_the_reason_if_a_service_gives_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_coordinator: GroupCoordinator) -> None:
+        raise ZeroDivisionError("division by zero")
+
+    monkeypatch.setattr(GroupCoordinator, "expire", fail)
+    monkeypatch.setattr(supervisor, "MAX_FAILURES_IN_A_ROW", 1)
+    settings = StandaloneSettings(tmp_path, brokers=0)
+    with pytest.raises(ServiceFailed, match="task lease-expiry failed 1 times in a row"):
+        uvloop.run(asyncio.wait_for(standalone.run(settings, as_json=False), LIMIT_S))
 
 
 @pytest.mark.slow
