@@ -205,18 +205,22 @@ def test_an_assignment_ends_its_wait_for_a_broker_that_is_silent(
     cluster: Cluster, group: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from cluster.client.consumer import pull_core
-    from cluster.client.consumer.deliveries import NOWHERE
-    from cluster.client.errors import DeadlineExceeded
+    from cluster.client.errors import DeadlineExceeded, QueueNotAssigned
     from cluster.client.group.offset_client import OffsetClient
 
     topic = cluster.topic(queues=1)
     committed = OffsetClient.committed
     patience = asyncio.Timeout(None)  # ends when the other broker has said where to begin
 
+    def has_begun(queue: MessageQueue) -> bool:
+        try:
+            return consumer.position(queue) >= 0
+        except QueueNotAssigned:
+            return False
+
     async def silent(client: OffsetClient, queue: MessageQueue, generation: int = 0) -> int | None:
         if queue.broker_name == "b":
-            states = consumer._consumer._core.deliveries.states.values()
-            if any(state.position != NOWHERE for state in states):
+            if any(map(has_begun, consumer.assignment())):
                 patience.reschedule(0)
             raise BrokerUnreachable("away")
         return await committed(client, queue, generation)

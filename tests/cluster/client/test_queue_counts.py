@@ -109,11 +109,13 @@ def test_members_share_the_queues_out_as_the_strategy_that_they_name_says(
     with (
         PullConsumer(cluster.address, group, config=config) as first,
         PullConsumer(cluster.address, group, config=config) as second,
+        Admin(cluster.address) as admin,
     ):
-        members = {}
+        members: dict[str, PullConsumer] = {}
         for consumer in (first, second):
             consumer.subscribe(topic)
-            members[consumer._consumer._core.instance.client_id] = consumer
+            [member] = eventually(lambda: set(admin.group_members(group)) - members.keys())
+            members[member] = consumer
         queues = first.queues(topic)
         expected = {member: make_strategy(named).allocate(member, queues, members) for member in members}
         if named.startswith("config:"):
