@@ -18,7 +18,7 @@ from cluster.client.consumer.arguments import (
 )
 from cluster.client.consumer.deliveries import Deliveries
 from cluster.client.consumer.pull_core import PullCore, consumer_config
-from cluster.client.errors import ClientClosed
+from cluster.client.errors import ClientClosed, QueueNotAssigned
 from cluster.client.transport.loop_thread import LoopThread
 from store.clock import Clock
 from store.message.message import MessageExt
@@ -53,8 +53,9 @@ class PullConsumer:
         config: ConsumerConfig | None = None,
         clock: Clock | None = None,
     ) -> None:
-        self._core = PullCore(consumer_config(nameservers, group, config or ConsumerConfig()), clock)
-        self._is_open = False
+        self._config = consumer_config(nameservers, group, config or ConsumerConfig())
+        self._clock = clock
+        self._core: PullCore | None = None
         self._is_closed = False
 
     async def start(self) -> Self:
@@ -66,11 +67,9 @@ class PullConsumer:
         """Give the queues back and leave the group; commits what was handed out, with `auto_commit` or
         `commit`.
         """
-        self._is_closed = True
-        if self._is_open:
-            self._is_open = False
-            if not self._core.instance.is_orphan:
-                await self._core.close(committing=self._core.config.auto_commit if commit is None else commit)
+        was_closed, self._is_closed = self._is_closed, True
+        if self._core is not None and not was_closed and not self._core.instance.is_orphan:
+            await self._core.close(committing=self._config.auto_commit if commit is None else commit)
 
     async def __aenter__(self) -> Self:
         return await self.start()
@@ -186,11 +185,13 @@ class PullConsumer:
 
     def assignment(self) -> list[MessageQueue]:
         """The queues held now."""
-        states = list(self._core.deliveries.states.values())
+        states = [] if self._core is None else list(self._core.deliveries.states.values())
         return sorted(state.queue for state in states if not state.is_leaving)
 
     def position(self, queue: MessageQueue) -> int:
         """The offset of the next message of `queue` to be handed out. Raises QueueNotAssigned."""
+        if self._core is None:
+            raise QueueNotAssigned(f"{queue} is not among the queues of this consumer: it has none yet")
         return self._core.state_of(queue).position
 
     async def committed(self, queue: MessageQueue) -> int | None:
@@ -221,8 +222,8 @@ class PullConsumer:
         return sorted((await core.instance.routes.refresh(name)).readable)
 
     def _begun(self) -> list[MessageQueue]:
-        states = self._core.deliveries.states
-        return [queue for queue in self.assignment() if states[queue].position >= 0]
+        states = [] if self._core is None else list(self._core.deliveries.states.values())
+        return sorted(state.queue for state in states if not state.is_leaving and state.position >= 0)
 
     def _named(self, queues: Iterable[MessageQueue] | None) -> list[MessageQueue]:
         return self._begun() if queues is None else queues_of(queues)
@@ -240,7 +241,7 @@ class PullConsumer:
         next.
         """
         thread.check()
-        core = self._core if self._is_open else thread.call(self._opened)
+        core = self._core if self._core is not None and not self._is_closed else thread.call(self._opened)
         core.check_source()
         leaving = core.deliveries.acknowledge()
         if leaving:
@@ -248,11 +249,10 @@ class PullConsumer:
         return core.deliveries
 
     def _opened(self) -> PullCore:
-        if not self._is_open:
-            if self._is_closed:
-                raise ClientClosed("the consumer is closed")
-            self._core.open()
-            self._is_open = True
+        if self._is_closed:
+            raise ClientClosed("the consumer is closed")
+        if self._core is None:
+            self._core = PullCore(self._config, self._clock)
         self._core.instance.check_loop()
         return self._core
 

@@ -7,7 +7,7 @@ from types import TracebackType
 from typing import Self
 
 from cluster.client.config import Nameservers, PushConfig
-from cluster.client.consumer.consuming import Listener
+from cluster.client.consumer.listener import Listener
 from cluster.client.consumer.pull_core import consumer_config
 from cluster.client.consumer.push_core import PushCore
 from cluster.client.errors import ClientClosed, ConfigInvalid
@@ -51,8 +51,10 @@ class PushConsumer:
             )
         if config is not None and not isinstance(config, PushConfig):
             raise ConfigInvalid(f"config is a {type(config).__name__}: a push consumer needs a PushConfig")
-        self._core = PushCore(consumer_config(nameservers, group, config or PushConfig()), listener, clock)
-        self._is_open = False
+        self._config = consumer_config(nameservers, group, config or PushConfig())
+        self._listener = listener
+        self._clock = clock
+        self._core: PushCore | None = None
         self._is_closed = False
 
     async def start(self) -> Self:
@@ -62,13 +64,9 @@ class PushConsumer:
 
     async def close(self) -> None:
         """Stop fetching, wait for running listeners (at most `close_timeout_ms`), commit, leave the group."""
-        self._is_closed = True
-        if self._is_open:
-            self._is_open = False
-            if not self._core.instance.is_orphan:
-                await self._core.close()
-        else:
-            self._core.never_opened()
+        was_closed, self._is_closed = self._is_closed, True
+        if self._core is not None and not was_closed and not self._core.instance.is_orphan:
+            await self._core.close()
 
     async def __aenter__(self) -> Self:
         return await self.start()
@@ -97,17 +95,18 @@ class PushConsumer:
 
     def assignment(self) -> list[MessageQueue]:
         """The queues held now."""
-        return self._core.assignment()
+        return self._core.held.assignment() if self._core is not None else []
 
     async def join(self) -> None:
         """Wait until the consumer is closed. Raises what ended it otherwise (SubscriptionDiffers)."""
-        await self._core.join()
+        core = self._core if self._is_closed else self._opened()
+        if core is not None:
+            await core.join()
 
     def _opened(self) -> PushCore:
-        if not self._is_open:
-            if self._is_closed:
-                raise ClientClosed("the consumer is closed")
-            self._core.open()
-            self._is_open = True
+        if self._is_closed:
+            raise ClientClosed("the consumer is closed")
+        if self._core is None:
+            self._core = PushCore(self._config, self._listener, self._clock)
         self._core.instance.check_loop()
         return self._core

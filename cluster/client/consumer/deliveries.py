@@ -68,7 +68,6 @@ class Deliveries:
         self._wakers: list[Callable[[], None]] = []
 
     # ---- the loop's side
-    # ---------------------------------------------------------------------------------------
 
     def arrived(self, chunk: Chunk) -> None:
         """Take a chunk from its fetcher."""
@@ -80,6 +79,16 @@ class Deliveries:
         wakers, self._wakers = self._wakers, []
         for waker in wakers:
             waker()
+
+    def hold_back(self, *, held: bool) -> None:
+        """Hand out nothing while `held`."""
+        self.is_held_back = held
+        self.wake()
+
+    def fail(self, error: ClientError | None) -> None:
+        """Have takers raise `error`; None: no longer."""
+        self.failure = error
+        self.wake()
 
     def restart(self, state: QueueState, fetcher: Fetcher, offset: int) -> None:
         """Go on at `offset` by a new fetcher; what the old one brought is dropped. Hold the lock."""
@@ -103,7 +112,6 @@ class Deliveries:
         self._set_aside.clear()
 
     # ---- the taker's side
-    # --------------------------------------------------------------------------------------
 
     def acknowledge(self) -> list[QueueState]:
         """Everything handed out is done. Gives the queues that are being given back and have nothing in work
@@ -174,7 +182,6 @@ class Deliveries:
             yield self._reader, state
 
     # ---- waiting
-    # -----------------------------------------------------------------------------------------------
 
     @property
     def is_anything_there(self) -> bool:

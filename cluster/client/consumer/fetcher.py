@@ -22,9 +22,15 @@ from store.message.message_queue import MessageQueue
 
 log = get_logger(__name__)
 
-# A broker that answers "nothing there" at once, instead of holding the pull, is asked less often.
+# A broker that responds "nothing there" at once, instead of holding the pull, gets fewer pulls.
 HELD_AT_LEAST_MS = 20
 MAX_MESSAGES = 1 << 20  # as good as any number: bytes bound a pull
+PULL_CODES = (
+    ResponseCode.SUCCESS,
+    ResponseCode.PULL_NOT_FOUND,
+    ResponseCode.PULL_RETRY_IMMEDIATELY,
+    ResponseCode.PULL_OFFSET_MOVED,
+)
 
 
 @dataclass(slots=True, eq=False)
@@ -39,7 +45,7 @@ class Chunk:
     count: int
     records: Buffer
     took_ms: int = 0
-    """From the question to the answer."""
+    """From the request to the response."""
 
     @property
     def queue(self) -> MessageQueue:
@@ -56,6 +62,52 @@ class FetchSink(Protocol):
         """
 
 
+class Puller:
+    """Sends one consumer's pulls: PULL_RECORDS, to RocketMQ's brokers PULL_MESSAGE."""
+
+    def __init__(
+        self, instance: ClientInstance, config: ConsumerConfig, max_messages: int = MAX_MESSAGES
+    ) -> None:
+        """A pull brings at most `max_messages`."""
+        self.group = config.group
+        self._instance = instance
+        self._config = config
+        self._max_messages = max_messages
+        self._plain: set[str] = set()  # the addresses of RocketMQ's brokers
+
+    async def pull(
+        self, queue: MessageQueue, offset: int, expression: str, share_bytes: int
+    ) -> RemotingCommand:
+        """Return the broker's response: records, nothing, or where to resume. Raises ClientError."""
+        header = PullRecordsHeader(
+            queue.topic,
+            queue.queue_id,
+            offset,
+            consumer_group=self._config.group,
+            max_messages=self._max_messages,
+            max_bytes=min(share_bytes, self._config.fetch_bytes),
+            wait_ms=self._config.long_poll_ms,
+            subscription=expression,
+        )
+        address = self._instance.master_of(queue.topic, queue.broker_name)
+        response = await self._send(address, header)
+        if response.code not in PULL_CODES:
+            raise refused(response.code, response.remark, address)
+        return response
+
+    async def _send(self, address: str, header: PullRecordsHeader) -> RemotingCommand:
+        timeout_ms = header.wait_ms + self._instance.config.request_timeout_ms
+        if address not in self._plain:
+            command = RemotingCommand(RayMQRequestCode.PULL_RECORDS, header.to_ext())
+            response = await self._instance.ask(address, command, timeout_ms)
+            if response.code != ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+                return response
+            self._plain.add(address)
+        response = await self._instance.ask(address, plain_pull(header), timeout_ms + PLAIN_LATE_MS)
+        response.ext["count"] = str(count_records(response.body))
+        return response
+
+
 class Fetcher:
     """Pulls one queue from `offset` on. A seek is a new fetcher: what the old one brings is recognised and
     dropped.
@@ -64,32 +116,24 @@ class Fetcher:
     def __init__(
         self,
         instance: ClientInstance,
+        puller: Puller,
         queue: MessageQueue,
         offset: int,
         expression: str,
-        config: ConsumerConfig,
         share_bytes: Callable[[], int],
         sink: FetchSink,
-        *,
-        max_messages: int = MAX_MESSAGES,
     ) -> None:
-        """`share_bytes()` is how much of the queue may lie fetched and unconsumed now; a pull brings at
-        most `max_messages`.
-        """
+        """`share_bytes()` is how much of the queue may lie fetched and unconsumed now."""
         self.queue = queue
         self.offset = offset
         self.is_paused = False
-        self.asked_ms = 0
+        self.pulled_ms = 0
         """When the last pull began, in monotonic ms; 0 before the first."""
         self._instance = instance
-        self._group = config.group
+        self._puller = puller
         self._expression = expression
-        self._wait_ms = config.long_poll_ms
-        self._fetch_bytes = config.fetch_bytes
         self._share_bytes = share_bytes
         self._sink = sink
-        self._max_messages = max_messages
-        self._is_plain = False
         self._buffered_bytes = 0
         self._room = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -131,9 +175,7 @@ class Fetcher:
                 await self._room.wait()
                 continue
             try:
-                asked_at_ms = self._instance.now_ms()
-                max_bytes = min(share_bytes, self._fetch_bytes)
-                if await self._fetch(max_bytes) or self._instance.now_ms() - asked_at_ms > HELD_AT_LEAST_MS:
+                if await self._fetch(share_bytes):
                     backoff.reset()
                     self._note(None)
                     continue
@@ -151,60 +193,31 @@ class Fetcher:
                 log.warning("fetch_failed", queue=str(self.queue), offset=self.offset, error=str(error))
         self._failure = error
 
-    async def _fetch(self, max_bytes: int) -> bool:
-        """One pull; says whether it brought the queue forward."""
-        header = PullRecordsHeader(
-            self.queue.topic,
-            self.queue.queue_id,
-            self.offset,
-            consumer_group=self._group,
-            max_messages=self._max_messages,
-            max_bytes=max_bytes,
-            wait_ms=self._wait_ms,
-            subscription=self._expression,
-        )
-        address = self._instance.master_of(self.queue.topic, self.queue.broker_name)
-        self.asked_ms = self._instance.now_ms()
-        answer = await self._ask(address, header)
-        if answer.code == ResponseCode.PULL_NOT_FOUND:
-            return False
-        if answer.code not in (
-            ResponseCode.SUCCESS,
-            ResponseCode.PULL_RETRY_IMMEDIATELY,
-            ResponseCode.PULL_OFFSET_MOVED,
-        ):
-            raise refused(answer.code, answer.remark, address)
-        self._take(answer)
+    async def _fetch(self, share_bytes: int) -> bool:
+        """Pull once; return False if the broker had nothing and did not hold the pull either."""
+        self.pulled_ms = self._instance.now_ms()
+        response = await self._puller.pull(self.queue, self.offset, self._expression, share_bytes)
+        took_ms = self._instance.now_ms() - self.pulled_ms
+        if response.code == ResponseCode.PULL_NOT_FOUND:
+            return took_ms > HELD_AT_LEAST_MS
+        self._take(response, took_ms)
         return True
 
-    async def _ask(self, address: str, header: PullRecordsHeader) -> RemotingCommand:
-        timeout_ms = self._wait_ms + self._instance.config.request_timeout_ms
-        if not self._is_plain:
-            command = RemotingCommand(RayMQRequestCode.PULL_RECORDS, header.to_ext())
-            answer = await self._instance.ask(address, command, timeout_ms)
-            if answer.code != ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
-                return answer
-            self._is_plain = True  # one of RocketMQ's brokers
-        answer = await self._instance.ask(address, plain_pull(header), timeout_ms + PLAIN_LATE_MS)
-        answer.ext["count"] = str(count_records(answer.body))
-        return answer
-
-    def _take(self, answer: RemotingCommand) -> None:
-        response = PullRecordsResponse.from_ext(answer.ext)
-        asked, following = self.offset, response.next_begin_offset
-        if answer.code == ResponseCode.PULL_OFFSET_MOVED:
+    def _take(self, command: RemotingCommand, took_ms: int) -> None:
+        response = PullRecordsResponse.from_ext(command.ext)
+        offset, following = self.offset, response.next_begin_offset
+        if command.code == ResponseCode.PULL_OFFSET_MOVED:
             log.warning(
                 "offset_moved",
-                group=self._group,
+                group=self._puller.group,
                 queue=str(self.queue),
-                asked=asked,
+                asked=offset,
                 min_offset=response.min_offset,
                 max_offset=response.max_offset,
                 going_on_at=following,
             )
-        records = answer.body if answer.code == ResponseCode.SUCCESS else b""
-        took_ms = self._instance.now_ms() - self.asked_ms
-        self._sink.arrived(Chunk(self, asked, following, response.count, records, took_ms))
+        records = command.body if command.code == ResponseCode.SUCCESS else b""
+        self._sink.arrived(Chunk(self, offset, following, response.count, records, took_ms))
         # Only now: if the sink raises, the restarted fetch must bring the same records again.
         self.offset = following
         self._buffered_bytes += len(records)

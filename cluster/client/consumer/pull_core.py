@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import groupby, starmap
 from operator import attrgetter
 from typing import TypeVar
@@ -22,7 +23,7 @@ from cluster.client.consumer.arguments import (
     topics_of,
 )
 from cluster.client.consumer.deliveries import NOWHERE, Deliveries, QueueState
-from cluster.client.consumer.fetcher import Chunk, Fetcher
+from cluster.client.consumer.fetcher import Chunk, Fetcher, Puller
 from cluster.client.consumer.running_info import QueueInfo, answer_running_info
 from cluster.client.consumer.tool_answers import answer_status
 from cluster.client.errors import (
@@ -37,7 +38,7 @@ from cluster.client.errors import (
 from cluster.client.group.group_session import GroupSession, notified_by, tags_of
 from cluster.client.group.offset_client import Commit, OffsetClient
 from cluster.client.transport.instance import ClientInstance
-from store.clock import Clock, SystemClock
+from store.clock import Clock
 from store.logs import get_logger
 from store.message.message_queue import MessageQueue
 from store.message.validate import check_group
@@ -70,36 +71,31 @@ def consumer_config(nameservers: Nameservers | None, group: str | None, config: 
 
 
 class PullCore:
-    """One pull consumer. Lives on its loop; `deliveries` has the part that another thread may use."""
+    """One pull consumer. Make it on the loop on which it lives; nothing is dialled before it has a source.
+
+    `deliveries` has the part that another thread may use.
+    """
 
     def __init__(self, config: ConsumerConfig, clock: Clock | None = None) -> None:
+        table = RequestTable()
         self.config = config
-        self.clock: Clock = clock or SystemClock()
+        self.instance = ClientInstance(config, clock=clock, table=table)
+        self.session = GroupSession(self.instance, config, self)
+        self.offsets = OffsetClient(self.instance, config.group, config.consume_timestamp_ms)
         self.deliveries = Deliveries(self._made_room)
-        self.instance: ClientInstance
-        self.session: GroupSession
-        self.offsets: OffsetClient
-        self._loop: asyncio.AbstractEventLoop
+        self._puller = Puller(self.instance, config)
+        self._loop = asyncio.get_running_loop()
         self._expressions: dict[str, str] = {}
         self._is_assigned = False
         self._is_paused = False
         self._releases: set[asyncio.Task[None]] = set()
-
-    def open(self) -> None:
-        """Make the connections' home on the running loop; nothing is dialled yet."""
-        table = RequestTable()
-        self._loop = asyncio.get_running_loop()
-        self.instance = ClientInstance(self.config, clock=self.clock, table=table)
-        self.offsets = OffsetClient(self.instance, self.config.group, self.config.consume_timestamp_ms)
-        self.session = GroupSession(self.instance, self.config, self)
         notified_by(table, self.session.wake)
         answer_running_info(table, self.instance, self.session, self._queues, threads=1)
         answer_status(table, self._queues)
         self.instance.start_route_refresh()
-        if self.config.auto_commit:
-            self.instance.supervisor.every(
-                "auto-commit", lambda: self.session.commit_interval_ms, self._commit_all
-            )
+        if config.auto_commit:
+            supervisor = self.instance.supervisor
+            supervisor.every("auto-commit", lambda: self.session.commit_interval_ms, self._commit_all)
 
     def _queues(self) -> dict[MessageQueue, QueueInfo]:
         """What is held, for administrators."""
@@ -112,7 +108,6 @@ class PullCore:
             }
 
     # ---- what to consume
-    # ---------------------------------------------------------------------------------------
 
     def check_source(self) -> None:
         """Raise ConfigInvalid unless it has been said what to consume: a poll would wait for nothing."""
@@ -187,7 +182,8 @@ class PullCore:
     def granted(self, granted: GrantedQueue) -> None:
         """The group gives a queue."""
         state = self._add(granted.queue, granted.generation)
-        self.instance.spawn(self._begin(state, is_patient=True), f"begin {granted.queue}")
+        begin = partial(self._begin, state, is_patient=True)
+        self.instance.supervisor.start(f"begin {granted.queue}", begin)
 
     def _add(self, queue: MessageQueue, generation: int) -> QueueState:
         tags = tags_of(self._expressions.get(queue.topic, ALL))
@@ -205,10 +201,10 @@ class PullCore:
     def _fetch_from(self, state: QueueState, offset: int) -> None:
         fetcher = Fetcher(
             self.instance,
+            self._puller,
             state.queue,
             offset,
             self._expressions.get(state.queue.topic, ALL),
-            self.config,
             self._share_bytes,
             self,
         )
@@ -229,7 +225,6 @@ class PullCore:
         self._loop.call_soon_threadsafe(fetcher.consumed, size_bytes)
 
     # ---- giving queues back
-    # ------------------------------------------------------------------------------------
 
     def revoked(self, queue: MessageQueue) -> None:
         """The group takes a queue back: at once when nothing of it is in work, else after the next poll."""
@@ -257,7 +252,8 @@ class PullCore:
             self.deliveries.drop(state)
         if self.config.auto_commit:
             # Where nobody has begun on it yet, this spares the next owner what is done; else it is refused.
-            self.instance.spawn(self.commit_states([state], raising=False), f"last commit {queue}")
+            commit = partial(self.commit_states, [state], raising=False)
+            self.instance.supervisor.start(f"last commit {queue}", commit)
 
     def _release_overdue(self, state: QueueState) -> None:
         if self.deliveries.states.get(state.queue) is state:
@@ -272,7 +268,8 @@ class PullCore:
             if self.deliveries.states.get(state.queue) is state:
                 with self.deliveries.lock:
                     self.deliveries.drop(state)
-                task = self.instance.spawn(self._commit_and_release(state), f"release {state.queue}")
+                release = partial(self._commit_and_release, state)
+                task = self.instance.supervisor.start(f"release {state.queue}", release)
                 self._releases.add(task)
                 task.add_done_callback(self._releases.discard)
 
@@ -284,19 +281,16 @@ class PullCore:
     def suspended(self, *, is_suspended: bool) -> None:
         """The lease is over, or runs again."""
         log.info("consumer_suspended" if is_suspended else "consumer_goes_on", group=self.config.group)
-        self.deliveries.is_held_back = is_suspended
+        self.deliveries.hold_back(held=is_suspended)
         for state in self.deliveries.states.values():
             if state.fetcher is not None:
                 state.fetcher.pause(paused=is_suspended or state.is_paused)
-        self.deliveries.wake()
 
     def failed(self, error: ClientError | None) -> None:
         """The group refuses this member, or it is closed: the next poll says so. None: it goes on."""
-        self.deliveries.failure = error
-        self.deliveries.wake()
+        self.deliveries.fail(error)
 
     # ---- moving about
-    # ------------------------------------------------------------------------------------------
 
     def state_of(self, queue: MessageQueue) -> QueueState:
         """The state of a queue that is held and has begun. Raises QueueNotAssigned."""
@@ -327,7 +321,6 @@ class PullCore:
         self.deliveries.wake()
 
     # ---- committing
-    # --------------------------------------------------------------------------------------------
 
     async def commit(self, offsets: Mapping[MessageQueue, int] | None) -> None:
         """Commit `offsets`, or all that has been handed out. Raises CommitFenced for queues that others hold

@@ -8,7 +8,7 @@ from typing import Self
 
 from cluster.client.config import Nameservers, PushConfig
 from cluster.client.consumer import aio_push_consumer as aio
-from cluster.client.consumer.consuming import Listener
+from cluster.client.consumer.listener import Listener
 from cluster.client.transport.loop_thread import LoopThread
 from store.clock import Clock
 from store.message.message_queue import MessageQueue

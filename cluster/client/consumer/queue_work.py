@@ -72,10 +72,10 @@ class QueueWork:
     generation: int
     process_queue: ProcessQueue
     limits: Limits
-    committed: int = -1
-    fetcher: Fetcher | None = None
-    is_leaving: bool = False
+    fetcher: Fetcher
     is_paused: bool = False
+    is_leaving: bool = False
+    committed: int = -1
     is_full: bool = False
     is_offered: bool = False
     running: set[Task] = field(default_factory=set)
@@ -92,6 +92,14 @@ class QueueWork:
         return self.queue.topic.startswith(RETRY_TOPIC_PREFIX)
 
     # ---- the loop's side
+
+    def share(self, limits: Limits) -> None:
+        """Change the limits: the number of queues that share the topic's has changed."""
+        self.limits = limits
+
+    def note_commit(self, offset: int) -> None:
+        """Note that the group's committed offset is `offset` now."""
+        self.committed = offset
 
     def put(self, chunk: Chunk, wanted_tags: frozenset[str] | None) -> bool:
         """Take a chunk in; says whether the queue is to be offered to the listeners now."""

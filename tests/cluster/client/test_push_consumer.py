@@ -310,25 +310,6 @@ def test_as_many_async_listeners_run_at_once_as_allowed(cluster: Cluster, group:
     assert max(asyncio.run(consume())) == 3
 
 
-def test_flow_control_bounds_what_is_cached(cluster: Cluster, group: str) -> None:
-    topic = cluster.topic(queues=1)
-    fill(cluster, topic, 5_000)
-    go_on, seen = threading.Event(), Seen()
-
-    def listen(messages: list[MessageExt]) -> None:
-        go_on.wait(LIMIT_S)
-        seen(messages)
-
-    config = PushConfig(consume_threads=1, consume_batch=10, max_cached_messages=100, fetch_bytes=8 * 1024)
-    with PushConsumer(cluster.address, group, listen, config=config) as consumer:
-        consumer.subscribe(topic)
-        works = consumer._consumer._core._works
-        eventually(lambda: [w.fetcher and w.fetcher.is_paused for w in list(works.values())].count(True) == 2)
-        assert all(work.process_queue.cached_messages < 200 for work in list(works.values()))
-        go_on.set()
-        seen.wait_for(5_000)
-
-
 def test_a_member_that_subscribes_differently_is_told_by_join(cluster: Cluster, group: str) -> None:
     topic = cluster.topic(queues=1)
     with (

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 import structlog
@@ -23,9 +23,13 @@ from cluster.client import (
     PushConfig,
     PushConsumer,
 )
+from cluster.client.consumer.listener import Listener
+from cluster.client.consumer.push_core import PushCore
 from cluster.client.consumer.queue_work import Limits, QueueWork
 from cluster.client.errors import ConfigInvalid, QueueNotAssigned
 from cluster.client.hooks import ConsumeContext
+from cluster.client.transport.loop_thread import LoopThread
+from store.clock import Clock
 from tests.conftest import ClockAtRest
 from tests.eventually import LIMIT_S, eventually
 
@@ -33,10 +37,32 @@ from .conftest import LONG_LEASE_MS, SMALL_STORE, Cluster
 from .test_pull_consumer import committed, fill
 from .test_push_consumer import Seen
 
+T = TypeVar("T")
 
-def works_of(consumer: PushConsumer) -> list[QueueWork]:
-    """The queues that it holds now, those of its retry topic too."""
-    return list(consumer._consumer._core._works.values())
+
+class OpenedCore:
+    """The core of a push consumer on the clients' loop: its queues may be looked at."""
+
+    def __init__(
+        self, cluster: Cluster, group: str, listener: Listener, clock: Clock | None = None, **settings: Any
+    ) -> None:
+        config = PushConfig(nameservers=cluster.address, group=group, **settings)
+        self._thread = LoopThread.shared()
+        self._core = self._thread.call(lambda: PushCore(config, listener, clock))
+
+    def __enter__(self) -> OpenedCore:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self._thread.run(self._core.close())
+
+    def call(self, act: Callable[[PushCore], T]) -> T:
+        """Have `act` run on the loop."""
+        return self._thread.call(lambda: act(self._core))
+
+    def works(self) -> list[QueueWork]:
+        """The queues that it holds now, those of its retry topic too."""
+        return self.call(lambda core: core.held.all())
 
 
 def send(cluster: Cluster, topic: str, *numbers: int, **options: Any) -> list[int]:
@@ -57,11 +83,9 @@ def test_a_new_group_begins_where_it_is_told(cluster: Cluster, group: str, consu
     timestamp_ms = third_ms if consume_from == "timestamp" else None
     settings: dict[str, Any] = {"consume_from": consume_from, "consume_timestamp_ms": timestamp_ms}
     seen = Seen()
-    with PushConsumer(cluster.address, group, seen, config=PushConfig(**settings)) as consumer:
-        consumer.subscribe(topic)
-        eventually(lambda: queue in consumer.assignment())
-        eventually(lambda: len(consumer._consumer._core._works) >= 2)
-        eventually(lambda: all(work.fetcher for work in works_of(consumer)))
+    with OpenedCore(cluster, group, seen, **settings) as consumer:
+        consumer.call(lambda core: core.subscribe(topic, "*"))
+        eventually(lambda: queue in [work.queue for work in consumer.works()])
         send(cluster, topic, 4, queue=queue)
         eventually(lambda: 4 in seen.numbers)
     missing = {"earliest": set(), "latest": {1, 2, 3}, "timestamp": {1}}[consume_from]
@@ -111,14 +135,13 @@ def test_a_pause_before_there_are_queues_is_one_of_those_to_come(cluster: Cluste
     topic = cluster.topic(queues=1)
     send(cluster, topic, *range(10))
     seen = Seen()
-    with PushConsumer(cluster.address, group, seen) as consumer:
-        consumer.pause()
-        consumer.subscribe(topic)
-        eventually(lambda: len(consumer.assignment()) == 2)
-        eventually(lambda: all(work.fetcher and work.fetcher.is_paused for work in works_of(consumer)))
-        assert all(work.is_paused for work in works_of(consumer))
+    with OpenedCore(cluster, group, seen) as consumer:
+        consumer.call(lambda core: core.pause([]))
+        consumer.call(lambda core: core.subscribe(topic, "*"))
+        eventually(lambda: sum(not work.is_of_retries for work in consumer.works()) == 2)
+        assert all(work.is_paused and work.fetcher.is_paused for work in consumer.works())
         assert not seen.numbers
-        consumer.resume()
+        consumer.call(lambda core: core.resume([]))
         seen.wait_for(10)
 
 
@@ -130,15 +153,15 @@ def test_a_failed_message_of_a_paused_queue_waits_too(cluster: Cluster, group: s
         assert paused.wait(LIMIT_S)
         return len(calls) > 1
 
-    with PushConsumer(cluster.address, group, listen, config=PushConfig(retry_backoff_ms=(50,))) as consumer:
-        consumer.subscribe(topic)
+    with OpenedCore(cluster, group, listen, retry_backoff_ms=(50,)) as consumer:
+        consumer.call(lambda core: core.subscribe(topic, "*"))
         send(cluster, topic, 1)
         eventually(lambda: len(calls) == 1)
-        consumer.pause()
+        consumer.call(lambda core: core.pause([]))
         paused.set()
-        eventually(lambda: any(work.set_aside for work in works_of(consumer)))
+        eventually(lambda: any(work.set_aside for work in consumer.works()))
         assert calls == [0]
-        consumer.resume()
+        consumer.call(lambda core: core.resume([]))
         eventually(lambda: calls == [0, 1])
 
 
@@ -162,11 +185,12 @@ def test_a_queue_is_fetched_no_further_than_its_limits(
         go_on.wait(LIMIT_S)
         seen(messages)
 
-    config = PushConfig(consume_threads=1, consume_batch=10, fetch_bytes=8 * 1024, **limit)  # type: ignore[arg-type]
-    with PushConsumer(cluster.address, group, listen, config=config) as consumer:
-        consumer.subscribe(topic)
-        eventually(lambda: [work.is_full for work in works_of(consumer)].count(True) == 2)
-        assert all(work.process_queue.cached_messages < 200 for work in works_of(consumer))
+    settings: dict[str, Any] = {"consume_threads": 1, "consume_batch": 10, "fetch_bytes": 8 * 1024, **limit}
+    with OpenedCore(cluster, group, listen, **settings) as consumer:
+        consumer.call(lambda core: core.subscribe(topic, "*"))
+        eventually(lambda: [work.is_full for work in consumer.works()].count(True) == 2)
+        assert all(work.fetcher.is_paused for work in consumer.works() if work.is_full)
+        assert all(work.process_queue.cached_messages < 200 for work in consumer.works())
         go_on.set()
         seen.wait_for(3_000)
     assert set(seen.numbers.values()) == {1}
@@ -196,14 +220,14 @@ def test_what_takes_too_long_is_sent_back_and_comes_again(
         if message.body == b"7" and not message.reconsume_times:
             go_on.wait(LIMIT_S)
 
-    config = PushConfig(consume_timeout_ms=300, commit_interval_ms=50, sync_interval_ms=200)
-    with PushConsumer(cluster.address, group, listen, config=config, clock=clock) as consumer:
-        consumer.subscribe(topic)
+    config = {"consume_timeout_ms": 300, "commit_interval_ms": 50, "sync_interval_ms": 200}
+    with OpenedCore(cluster, group, listen, clock, **config) as consumer:
+        consumer.call(lambda core: core.subscribe(topic, "*"))
         send(cluster, topic, 6, 7, 8)
         eventually(lambda: len(calls) == 3)
-        eventually(lambda: sum(len(work.running) for work in works_of(consumer)) == 1)
+        eventually(lambda: sum(len(work.running) for work in consumer.works()) == 1)
         assert committed(cluster, group, topic) < 2
-        clock.advance(config.consume_timeout_ms + 1)
+        clock.advance(config["consume_timeout_ms"] + 1)
         eventually(lambda: committed(cluster, group, topic) == 3)
         assert not go_on.is_set(), "its listener works on, and holds nothing up"
         eventually(lambda: (topic, "7", 1) in calls)
@@ -345,27 +369,30 @@ def test_a_lease_that_ends_while_a_sync_is_under_way_suspends_the_consumer(
 
 
 def test_while_the_lease_is_over_nothing_is_fetched_and_nothing_fetched_is_listened_to(
-    cluster: Cluster, group: str
+    clusters: Callable[..., Cluster], group: str, clock: ClockAtRest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    syncs = LostSyncs(monkeypatch)
+    cluster = clusters(brokers=1)
     topic, calls, gate = cluster.topic(queues=1), [], threading.Event()
-    send(cluster, topic, *range(10), queue=MessageQueue(topic, "a", 0))
+    send(cluster, topic, *range(10))
 
     def listen(messages: list[MessageExt]) -> None:
         calls.append(messages)
         assert gate.wait(LIMIT_S)
 
-    config = PushConfig(consume_threads=1, lease_ms=LONG_LEASE_MS)  # the test alone ends the lease
-    with PushConsumer(cluster.address, group, listen, config=config) as consumer:
-        consumer.subscribe(topic)
+    settings: dict[str, Any] = {"consume_threads": 1, "lease_ms": 1_000, "sync_interval_ms": 100}
+    with OpenedCore(cluster, group, listen, clock, **settings) as consumer:
+        consumer.call(lambda core: core.subscribe(topic, "*"))
         eventually(lambda: len(calls) == 1)
-        core, thread = consumer._consumer._core, consumer._thread
-        thread.call(lambda: core.suspended(is_suspended=True))
+        syncs.lose_those_of(cluster, group)
+        eventually(lambda: syncs.count)
+        clock.advance(1_000)
+        eventually(lambda: all(work.fetcher.is_paused for work in consumer.works()))
         gate.set()
-        eventually(lambda: not any(work.running for work in works_of(consumer)))
+        eventually(lambda: not any(work.running for work in consumer.works()))
         assert len(calls) == 1
-        assert all(work.fetcher.is_paused for work in works_of(consumer) if work.fetcher)
-        thread.call(lambda: core.suspended(is_suspended=False))
-        eventually(lambda: len(calls) == 10)
+        syncs.client_id = ""
+        eventually(lambda: clock.advance(20) or len(calls) >= 10)  # the request under way times out first
 
 
 def test_a_config_of_another_consumer_is_refused() -> None:

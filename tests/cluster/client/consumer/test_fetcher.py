@@ -15,7 +15,7 @@ from actors.remoting.codes import RayMQRequestCode, RequestCode, ResponseCode
 from actors.remoting.command import RemotingCommand
 from cluster.client.config import ConsumerConfig
 from cluster.client.consumer import fetcher as module
-from cluster.client.consumer.fetcher import Chunk, Fetcher
+from cluster.client.consumer.fetcher import Chunk, Fetcher, Puller
 from cluster.client.errors import BrokerUnreachable, ClientError, DeadlineExceeded
 from cluster.client.transport.instance import ClientInstance
 from store.clock import SystemClock
@@ -87,7 +87,6 @@ def run(
     broker: Broker,
     steps: Callable[[Fetcher, Sink, list[float]], Coroutine[Any, Any, None]],
     monkeypatch: pytest.MonkeyPatch,
-    **options: Any,
 ) -> None:
     """Have a fetcher fetch while `steps` looks on; what it would have slept for, in s, is told there."""
     slept: list[float] = []
@@ -102,12 +101,9 @@ def run(
 
     async def main() -> None:
         sink = Sink()
-        settings = {
-            "expression": "*",
-            "config": ConsumerConfig(fetch_bytes=1_000),
-            "share_bytes": lambda: 250,
-        }
-        fetcher = Fetcher(cast("ClientInstance", broker), QUEUE, 0, sink=sink, **{**settings, **options})
+        instance = cast("ClientInstance", broker)
+        puller = Puller(instance, ConsumerConfig(fetch_bytes=1_000))
+        fetcher = Fetcher(instance, puller, QUEUE, 0, "*", lambda: 250, sink)
         fetcher.start()
         await steps(fetcher, sink, slept)
         fetcher.stop()

@@ -2,67 +2,126 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
 import pytest
 
 from cluster.client import ConsumerConfig, MessageQueue, PullConsumer
-from cluster.client.consumer.pull_core import MIN_SHARE_BYTES
+from cluster.client.consumer.fetcher import Puller
+from cluster.client.consumer.pull_core import MIN_SHARE_BYTES, PullCore
 from cluster.client.errors import CommitFenced, QueueNotAssigned
+from cluster.client.group.offset_client import Commit, OffsetClient
+from cluster.client.transport.loop_thread import LoopThread
 from tests.cluster.client.conftest import LONG_LEASE_MS, Cluster
-from tests.cluster.client.test_pull_consumer import fill, poll_numbers
+from tests.cluster.client.test_pull_consumer import committed, fill
 from tests.eventually import eventually
 
-QUICK = ConsumerConfig(sync_interval_ms=200, lease_ms=LONG_LEASE_MS, auto_commit=False)
+QUICK: dict[str, Any] = {"sync_interval_ms": 200, "lease_ms": LONG_LEASE_MS, "auto_commit": False}
+
+
+@contextmanager
+def opened(cluster: Cluster, group: str, topic: str) -> Iterator[tuple[PullCore, LoopThread]]:
+    """Give a core that has subscribed to `topic`, and its loop."""
+    config = ConsumerConfig(nameservers=cluster.address, group=group, **QUICK)
+    thread = LoopThread.shared()
+    core = thread.call(lambda: PullCore(config))
+    thread.call(lambda: core.subscribe(topic, "*"))
+    yield core, thread
+    thread.run(core.close(committing=False))
+
+
+def take(core: PullCore, count: int) -> None:
+    """Take `count` messages."""
+    left = count
+
+    def taken() -> bool:
+        nonlocal left
+        left -= len(core.deliveries.take_messages(left))
+        return not left
+
+    eventually(taken)
 
 
 def test_a_suspended_consumer_hands_out_nothing_and_drops_what_is_lost(cluster: Cluster, group: str) -> None:
     topic = cluster.topic(queues=1)
     fill(cluster, topic, 20)
-    with PullConsumer(cluster.address, group, config=QUICK) as consumer:
-        consumer.subscribe(topic)
-        poll_numbers(consumer, 1)
-        core, thread = consumer._consumer._core, consumer._thread
+    with opened(cluster, group, topic) as (core, thread):
+        take(core, 1)
         thread.call(lambda: core.suspended(is_suspended=True))
-        fill(cluster, topic, 20)
-        assert consumer.poll(timeout_ms=100) == []
+        assert core.deliveries.take_messages(500) == []
+        assert not core.deliveries.is_anything_there
         thread.call(lambda: core.suspended(is_suspended=False))
-        assert consumer.poll(timeout_ms=60_000)
-        queue = consumer.assignment()[0]
+        take(core, 19)
+        queue = min(core.deliveries.states)
+        assert core.state_of(queue).position > 0
         thread.call(lambda: core.lost(queue))
-        assert queue not in consumer.assignment()
         with pytest.raises(QueueNotAssigned):
-            consumer.position(queue)
+            core.state_of(queue)
 
 
-def test_a_queue_whose_commit_is_fenced_is_given_up_and_asked_for_again(cluster: Cluster, group: str) -> None:
+def test_a_commit_of_a_former_owner_is_refused(cluster: Cluster, group: str) -> None:
     topic = cluster.topic(queues=1)
     fill(cluster, topic, 20)
-    with PullConsumer(cluster.address, group, config=QUICK) as consumer:
-        consumer.subscribe(topic)
-        poll_numbers(consumer, 20)
-        core = consumer._consumer._core
-        queue = consumer.assignment()[0]
-        core.deliveries.states[queue].generation -= 1
+    with opened(cluster, group, topic) as (core, thread):
+        take(core, 20)
+        thread.run(core.commit(None))
+        queue, state = min(core.deliveries.states.items())
+        mine = state.generation
+        assert thread.run(core.offsets.commit({queue: Commit(0, mine - 1)})).refused == [queue]
+        assert thread.run(core.offsets.committed(queue)) == state.position
+        # The next owner requests where to begin: from then on it is too late.
+        thread.run(core.offsets.committed(queue, mine + 1))
+        assert thread.run(core.offsets.commit({queue: Commit(0, mine)})).refused == [queue]
+
+
+def test_a_queue_whose_commit_is_fenced_is_given_up_and_requested_again(cluster: Cluster, group: str) -> None:
+    topic = cluster.topic(queues=1)
+    fill(cluster, topic, 20)
+    with opened(cluster, group, topic) as (core, thread):
+        take(core, 20)
+        queue, old = min(core.deliveries.states.items())
+        thread.run(core.offsets.committed(queue, old.generation + 1))  # as another member that got the queue
         with pytest.raises(CommitFenced, match="others hold these queues now"):
-            consumer.commit()
-        eventually(lambda: queue in consumer.assignment())
-        assert poll_numbers(consumer, consumer.end_offset(queue))  # nothing of it was committed
-        consumer.commit()
-        assert consumer.committed(queue) == consumer.end_offset(queue)
+            thread.run(core.commit(None))
+        eventually(lambda: core.deliveries.states.get(queue) not in (None, old))
+        take(core, old.position)  # nothing of it was committed
+        thread.run(core.commit(None))
+    assert committed(cluster, group, topic) == 20
 
 
-def test_a_queue_that_has_not_begun_is_not_committed(cluster: Cluster, group: str) -> None:
-    queue = MessageQueue(cluster.topic(queues=1), "a", 0)
-    with PullConsumer(cluster.address, group, config=QUICK) as consumer:
-        consumer.start()
-        consumer._thread.call(lambda: consumer._consumer._core._add(queue, 0))
+def test_a_queue_that_has_not_begun_is_not_committed(
+    cluster: Cluster, group: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def never(*_where: object, **_how: object) -> int:
+        return await asyncio.Future()
+
+    monkeypatch.setattr(OffsetClient, "starting", never)
+    topic = cluster.topic(queues=1)
+    with PullConsumer(cluster.address, group, config=ConsumerConfig(**QUICK)) as consumer:
+        consumer.subscribe(topic)
+        [queue, _other] = eventually(lambda: len(consumer.assignment()) == 2 and consumer.assignment())
         consumer.commit()
         assert consumer.lag() == {}
         assert consumer.committed(queue) is None
 
 
-def test_a_queue_among_many_still_has_room_for_a_message(cluster: Cluster, group: str) -> None:
-    config = ConsumerConfig(prefetch_bytes=1_000)
+def test_a_queue_among_many_still_has_room_for_a_message(
+    cluster: Cluster, group: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shares: list[int] = []
+    pull = Puller.pull
+
+    async def noted(puller: Puller, queue: MessageQueue, offset: int, expression: str, share: int) -> Any:
+        shares.append(share)
+        return await pull(puller, queue, offset, expression, share)
+
+    monkeypatch.setattr(Puller, "pull", noted)
     topic = cluster.topic(queues=1)
+    config = ConsumerConfig(prefetch_bytes=1_000)
     with PullConsumer(cluster.address, group, config=config) as consumer:
         consumer.assign(consumer.queues(topic))
-        assert consumer._consumer._core._share_bytes() == MIN_SHARE_BYTES
+        eventually(lambda: shares)
+    assert set(shares) == {MIN_SHARE_BYTES}

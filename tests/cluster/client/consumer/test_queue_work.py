@@ -28,7 +28,7 @@ def chunk(begin: int, count: int) -> Chunk:
 
 
 def work(**settings: int) -> QueueWork:
-    return QueueWork(QUEUE, 1, ProcessQueue(0), Limits.of(PushConfig(**settings), 1))
+    return QueueWork(QUEUE, 1, ProcessQueue(0), Limits.of(PushConfig(**settings), 1), FETCHER)
 
 
 def taken(queue: QueueWork, count: int, now_ms: int = 0) -> Task:

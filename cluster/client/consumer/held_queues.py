@@ -1,0 +1,102 @@
+"""HeldQueues: the queues of a push consumer, and what has been pulled and consumed of each topic."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from cluster.client.config import PushConfig
+from cluster.client.consumer.arguments import check_queue
+from cluster.client.consumer.consumer_stats import ConsumeCounts
+from cluster.client.consumer.queue_work import Limits, QueueWork
+from cluster.client.consumer.running_info import QueueInfo
+from cluster.client.errors import QueueNotAssigned
+from store.message.message_queue import MessageQueue
+
+
+class HeldQueues:
+    """By queue, in the order in which they came; those that are being given back included."""
+
+    def __init__(self, config: PushConfig) -> None:
+        self._config = config
+        self._works: dict[MessageQueue, QueueWork] = {}
+        self._counts_of_released: dict[str, ConsumeCounts] = {}
+
+    def __len__(self) -> int:
+        return len(self._works)
+
+    def __contains__(self, work: QueueWork) -> bool:
+        return self._works.get(work.queue) is work
+
+    def get(self, queue: MessageQueue) -> QueueWork | None:
+        """Return the queue's work if the queue is held."""
+        return self._works.get(queue)
+
+    def all(self) -> list[QueueWork]:
+        """Return all of them."""
+        return list(self._works.values())
+
+    def assignment(self) -> list[MessageQueue]:
+        """Return the queues as the user sees them: without those of retries and those that are leaving."""
+        return sorted(work.queue for work in self.all() if not work.is_leaving and not work.is_of_retries)
+
+    def named(self, queues: Sequence[MessageQueue]) -> list[QueueWork]:
+        """Return the works of `queues`, of all if none is named. Raises ConfigInvalid, QueueNotAssigned."""
+        if not queues:
+            return self.all()
+        for queue in queues:
+            check_queue(queue)
+        works = [work for work in map(self.get, queues) if work is not None and not work.is_leaving]
+        if len(works) < len(queues):
+            missing = next(queue for queue in queues if queue not in {work.queue for work in works})
+            raise QueueNotAssigned(
+                f"{missing} is not among the queues of this consumer now (see assignment())"
+            )
+        return works
+
+    def add(self, work: QueueWork) -> None:
+        """Hold one more queue."""
+        self._works[work.queue] = work
+        self._share_limits(work.queue.topic)
+
+    def remove(self, work: QueueWork) -> None:
+        """Hold a queue no longer; its counts are kept."""
+        topic = work.queue.topic
+        counted = self._counts_of_released.get(topic, ConsumeCounts())
+        self._counts_of_released[topic] = counted.plus(work.counts)
+        del self._works[work.queue]
+        self._share_limits(topic)
+
+    def _share_limits(self, topic: str) -> None:
+        """Divide what a topic is allowed, if it is bounded, among its queues."""
+        config = self._config
+        if config.max_cached_messages_for_topic is None and config.max_cached_bytes_for_topic is None:
+            return
+        works = [work for queue, work in self._works.items() if queue.topic == topic]
+        limits = Limits.of(config, len(works))
+        for work in works:
+            work.share(limits)
+
+    def counts(self) -> dict[str, ConsumeCounts]:
+        """Return what has been pulled and consumed since the start, by topic."""
+        counts = dict(self._counts_of_released)
+        for work in self.all():
+            topic = work.queue.topic
+            counts[topic] = counts.get(topic, ConsumeCounts()).plus(work.counts)
+        return counts
+
+    def infos(self, epoch_ms: int) -> dict[MessageQueue, QueueInfo]:
+        """Return what administrators see; `epoch_ms` is the wall time at which the monotonic clock began."""
+        found = {}
+        for work in self.all():
+            queue, pulled_ms = work.process_queue, work.fetcher.pulled_ms
+            found[work.queue] = QueueInfo(
+                queue.commit_offset,
+                queue.commit_offset,
+                queue.fetched_to,
+                queue.cached_messages,
+                queue.cached_bytes,
+                work.is_leaving,
+                pulled_ms and pulled_ms + epoch_ms,
+                work.taken_ms and work.taken_ms + epoch_ms,
+            )
+        return found

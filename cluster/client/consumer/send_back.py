@@ -1,0 +1,56 @@
+"""SendBack: returns messages that a listener cannot finish to their broker (CONSUMER_SEND_MSG_BACK)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from actors.remoting.codes import RequestCode
+from actors.remoting.command import RemotingCommand
+from actors.remoting.headers import ConsumerSendMsgBackHeader
+from cluster.client.config import PushConfig
+from cluster.client.consumer.queue_work import QueueWork
+from cluster.client.errors import ClientError
+from cluster.client.transport.instance import ClientInstance
+from store.logs import get_logger
+from store.message.message import MessageExt
+
+log = get_logger(__name__)
+
+DEAD_LETTER_LEVEL = -1
+TIMED_OUT_LEVEL = 3  # ten seconds, as RocketMQ's consumers request
+
+
+class SendBack:
+    """Sends messages of one group back."""
+
+    def __init__(self, instance: ClientInstance, config: PushConfig) -> None:
+        self._instance = instance
+        self._config = config
+
+    async def to_dead_letters(self, work: QueueWork, messages: Sequence[MessageExt]) -> bool:
+        """Have `messages` appended to the group's dead letters; return False if the broker did not do it."""
+        return await self._send(work, messages, DEAD_LETTER_LEVEL)
+
+    async def to_come_later(self, work: QueueWork, messages: Sequence[MessageExt]) -> bool:
+        """Have `messages` delivered again after some time; return False if the broker did not do it."""
+        return await self._send(work, messages, TIMED_OUT_LEVEL)
+
+    async def _send(self, work: QueueWork, messages: Sequence[MessageExt], delay_level: int) -> bool:
+        config = self._config
+        for message in messages:
+            header = ConsumerSendMsgBackHeader(
+                message.commit_log_offset,
+                config.group,
+                delay_level,
+                message.msg_id,
+                message.topic,
+                max_reconsume_times=config.max_reconsume_times,
+            )
+            try:
+                address = self._instance.master_of(work.queue.topic, work.queue.broker_name)
+                command = RemotingCommand(RequestCode.CONSUMER_SEND_MSG_BACK, header.to_ext())
+                await self._instance.invoke(address, command)
+            except ClientError as error:
+                log.warning("send_back_failed", group=config.group, msg_id=message.msg_id, error=str(error))
+                return False
+        return True

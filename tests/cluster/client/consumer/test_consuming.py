@@ -1,0 +1,202 @@
+"""The workers of a push consumer: how many run, what a bug of ours costs, and what a hold holds."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any
+
+import pytest
+
+from actors.host.supervisor import Supervisor
+from cluster.client.config import PushConfig
+from cluster.client.consumer import consuming as module
+from cluster.client.consumer.consuming import Consuming
+from cluster.client.consumer.listener import Listener, ListenerCall
+from cluster.client.consumer.process_queue import ProcessQueue
+from cluster.client.consumer.queue_work import Limits, QueueWork, Task
+from store.clock import SystemClock
+from store.message.message import MessageExt
+from store.message.message_queue import MessageQueue
+from tests.cluster.client.consumer.test_queue_work import FETCHER, chunk
+from tests.eventually import LIMIT_S, eventually_async
+
+CONFIG = PushConfig(consume_threads=3, retry_backoff_ms=(1,))
+Steps = Callable[[Consuming], Coroutine[Any, Any, None]]
+
+
+def run(listener: Listener, steps: Steps, config: PushConfig = CONFIG) -> None:
+    """Run `steps` beside a Consuming with `listener`; it has no broker for dead letters."""
+
+    async def no_broker(_work: QueueWork, _messages: Sequence[MessageExt]) -> bool:
+        return False
+
+    async def main() -> None:
+        clock = SystemClock()
+        supervisor = Supervisor(clock)
+        call = ListenerCall(listener)
+        consuming = Consuming(call, config, clock, supervisor, lambda _work: None, no_broker)
+        try:
+            await steps(consuming)
+        finally:
+            consuming.stop()
+            await supervisor.stop()
+
+    asyncio.run(main())
+
+
+def queue_with(count: int, queue_id: int = 0) -> QueueWork:
+    queue = MessageQueue("T", "a", queue_id)
+    work = QueueWork(queue, 1, ProcessQueue(0), Limits.of(PushConfig(), 1), FETCHER)
+    assert work.put(chunk(0, count), None)
+    return work
+
+
+def test_as_many_threads_run_as_allowed_and_never_more() -> None:
+    three, lock = threading.Barrier(3), threading.Lock()
+    running = most = done = 0
+
+    def listen(messages: list[MessageExt]) -> None:
+        nonlocal running, most, done
+        with lock:
+            running += 1
+            most = max(most, running)
+        if messages[0].queue_offset < 3:
+            three.wait(LIMIT_S)
+        with lock:
+            running -= 1
+            done += 1
+
+    async def steps(consuming: Consuming) -> None:
+        consuming.offer(queue_with(60))
+        await eventually_async(lambda: done == 60)
+
+    run(listen, steps)
+    assert most == 3
+
+
+def test_a_queue_offered_again_needs_no_second_thread() -> None:
+    threads: list[int] = []
+
+    async def steps(consuming: Consuming) -> None:
+        consuming.offer(queue_with(50))
+        await eventually_async(lambda: len(threads) == 50)
+
+    run(lambda _messages: threads.append(threading.get_ident()), steps, PushConfig(consume_threads=1))
+    assert len(set(threads)) == 1
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_what_is_offered_while_held_waits_for_the_end_of_the_hold(is_async: bool) -> None:
+    offsets: list[int] = []
+
+    def listen(messages: list[MessageExt]) -> None:
+        offsets.append(messages[0].queue_offset)
+
+    async def listen_async(messages: list[MessageExt]) -> None:
+        listen(messages)
+
+    async def steps(consuming: Consuming) -> None:
+        consuming.hold(held=True)
+        works = [queue_with(4, number) for number in range(8)]
+        for work in works:
+            consuming.offer(work)
+        assert not any(work.running for work in works)
+        assert not offsets
+        consuming.hold(held=False)
+        await eventually_async(lambda: len(offsets) == 32)
+
+    run(listen_async if is_async else listen, steps)
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_a_bug_is_logged_and_what_it_hit_is_consumed_later(
+    is_async: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    settle, take, bugs = QueueWork.settle, QueueWork.take, ["settle", "take"]
+
+    def settle_later(work: QueueWork, task: Task, *, succeeded: bool) -> bool:
+        if "settle" in bugs:
+            bugs.remove("settle")
+            raise ValueError("a bug in settle")
+        return settle(work, task, succeeded=succeeded)
+
+    def take_later(work: QueueWork, count: int, now_ms: int) -> tuple[Task | None, bool]:
+        if "take" in bugs:
+            bugs.remove("take")
+            raise ValueError("a bug in take")
+        return take(work, count, now_ms)
+
+    monkeypatch.setattr(QueueWork, "settle", settle_later)
+    monkeypatch.setattr(QueueWork, "take", take_later)
+    monkeypatch.setattr(module, "BUG_BACKOFF_S", 0.0)
+
+    def listen(_messages: list[MessageExt]) -> None:
+        pass
+
+    async def listen_async(_messages: list[MessageExt]) -> None:
+        pass
+
+    async def steps(consuming: Consuming) -> None:
+        work = queue_with(5)
+        consuming.offer(work)
+        await eventually_async(lambda: work.process_queue.commit_offset == 5)
+
+    run(listen_async if is_async else listen, steps)
+    assert caplog.text.count("consume_failed") == 2
+    assert "a bug in take" in caplog.text
+    assert "a bug in settle" in caplog.text
+    assert "Traceback" in caplog.text
+
+
+def test_an_async_listener_that_never_waits_does_not_hold_the_loop() -> None:
+    offsets: list[int] = []
+    turns: list[int] = []
+
+    async def listen(messages: list[MessageExt]) -> None:
+        offsets.append(messages[0].queue_offset)
+
+    async def steps(consuming: Consuming) -> None:
+        consuming.offer(queue_with(100))
+        while len(offsets) < 100:
+            turns.append(len(offsets))
+            await asyncio.sleep(0)
+
+    run(listen, steps, PushConfig(consume_threads=1))
+    assert len(set(turns)) > 50
+
+
+def test_without_more_threads_those_that_run_consume_it_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    entered, go_on, offsets = threading.Event(), threading.Event(), list[int]()
+
+    def listen(messages: list[MessageExt]) -> None:
+        entered.set()
+        assert go_on.wait(LIMIT_S)
+        offsets.append(messages[0].queue_offset)
+
+    def refuse(_thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    async def steps(consuming: Consuming) -> None:
+        consuming.offer(queue_with(1))
+        await eventually_async(entered.is_set)
+        with monkeypatch.context() as patch:
+            patch.setattr(threading.Thread, "start", refuse)
+            consuming.offer(queue_with(10, 1))
+            go_on.set()
+            await eventually_async(lambda: len(offsets) == 11)
+
+    run(listen, steps)
+
+
+def test_a_consumer_that_gets_no_thread_at_all_fails_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    async def steps(_consuming: Consuming) -> None:
+        pass
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    with pytest.raises(RuntimeError, match="can't start"):
+        run(print, steps)
