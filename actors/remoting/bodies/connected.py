@@ -16,7 +16,7 @@ class ClientConnection(Body):
 
     client_id: str = ""
     client_addr: str = ""
-    language: str = "JAVA"
+    language: str = ""
     version: Long = 0
 
 
@@ -35,9 +35,9 @@ class ConsumerConnection(Body):
 
     connections: list[ClientConnection] = wire(name="connectionSet", default_factory=list)
     subscriptions: dict[str, SubscriptionData] = wire(name="subscriptionTable", default_factory=dict)
-    consume_type: str = "CONSUME_PASSIVELY"
-    message_model: str = "CLUSTERING"
-    consume_from_where: str = "CONSUME_FROM_LAST_OFFSET"
+    consume_type: str = ""
+    message_model: str = ""
+    consume_from_where: str = ""
 
 
 class _ProducerConnection(Body):

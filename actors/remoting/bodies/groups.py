@@ -9,7 +9,7 @@ import msgspec
 from actors.remoting.bodies.body import Body, ShapedBody, wire
 from actors.remoting.codes import ResponseCode
 from actors.remoting.command import Buffer
-from actors.remoting.header import Long
+from actors.remoting.header import I64_MAX, Long
 from actors.remoting.json_fields import get_str, load_object
 from actors.remoting.remoting_errors import Refused
 from store.message.message_queue import MessageQueue
@@ -129,9 +129,11 @@ class GrantedQueue:
         match row:
             case GrantedQueue():
                 return row
-            case [str(topic), str(broker), int(queue_id), int(generation)]:
+            case [str(topic), str(broker), int(queue_id), int(generation)] if (
+                max(abs(queue_id), abs(generation)) <= I64_MAX
+            ):
                 return cls(MessageQueue(topic, broker, queue_id), generation)
-            case [str(topic), str(broker), int(queue_id)]:
+            case [str(topic), str(broker), int(queue_id)] if abs(queue_id) <= I64_MAX:
                 return cls(MessageQueue(topic, broker, queue_id), 0)
             case _:
                 raise Refused(

@@ -12,7 +12,7 @@ from actors.remoting.bodies.body import Body, ShapedBody, wire
 from actors.remoting.codes import ResponseCode
 from actors.remoting.command import Buffer
 from actors.remoting.header import Long
-from actors.remoting.json_fields import conform, load_object
+from actors.remoting.json_fields import conform, get_object, load_object
 from actors.remoting.remoting_errors import Refused
 from store.metadata.data_version import DataVersion
 
@@ -143,18 +143,6 @@ def decode_kv_table(body: Buffer) -> dict[str, str]:
     return _KVTable.decode(body).table if body else {}
 
 
-class _TopicConfigs(Body):
-    data_version: DataVersion = DataVersion()
-    topic_config_table: dict[str, dict[str, Any]] = wire(default_factory=dict)
-
-
-class _Registration(Body):
-    title = "RegisterBrokerBody"
-
-    filter_server_list: list[str] = wire(default_factory=list)
-    topic_config_serialize_wrapper: _TopicConfigs = wire(default_factory=_TopicConfigs)
-
-
 @dataclass(slots=True)
 class RegisterBrokerBody:
     """What a broker registers: all its topics (RocketMQ's TopicConfig as JSON, by name) and their version."""
@@ -173,9 +161,15 @@ class RegisterBrokerBody:
         """Return the registration in `body`. Raises Refused."""
         if compressed:
             return cls._decode_compressed(body)
-        found = _Registration.decode(body)
-        topics = found.topic_config_serialize_wrapper
-        return cls(topics.data_version, topics.topic_config_table, found.filter_server_list)
+        # Not a `Body`: for 1,000 topics that are kept as they came, msgspec is not faster than orjson.
+        content = load_object(body, "RegisterBrokerBody")
+        wrapper = get_object(content, "topicConfigSerializeWrapper")
+        configs = get_object(wrapper, "topicConfigTable")
+        return cls(
+            read_data_version(get_object(wrapper, "dataVersion")),
+            {name: get_object(configs, name) for name in configs},
+            conform(content.get("filterServerList") or [], list[str], "list of filter servers"),
+        )
 
     @classmethod
     def _decode_compressed(cls, body: Buffer) -> Self:
