@@ -1,7 +1,7 @@
 """DataVersion: tells one state of a table from another, for the nameservers and slaves that hold copies."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
@@ -9,13 +9,16 @@ from store.metadata.fields import typed
 
 DATA_VERSION = "dataVersion"
 
+# A larger number could not be written again.
+_Long = Annotated[int, msgspec.Meta(ge=-(2**63 - 1), le=2**63 - 1)]
+
 
 class DataVersion(msgspec.Struct, frozen=True):
     """The later of two states has the higher counter; `timestamp_ms` is when it came about."""
 
-    counter: int = 0
-    timestamp_ms: int = msgspec.field(name="timestamp", default=0)
-    state_version: int = msgspec.field(name="stateVersion", default=0)
+    counter: _Long = 0
+    timestamp_ms: _Long = msgspec.field(name="timestamp", default=0)
+    state_version: _Long = msgspec.field(name="stateVersion", default=0)
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> "DataVersion":

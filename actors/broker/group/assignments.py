@@ -15,7 +15,7 @@ from typing import Self
 import orjson
 
 from actors.broker.metadata.request_modes import PULL
-from actors.remoting.bodies.flat import queue_json
+from actors.remoting.bodies.body import queue_json
 from actors.remoting.bodies.groups import BROADCASTING, GroupMembers
 from actors.remoting.bodies.routes import TopicRouteData
 from actors.remoting.client import RemotingClient

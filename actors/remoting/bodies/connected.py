@@ -4,105 +4,64 @@ Names and fields are RocketMQ's (`org.apache.rocketmq.remoting.protocol.body`).
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
-from typing import Any, Self
 
-import orjson
-
-from actors.remoting.bodies.flat import Flat
+from actors.remoting.bodies.body import Body, encode_json, wire
 from actors.remoting.bodies.groups import SubscriptionData
 from actors.remoting.command import Buffer
-from actors.remoting.json_fields import get_object, get_objects, get_str, load_object
+from actors.remoting.header import Long
 
 
-@dataclass(slots=True)
-class ClientConnection(Flat):
+class ClientConnection(Body):
     """A client that is connected; the address is `ip:port`."""
 
     client_id: str = ""
     client_addr: str = ""
-    language: str = "JAVA"
-    version: int = 0
+    language: str = ""
+    version: Long = 0
 
 
-@dataclass(slots=True)
-class ProducerInfo:
-    """A producer; `last_update_timestamp` is when it was last heard of."""
+class ProducerInfo(Body):
+    """A producer; `last_update_timestamp` is the time of its last heartbeat."""
 
-    client_id: str
-    remote_ip: str
-    language: str
-    version: int
-    last_update_timestamp: int
-
-    def to_json(self) -> dict[str, Any]:
-        """As it goes into a body."""
-        return {
-            "clientId": self.client_id,
-            "language": self.language,
-            "lastUpdateTimestamp": self.last_update_timestamp,
-            "remoteIP": self.remote_ip,
-            "version": self.version,
-        }
+    client_id: str = ""
+    remote_ip: str = wire(name="remoteIP", default="")
+    language: str = ""
+    version: Long = 0
+    last_update_timestamp: Long = 0
 
 
-@dataclass(slots=True)
-class ConsumerConnection:
-    """The answer of GET_CONSUMER_CONNECTION_LIST."""
+class ConsumerConnection(Body):
+    """The response of GET_CONSUMER_CONNECTION_LIST."""
 
-    connections: list[ClientConnection] = field(default_factory=list)
-    subscriptions: dict[str, SubscriptionData] = field(default_factory=dict)
-    consume_type: str = "CONSUME_PASSIVELY"
-    message_model: str = "CLUSTERING"
-    consume_from_where: str = "CONSUME_FROM_LAST_OFFSET"
+    connections: list[ClientConnection] = wire(name="connectionSet", default_factory=list)
+    subscriptions: dict[str, SubscriptionData] = wire(name="subscriptionTable", default_factory=dict)
+    consume_type: str = ""
+    message_model: str = ""
+    consume_from_where: str = ""
 
-    @classmethod
-    def decode(cls, body: Buffer) -> Self:
-        """Raises Refused where the body is none."""
-        content = load_object(body, "ConsumerConnection")
-        table = get_object(content, "subscriptionTable")
-        return cls(
-            [ClientConnection.from_json(each) for each in get_objects(content, "connectionSet")],
-            {topic: SubscriptionData.from_json(table[topic]) for topic in table},
-            get_str(content, "consumeType"),
-            get_str(content, "messageModel"),
-            get_str(content, "consumeFromWhere"),
-        )
 
-    def encode(self) -> bytes:
-        """The body."""
-        return orjson.dumps(
-            {
-                "connectionSet": [each.to_json() for each in self.connections],
-                "consumeFromWhere": self.consume_from_where,
-                "consumeType": self.consume_type,
-                "messageModel": self.message_model,
-                "subscriptionTable": {
-                    topic: subscription.to_json() for topic, subscription in self.subscriptions.items()
-                },
-            }
-        )
+class _ProducerConnection(Body):
+    title = "ProducerConnection"
+
+    connection_set: list[ClientConnection] = wire(default_factory=list)
 
 
 def encode_producers(connections: Iterable[ClientConnection]) -> bytes:
-    """The answer of GET_PRODUCER_CONNECTION_LIST."""
-    return orjson.dumps({"connectionSet": [each.to_json() for each in connections]})
+    """Return the response of GET_PRODUCER_CONNECTION_LIST."""
+    return _ProducerConnection(list(connections)).encode()
 
 
 def decode_producers(body: Buffer) -> list[ClientConnection]:
-    """The inverse. Raises Refused."""
-    content = load_object(body, "ProducerConnection")
-    return [ClientConnection.from_json(each) for each in get_objects(content, "connectionSet")]
+    """Return the connections in that response. Raises Refused."""
+    return _ProducerConnection.decode(body).connection_set
 
 
 def encode_subscription(group: str, topic: str, subscription: SubscriptionData | None) -> bytes:
-    """The answer of QUERY_SUBSCRIPTION_BY_CONSUMER."""
-    content: dict[str, Any] = {"group": group, "topic": topic}
-    if subscription is not None:
-        content["subscriptionData"] = subscription.to_json()
-    return orjson.dumps(content)
+    """Return the response of QUERY_SUBSCRIPTION_BY_CONSUMER."""
+    content = {"group": group, "topic": topic}
+    return encode_json(content if subscription is None else {**content, "subscriptionData": subscription})
 
 
 def encode_producer_table(groups: Mapping[str, Iterable[ProducerInfo]]) -> bytes:
-    """The answer of GET_ALL_PRODUCER_INFO."""
-    return orjson.dumps({"data": {group: [each.to_json() for each in groups[group]] for group in groups}})
+    """Return the response of GET_ALL_PRODUCER_INFO."""
+    return encode_json({"data": {group: list(producers) for group, producers in groups.items()}})

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 import orjson
 
-from actors.remoting.bodies.flat import queue_map
+from actors.remoting.bodies.body import queue_map
 from actors.remoting.codes import ResponseCode
 from actors.remoting.remoting_errors import Refused
 from store.message.message_queue import MessageQueue

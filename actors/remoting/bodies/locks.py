@@ -1,44 +1,30 @@
 """Bodies of LOCK_BATCH_MQ 41 and UNLOCK_BATCH_MQ 42: LockBatchRequestBody and LockBatchResponseBody."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Self
+from typing import Any
 
-import orjson
-
-from actors.remoting.bodies.flat import queue_json, queue_of
-from actors.remoting.command import Buffer
-from actors.remoting.json_fields import get_objects, get_str, load_object
+from actors.remoting.bodies.body import QueueField, ShapedBody, encode_json, queue_json, queue_of, wire
 from store.message.message_queue import MessageQueue
 
 
-@dataclass(slots=True)
-class LockRequest:
-    """Who asks for, or lets go of, which queues."""
+class LockRequest(ShapedBody):
+    """The client and group that lock or release `queues`."""
 
-    group: str
-    client_id: str
-    queues: list[MessageQueue]
+    title = "lock request"
 
-    @classmethod
-    def decode(cls, body: Buffer) -> Self:
-        """As it stands in a body; raises Refused where it cannot be read."""
-        fields = load_object(body, "lock request")
-        queues = [queue_of(item) for item in get_objects(fields, "mqSet")]
-        return cls(get_str(fields, "consumerGroup"), get_str(fields, "clientId"), queues)
+    group: str = wire(name="consumerGroup", default="")
+    client_id: str = ""
+    queues: list[QueueField] = wire(name="mqSet", default_factory=list)
+    only_this_broker: bool = False
 
-    def encode(self) -> bytes:
-        """As clients send it."""
-        return orjson.dumps(
-            {
-                "clientId": self.client_id,
-                "consumerGroup": self.group,
-                "mqSet": [queue_json(queue) for queue in self.queues],
-                "onlyThisBroker": False,
-            }
-        )
+    def __post_init__(self) -> None:
+        self.queues = [queue_of(queue) for queue in self.queues]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the fields, with the queues as objects."""
+        return {**super().to_json(), "mqSet": [queue_json(queue) for queue in self.queues]}
 
 
 def encode_locked(queues: Iterable[MessageQueue]) -> bytes:
-    """The answer: the queues that the client holds."""
-    return orjson.dumps({"lockOKMQSet": [queue_json(queue) for queue in queues]})
+    """Return the response: the queues that the client holds."""
+    return encode_json({"lockOKMQSet": [queue_json(queue) for queue in queues]})

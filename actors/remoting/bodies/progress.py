@@ -4,113 +4,100 @@ Names and fields are RocketMQ's (`org.apache.rocketmq.remoting.protocol.body` an
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
-from typing import Any, Final, Self
+from typing import Any
 
-import orjson
-
-from actors.remoting.bodies.flat import Flat, queue_json, queue_map, queue_of, queue_of_key
+from actors.remoting.bodies.body import (
+    Body,
+    QueueField,
+    QueueKey,
+    ShapedBody,
+    encode_json,
+    queue_json,
+    queue_of,
+    queue_of_key,
+    queue_table,
+    wire,
+)
 from actors.remoting.command import Buffer
-from actors.remoting.json_fields import get_float, get_int, get_object, get_objects, get_strings, load_object
+from actors.remoting.header import Long
 from store.message.message_queue import MessageQueue
 
-_MINUS_ONE_MS: Final = -1
+
+class _OfQueues(ShapedBody):
+    """Base of a body with a table by queue."""
+
+    offsets: dict[QueueKey, Any] = wire(name="offsetTable", default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.offsets = {queue_of_key(key): value for key, value in self.offsets.items()}
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the fields, with the queues as bare objects."""
+        return {**super().to_json(), "offsetTable": queue_table(self.offsets)}
 
 
-@dataclass(slots=True)
-class TopicOffset(Flat):
-    """Where a queue begins and ends; `last_update_timestamp` is its newest message's, 0 where it has none."""
+class TopicOffset(Body):
+    """The first and the next offset of a queue; `last_update_timestamp` is its newest message's, or 0."""
 
-    min_offset: int = 0
-    max_offset: int = 0
-    last_update_timestamp: int = 0
-
-
-@dataclass(slots=True)
-class TopicStatsTable:
-    """The answer of GET_TOPIC_STATS_INFO."""
-
-    offsets: dict[MessageQueue, TopicOffset] = field(default_factory=dict)
-    put_tps: float = 0.0
-
-    @classmethod
-    def decode(cls, body: Buffer) -> Self:
-        """Raises Refused where the body is none."""
-        content = load_object(body, "TopicStatsTable")
-        table = get_object(content, "offsetTable")
-        offsets = {queue_of_key(key): TopicOffset.from_json(value) for key, value in table.items()}
-        return cls(offsets, get_float(content, "topicPutTps"))
-
-    def encode(self) -> bytes:
-        """The body."""
-        table = queue_map({queue: offset.to_json() for queue, offset in self.offsets.items()})
-        return orjson.dumps({"offsetTable": table, "topicPutTps": self.put_tps})
+    min_offset: Long = 0
+    max_offset: Long = 0
+    last_update_timestamp: Long = 0
 
 
-@dataclass(slots=True)
-class OffsetWrapper(Flat):
+class TopicStatsTable(_OfQueues):
+    """The response of GET_TOPIC_STATS_INFO."""
+
+    offsets: dict[QueueKey, TopicOffset] = wire(name="offsetTable", default_factory=dict)
+    put_tps: float = wire(name="topicPutTps", default=0.0)
+
+
+class OffsetWrapper(Body):
     """How far a group is in a queue, committed and pulled; `last_timestamp`: of the last consumed message."""
 
-    broker_offset: int = 0
-    consumer_offset: int = 0
-    pull_offset: int = 0
-    last_timestamp: int = 0
+    broker_offset: Long = 0
+    consumer_offset: Long = 0
+    pull_offset: Long = 0
+    last_timestamp: Long = 0
 
     @property
     def lag(self) -> int:
-        """How many messages are not committed."""
+        """The number of messages that are not committed."""
         return self.broker_offset - self.consumer_offset
 
     @property
     def in_flight(self) -> int:
-        """How many have been pulled and are not committed."""
+        """The number of messages that have been pulled and are not committed."""
         return self.pull_offset - self.consumer_offset
 
 
-@dataclass(slots=True)
-class ConsumeStats:
-    """The answer of GET_CONSUME_STATS."""
+class ConsumeStats(_OfQueues):
+    """The response of GET_CONSUME_STATS."""
 
-    offsets: dict[MessageQueue, OffsetWrapper] = field(default_factory=dict)
+    offsets: dict[QueueKey, OffsetWrapper] = wire(name="offsetTable", default_factory=dict)
     consume_tps: float = 0.0
 
     @property
     def lag(self) -> int:
-        """Of all queues."""
+        """The lag of all queues."""
         return sum(offset.lag for offset in self.offsets.values())
 
     @property
     def in_flight(self) -> int:
-        """In all queues."""
+        """The messages in flight of all queues."""
         return sum(offset.in_flight for offset in self.offsets.values())
 
-    @classmethod
-    def decode(cls, body: Buffer) -> Self:
-        """Raises Refused where the body is none."""
-        return cls.from_json(load_object(body, "ConsumeStats"))
 
-    @classmethod
-    def from_json(cls, content: Mapping[str, Any]) -> Self:
-        """As it stands in a body. Raises Refused."""
-        table = get_object(content, "offsetTable")
-        offsets = {queue_of_key(key): OffsetWrapper.from_json(value) for key, value in table.items()}
-        return cls(offsets, get_float(content, "consumeTps"))
+class _ConsumeStatsList(Body):
+    title = "ConsumeStatsList"
 
-    def to_json(self) -> dict[str, Any]:
-        """As it goes into a body."""
-        table = queue_map({queue: offset.to_json() for queue, offset in self.offsets.items()})
-        return {"consumeTps": self.consume_tps, "offsetTable": table}
-
-    def encode(self) -> bytes:
-        """The body."""
-        return orjson.dumps(self.to_json())
+    consume_stats_list: list[dict[str, list[ConsumeStats]]] = wire(default_factory=list)
 
 
 def encode_consume_stats_list(groups: Mapping[str, Iterable[ConsumeStats]], address: str) -> bytes:
-    """The answer of GET_BROKER_CONSUME_STATS: of each group, a table for each of its topics."""
+    """Return the response of GET_BROKER_CONSUME_STATS: of each group, a table for each of its topics."""
     rows = {group: list(stats) for group, stats in groups.items()}
     everything = [stats for stats_of_group in rows.values() for stats in stats_of_group]
-    return orjson.dumps(
+    return encode_json(
         {
             "brokerAddr": address,
             "consumeStatsList": [{group: [each.to_json() for each in rows[group]]} for group in rows],
@@ -121,84 +108,84 @@ def encode_consume_stats_list(groups: Mapping[str, Iterable[ConsumeStats]], addr
 
 
 def _as_long(number: int) -> int:
-    """As Java adds longs up: two groups with the largest offset are more than JSON's writers hold."""
+    """Return a sum as Java adds longs: two groups with the largest offset exceed what JSON's writers hold."""
     return (number + (1 << 63)) % (1 << 64) - (1 << 63)
 
 
 def decode_consume_stats_list(body: Buffer) -> dict[str, list[ConsumeStats]]:
-    """The inverse. Raises Refused."""
-    content = load_object(body, "ConsumeStatsList")
+    """Return the tables in that response by group. Raises Refused."""
     return {
-        group: [ConsumeStats.from_json(stats) for stats in get_objects(row, group)]
-        for row in get_objects(content, "consumeStatsList")
-        for group in row
+        group: stats
+        for row in _ConsumeStatsList.decode(body).consume_stats_list
+        for group, stats in row.items()
     }
 
 
-@dataclass(slots=True)
-class QueueTimeSpan:
-    """How far behind a group is in a queue, in times; −1 where there is no message."""
+class QueueTimeSpan(Body):
+    """How far behind a group is in a queue, in times; −1 if there is no message."""
 
-    queue: MessageQueue
-    min_timestamp: int = _MINUS_ONE_MS
-    max_timestamp: int = _MINUS_ONE_MS
-    consume_timestamp: int = _MINUS_ONE_MS
-    delay_ms: int = 0
+    queue: QueueField = wire(name="messageQueue")
+    min_timestamp: Long = wire(name="minTimeStamp", default=-1)
+    max_timestamp: Long = wire(name="maxTimeStamp", default=-1)
+    consume_timestamp: Long = wire(name="consumeTimeStamp", default=-1)
+    delay_ms: Long = wire(name="delayTime", default=0)
 
-    @classmethod
-    def from_json(cls, content: Mapping[str, Any]) -> Self:
-        """As it stands in a body. Raises Refused."""
-        return cls(
-            queue_of(get_object(content, "messageQueue")),
-            get_int(content, "minTimeStamp"),
-            get_int(content, "maxTimeStamp"),
-            get_int(content, "consumeTimeStamp"),
-            get_int(content, "delayTime"),
-        )
+    def __post_init__(self) -> None:
+        self.queue = queue_of(self.queue)
 
     def to_json(self) -> dict[str, Any]:
-        """As it goes into a body."""
-        return {
-            "consumeTimeStamp": self.consume_timestamp,
-            "delayTime": self.delay_ms,
-            "maxTimeStamp": self.max_timestamp,
-            "messageQueue": queue_json(self.queue),
-            "minTimeStamp": self.min_timestamp,
-        }
+        """Return the fields, with the queue as an object."""
+        return {**super().to_json(), "messageQueue": queue_json(self.queue)}
+
+
+class _TimeSpans(Body):
+    title = "QueryConsumeTimeSpanBody"
+
+    consume_time_span_set: list[QueueTimeSpan] = wire(default_factory=list)
 
 
 def encode_time_spans(spans: Iterable[QueueTimeSpan]) -> bytes:
-    """The answer of QUERY_CONSUME_TIME_SPAN."""
-    return orjson.dumps({"consumeTimeSpanSet": [span.to_json() for span in spans]})
+    """Return the response of QUERY_CONSUME_TIME_SPAN."""
+    return encode_json({"consumeTimeSpanSet": [span.to_json() for span in spans]})
 
 
 def decode_time_spans(body: Buffer) -> list[QueueTimeSpan]:
-    """The inverse. Raises Refused."""
-    content = load_object(body, "QueryConsumeTimeSpanBody")
-    return [QueueTimeSpan.from_json(span) for span in get_objects(content, "consumeTimeSpanSet")]
+    """Return the time spans in that response. Raises Refused."""
+    return _TimeSpans.decode(body).consume_time_span_set
+
+
+class _GroupList(Body):
+    title = "GroupList"
+
+    group_list: list[str] = wire(default_factory=list)
 
 
 def encode_group_list(groups: Iterable[str]) -> bytes:
-    """The answer of QUERY_TOPIC_CONSUME_BY_WHO."""
-    return orjson.dumps({"groupList": sorted(groups)})
+    """Return the response of QUERY_TOPIC_CONSUME_BY_WHO."""
+    return _GroupList(sorted(groups)).encode()
 
 
 def decode_group_list(body: Buffer) -> list[str]:
-    """The inverse. Raises Refused."""
-    return get_strings(load_object(body, "GroupList"), "groupList")
+    """Return the groups in that response. Raises Refused."""
+    return _GroupList.decode(body).group_list
 
 
 def encode_topics_of_group(topics: Iterable[str], address: str) -> bytes:
-    """The answer of QUERY_TOPICS_BY_CONSUMER: a TopicList that names its broker."""
-    return orjson.dumps({"brokerAddr": address, "topicList": sorted(topics)})
+    """Return the response of QUERY_TOPICS_BY_CONSUMER: a TopicList that names its broker."""
+    return encode_json({"brokerAddr": address, "topicList": sorted(topics)})
+
+
+class _ResetOffsetBody(_OfQueues):
+    title = "ResetOffsetBody"
+
+    offsets: dict[QueueKey, Long] = wire(name="offsetTable", default_factory=dict)
 
 
 def encode_offsets(offsets: Mapping[MessageQueue, int]) -> bytes:
-    """ResetOffsetBody: the answer of INVOKE_BROKER_TO_RESET_OFFSET."""
-    return orjson.dumps({"offsetTable": queue_map(offsets)})
+    """Return a ResetOffsetBody, the response of INVOKE_BROKER_TO_RESET_OFFSET."""
+    return _ResetOffsetBody(dict(offsets)).encode()
 
 
 def decode_offsets(body: Buffer) -> dict[MessageQueue, int]:
-    """The inverse. Raises Refused."""
-    table = get_object(load_object(body, "ResetOffsetBody"), "offsetTable")
-    return {queue_of_key(key): get_int(table, key) for key in table}
+    """Return the offsets in that response. Raises Refused."""
+    return _ResetOffsetBody.decode(body).offsets

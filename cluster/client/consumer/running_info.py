@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from actors.remoting.bodies.flat import queue_map
+from actors.remoting.bodies.body import queue_map
 from actors.remoting.bodies.groups import SubscriptionData
 from actors.remoting.codes import RequestCode
 from actors.remoting.command import RemotingCommand
