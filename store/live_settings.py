@@ -1,17 +1,25 @@
 """Settings that may change while a service runs.
 
-A field that is annotated with LIVE is read where it is used, every time, from the one settings object that
-all parts of a service share; so it is changed in that object. Any other needs a restart.
+A field annotated with LIVE is read at every use from the one settings object that all parts of a service
+share, so `LiveSettings` changes that object in place. A change of any other field needs a restart.
 """
 
-from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from pydantic import BaseModel
 
+from store.logs import get_logger
+
+_log = get_logger(__name__)
+
+Settings = TypeVar("Settings", bound=BaseModel)
+
 
 class _Live:
-    """The mark; there is one."""
+    """The type of LIVE."""
 
     def __repr__(self) -> str:
         return "LIVE"
@@ -21,12 +29,12 @@ LIVE = _Live()
 
 
 def live_names(model: type[BaseModel]) -> frozenset[str]:
-    """The fields of a settings model that may change while its service runs."""
+    """Return the fields of a settings model that may change while its service runs."""
     return frozenset(name for name, field in model.model_fields.items() if LIVE in field.metadata)
 
 
 class Difference(NamedTuple):
-    """A setting that two settings objects of one model have otherwise; `path` leads into inner models."""
+    """A setting that differs between two settings objects of one model; `path` leads into inner models."""
 
     path: tuple[str, ...]
     wanted: Any
@@ -34,54 +42,72 @@ class Difference(NamedTuple):
 
     @property
     def name(self) -> str:
-        """As people write it: `store.flush`."""
+        """Return the dotted name, such as `store.flush`."""
         return ".".join(self.path)
 
 
-def differences(present: BaseModel, wanted: BaseModel) -> Iterator[Difference]:
-    """What `wanted` has otherwise; both are of one model."""
+class LiveSettings(Generic[Settings]):
+    """The settings of a running service, and the listeners that are called after each change of them."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self._listeners: list[Callable[[list[Difference]], None]] = []
+
+    def on_change(self, listener: Callable[[list[Difference]], None]) -> None:
+        """Call `listener` with the differences after every change."""
+        self._listeners.append(listener)
+
+    def change(self, wanted: Settings) -> list[Difference]:
+        """Change the settings in place to `wanted`, all or nothing; returns the differences.
+
+        Raises ValueError, naming them, for settings that need a restart.
+        """
+        changed = list(_differences(self.settings, wanted))
+        fixed = [each.name for each in changed if not each.is_live]
+        if fixed:
+            raise ValueError(f"{', '.join(fixed)}: a change needs a restart")
+        for each in changed:
+            model: BaseModel = self.settings
+            for part in each.path[:-1]:
+                model = getattr(model, part)
+            vars(model)[each.path[-1]] = each.wanted  # the model is frozen for all other code
+        if changed:
+            _log.info("settings_changed", **{each.name: str(each.wanted) for each in changed})
+            for listener in self._listeners:
+                listener(changed)
+        return changed
+
+    def update(self, changes: Mapping[str, Any]) -> list[Difference]:
+        """Change the settings that `changes` names: by field, inner models as mappings; all or nothing.
+
+        Raises ValidationError for an invalid value, ValueError for settings that need a restart.
+        """
+        return self.change(_with_changes(self.settings, changes))
+
+
+def _differences(present: BaseModel, wanted: BaseModel) -> Iterator[Difference]:
     for name, field in type(present).model_fields.items():
         old, new = getattr(present, name), getattr(wanted, name)
         if isinstance(old, BaseModel) and isinstance(new, BaseModel):
-            for inner in differences(old, new):
+            for inner in _differences(old, new):
                 yield inner._replace(path=(name, *inner.path))
         elif old != new:
             yield Difference((name,), new, LIVE in field.metadata)
 
 
-def take_over(present: BaseModel, wanted: BaseModel) -> list[Difference]:
-    """Change `present` in place to what `wanted` has, all or nothing; returns what has changed.
-
-    Raises ValueError, naming them, when there are settings among these that need a restart.
-    """
-    found = list(differences(present, wanted))
-    fixed = [each.name for each in found if not each.is_live]
-    if fixed:
-        raise ValueError(f"{', '.join(fixed)}: a change needs a restart")
-    for each in found:
-        place = present
-        for part in each.path[:-1]:
-            place = getattr(place, part)
-        vars(place)[each.path[-1]] = each.wanted  # the model is frozen for everyone else
-    return found
-
-
-def with_changes(settings: BaseModel, changes: Mapping[str, Any]) -> BaseModel:
-    """Checked settings like these, but for `changes`: by field name, inner models as mappings.
-
-    Raises ValidationError for a value that cannot be.
-    """
+def _with_changes(settings: Settings, changes: Mapping[str, Any]) -> Settings:
+    """Return validated settings that differ from `settings` in `changes`."""
     present = {name: getattr(settings, name) for name in type(settings).model_fields}
     for name, value in changes.items():
         inner = present.get(name)
         if isinstance(inner, BaseModel) and isinstance(value, Mapping):
-            value = with_changes(inner, value)
+            value = _with_changes(inner, value)
         present[name] = value
     return type(settings).model_validate(present)
 
 
 def with_values(content: Mapping[str, Any], values: Mapping[tuple[str, ...], Any]) -> dict[str, Any]:
-    """Settings as plain data, with other values at some paths; what is given stays as it is."""
+    """Return a copy of settings as plain data, with other values at some paths."""
     changed = dict(content)
     for path, value in values.items():
         place = changed

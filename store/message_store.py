@@ -9,8 +9,9 @@ from store.commitlog.holes import Hole
 from store.commitlog.positions import Callback
 from store.disk.disk_use import DiskProbe, disk_use
 from store.disk.files import explain, explained
-from store.dispatch.dispatcher import Step
-from store.dispatch.unit_writes import Arrival
+from store.dispatch.live_dispatch import LiveDispatch
+from store.dispatch.queue_sink import Arrival
+from store.dispatch.sink import DispatchSink
 from store.logs import get_logger
 from store.message.buffers import Buffer
 from store.message.hosts import Host
@@ -36,11 +37,9 @@ from store.writing.appender import Appender, AppendResult
 
 _log = get_logger(__name__)
 
-_DISPATCH_RETRY_NS = 1_000_000_000
-
 
 class MessageStore(ReadableStore):
-    """Appends, dispatches, and reads as a ReadableStore. Call `tick` once per turn of the owner's loop."""
+    """Appends, dispatches, and reads as a ReadableStore. Call `advance` once per turn of the owner's loop."""
 
     def __init__(
         self,
@@ -54,13 +53,17 @@ class MessageStore(ReadableStore):
     ) -> None:
         """Use `open`."""
         self._maintenance = Maintenance(root, settings, name.store_id, clock, parts)
-        super().__init__(parts, Retention(settings, clock, parts, probe, self._maintenance.checkpoint_soon))
+        super().__init__(
+            parts, Retention(settings, clock, parts, probe, self._maintenance.checkpoints.mark_changed)
+        )
         self.root = root
         self.settings = settings
         self.identity = name
         self._clock = clock
         self._guards = guards
-        self._dispatcher = parts.dispatcher
+        self._dispatch = LiveDispatch(
+            parts.dispatcher, parts.queue_sink, parts.positions, clock, self._maintenance.note
+        )
         self._appender = Appender(
             parts.log,
             parts.queues,
@@ -71,10 +74,6 @@ class MessageStore(ReadableStore):
         )
         self._log.make_file = self._maintenance.allocator.take
         self._failure: StoreError | None = None
-        self._dispatch_fault: str | None = None
-        self._dispatch_again_ns = 0
-        self._nothing_whole_before = -1  # up to here there is only a part of a record left
-        self._untold: list[Arrival] = []  # of a step that was ended between two ticks
         self._flushing: FlushJob | None = None
         self._is_closed = False
         self.is_superseded = False  # by another writer: then nothing may be written, notes neither
@@ -95,16 +94,17 @@ class MessageStore(ReadableStore):
         adopt: bool = False,
         store_host: Host | None = None,
         probe: DiskProbe = disk_use,
+        sinks: Sequence[DispatchSink] = (),
     ) -> "MessageStore":
         """Lock, load, recover and dispatch what is lacking.
 
         Raises StoreError when it is another's, locked or unknown.
 
         `store_host` is the address that records and message ids carry; it can be set later
-        (`set_store_host`).
+        (`set_store_host`). `sinks` get every dispatched record, beside index and consume queues.
         """
         with explained("cannot be opened", root):
-            store = cls._open(root, settings, identity, clock, probe, adopt)
+            store = cls._open(root, settings, identity, clock, probe, sinks, adopt=adopt)
         if store_host is not None:
             store.set_store_host(store_host)
         return store
@@ -117,6 +117,8 @@ class MessageStore(ReadableStore):
         identity: StoreIdentity,
         clock: Clock,
         probe: DiskProbe,
+        sinks: Sequence[DispatchSink],
+        *,
         adopt: bool,
     ) -> "MessageStore":
         root.mkdir(parents=True, exist_ok=True)
@@ -128,7 +130,7 @@ class MessageStore(ReadableStore):
             is_ours = noted is not None
             name = settle_name(root, identity, settings, adopt=adopt)
             orderly_end = not guards.abort.exists
-            parts = open_parts(root, settings)
+            parts = open_parts(root, settings, sinks)
             guards.epoch.raise_epoch()
             guards.abort.create()
             recover(root, settings, parts, name.store_id, orderly_end=orderly_end, is_ours=is_ours)
@@ -137,7 +139,7 @@ class MessageStore(ReadableStore):
             parts.checkpoint.physic_msg_timestamp = parts.tail.last_timestamp  # all of the log is flushed now
             parts.residency.written_from = parts.positions.written
             store = cls(root, settings, name, clock, guards, parts, probe)
-            store._maintenance.checkpoint_now()
+            store._maintenance.checkpoints.checkpoint_now()
         except BaseException:
             if parts is not None:
                 parts.close()
@@ -161,7 +163,7 @@ class MessageStore(ReadableStore):
         """Why nothing can be appended; None when it can."""
         if self._failure is not None:
             return str(self._failure)
-        return self._dispatch_fault or self.retention.refusal
+        return self._dispatch.fault or self.retention.refusal
 
     def append(self, draft: RecordDraft) -> AppendResult:
         """Store one message.
@@ -170,7 +172,7 @@ class MessageStore(ReadableStore):
         """
         if (
             self._failure is not None
-            or self._dispatch_fault is not None
+            or self._dispatch.fault is not None
             or self.retention.refusal is not None
         ):
             raise self._refusal()
@@ -227,15 +229,17 @@ class MessageStore(ReadableStore):
         return offset == 0 if queue is None else offset == queue.next_offset == queue.assigned_offset
 
     def await_messages(self, queues: Collection[tuple[str, int]]) -> None:
-        """Note in `positions.awaited` what is appended to any of these queues, (topic, queue id)."""
-        self._appender.awaited_queues = queues
+        """Note in `positions.awaited` what is appended to any of these queues, (topic, queue id), and return
+        from `advance` those of them that got messages.
+        """
+        self._appender.awaited_queues = self._parts.queue_sink.awaited = queues
 
     def truncate_to(self, offset: int) -> None:
         """Drop the log from `offset` (a record's beginning) on, and all that was derived from it. Raises
         StoreError.
         """
         self._maintenance.finish()
-        self._finish_dispatch(self._untold)
+        self._dispatch.finish()
         if not self.positions.min <= offset <= self.positions.written:
             raise StoreError(
                 f"cannot truncate to {offset:,}: the log ends at {self.positions.written:,}", self.root
@@ -244,48 +248,40 @@ class MessageStore(ReadableStore):
         self._log.truncate_to(offset)
         self.positions.cut_to(offset)
         self._parts.holes = [hole for hole in self._parts.holes if hole.position < offset]
-        for queue in self._queues:
-            queue.truncate_after(offset)
-        if self._parts.index is not None:
-            self._parts.index.truncate_to(offset)
+        for sink in self._parts.sinks:
+            sink.rewind(offset)
         self._appender.forget_assigned()
-        self._maintenance.checkpoint_now()
+        self._maintenance.checkpoints.checkpoint_now()
 
-    # ---- tick ----------------------------------------------------------------------------------------------
+    # ---- advance -------------------------------------------------------------------------------------------
 
     @property
     def dispatch_refusal(self) -> str | None:
         """Why what is confirmed is not dispatched; None when it is."""
-        return str(self._failure) if self.is_superseded else self._dispatch_fault
+        return str(self._failure) if self.is_superseded else self._dispatch.fault
 
     @property
     def has_more_to_dispatch(self) -> bool:
-        """Whether another `tick` has work left from this one."""
-        confirmed = self.positions.confirmed
-        return (
-            self.positions.dispatched < confirmed
-            and self._dispatch_fault is None
-            and not self.is_superseded
-            and confirmed != self._nothing_whole_before
-        )
+        """Whether another `advance` has work left from this one."""
+        return not self.is_superseded and self._dispatch.has_more
 
     @property
     def has_more_to_do(self) -> bool:
-        """Whether somebody waits for what the next `tick` does, and nothing else will ask for that tick."""
-        if self._dispatcher.is_under_way:
+        """Whether the next `advance` is awaited, and nothing else will cause it."""
+        if self._dispatch.is_under_way:
             return False  # `on_work_ended` tells
-        return self.has_more_to_dispatch or (not self.is_superseded and self._maintenance.has_more_to_note)
+        return self.has_more_to_dispatch or (
+            not self.is_superseded and self._maintenance.checkpoints.has_more_to_note
+        )
 
     def on_work_ended(self, callback: Callable[[], None]) -> None:
         """From now on call this, on a thread of the store's, when work in the background has ended: the next
-        `tick` takes it.
+        `advance` takes it.
         """
-        self._dispatcher.on_written(callback)
-        self._maintenance.on_work_ended(callback)
-        self.retention.on_work_ended(callback)
+        self._parts.jobs.on_ended(callback)
 
     def on_confirmed(self, offset: int, callback: Callback) -> None:
-        """Call back in a `tick` when `confirmed` has reached `offset`; at once, with the error, on a failed
+        """Call back in `confirm` when `confirmed` has reached `offset`; at once, with the error, on a failed
         store.
         """
         if self._failure is not None:
@@ -293,41 +289,48 @@ class MessageStore(ReadableStore):
         else:
             self.positions.on_confirmed(offset, callback)
 
-    def tick(
-        self,
-        *,
-        dispatch: bool = True,
-        tells: bool = True,
-        leaves: bool = False,
-        before_dispatch: Callable[[], None] | None = None,
-    ) -> Sequence[Arrival]:
-        """Call back those who waited, then dispatch a slice of what is confirmed; returns the queues that got
-        something, if it `tells` them.
-
-        Without `dispatch` only those who waited are called back: many small ticks may share one dispatch. If
-        it `leaves`, units for many queues may be written by another thread: the tick after that has ended
-        (`on_work_ended`) goes on. `before_dispatch` is called where something is about to be dispatched.
-        """
-        positions = self.positions
-        arrivals, self._untold = self._untold, []
+    def confirm(self) -> bool:
+        """Call back those whose offset is confirmed; return False if another writer has taken the store."""
         if not self._check_epoch():
-            return arrivals
+            return False
+        positions = self.positions
         if positions.has_waiters and positions.first_waiting <= positions.confirmed:
             positions.run_callbacks()
-        confirmed = positions.confirmed
-        told = arrivals if tells else None
-        if self._dispatcher.is_under_way and (self._dispatcher.has_written or not leaves):
-            self._finish_dispatch(told)
-            self._maintain()  # here, too: steps may follow one another without a gap
-        if dispatch and positions.dispatched < confirmed and not self._dispatcher.is_under_way:
-            if before_dispatch is not None:
-                before_dispatch()
-            self._dispatch(confirmed, told, leaves=leaves)
-        if not self._dispatcher.is_under_way:
-            self._maintain()
-        return arrivals
+        return True
+
+    def advance(self) -> Sequence[Arrival]:
+        """Confirm, dispatch a slice of what is confirmed, and take what has ended in the background.
+
+        Returns the awaited queues (`await_messages`) that got messages. Units for many queues may be left to
+        another thread: the `advance` after that has ended (`on_work_ended`) counts them in.
+        """
+        dispatch = self._dispatch
+        if self.confirm():
+            if dispatch.can_finish:
+                dispatch.finish()
+                self._maintain()  # here, too: steps may follow one another without a gap
+            if not dispatch.is_under_way:
+                dispatch.advance()
+            if not dispatch.is_under_way:
+                self._maintain()
+        return self._parts.queue_sink.take_arrivals()
+
+    def dispatch_now(self) -> None:
+        """Dispatch all that is confirmed, on this thread."""
+        if self.confirm():
+            self._dispatch.run()
+
+    def finish_background(self) -> None:
+        """Wait for all work in the background, and take it."""
+        self._parts.jobs.finish()
+
+    @property
+    def background_faults(self) -> int:
+        """Background jobs that raised an unexpected exception; each was logged with its traceback."""
+        return self._parts.jobs.faults
 
     def _maintain(self) -> None:
+        self._parts.jobs.collect()
         self._maintenance.turn()
         self.retention.turn()
 
@@ -337,42 +340,6 @@ class MessageStore(ReadableStore):
             self.is_superseded = True
             self._fail(StoreError("another writer has opened this store: this one writes no more", self.root))
         return not self.is_superseded
-
-    def _dispatch(self, confirmed: int, arrivals: list[Arrival] | None, *, leaves: bool = False) -> None:
-        if self._dispatch_fault is not None and self._clock.monotonic_ns() < self._dispatch_again_ns:
-            return
-        begin = self.positions.dispatched
-        dispatcher = self._dispatcher
-        try:
-            step = (dispatcher.start if leaves else dispatcher.step)(begin, confirmed, arrivals)
-        except (OSError, StoreError) as error:
-            self._dispatch_failed(error)
-            return
-        if step is not None:
-            if step.position == begin:
-                self._nothing_whole_before = confirmed
-            self._dispatched(step)
-
-    def _finish_dispatch(self, arrivals: list[Arrival] | None) -> None:
-        """End the step that is under way, if one is."""
-        if self._dispatcher.is_under_way:
-            try:
-                self._dispatched(self._dispatcher.finish(arrivals))
-            except (OSError, StoreError) as error:
-                self._dispatch_failed(error)
-
-    def _dispatched(self, step: Step) -> None:
-        self._dispatch_fault = None
-        self.positions.dispatched = step.position
-        self._maintenance.note(step)
-
-    def _dispatch_failed(self, error: OSError | StoreError) -> None:
-        # The log has it, so nothing is lost: it is tried again, and senders are told meanwhile.
-        self._dispatch_again_ns = self._clock.monotonic_ns() + _DISPATCH_RETRY_NS
-        if self._dispatch_fault is None:
-            _log.error("dispatch_failed", root=str(self.root), error=str(error))
-        reason = explain(error) if isinstance(error, OSError) else str(error)
-        self._dispatch_fault = f"consume queues or index cannot be written: {reason}"
 
     def _fail(self, error: StoreError) -> None:
         """From now on this store is read only, for good."""
@@ -400,10 +367,11 @@ class MessageStore(ReadableStore):
         self.positions.flushed = max(self.positions.flushed, min(job.target, self.positions.written))
         self._parts.checkpoint.physic_msg_timestamp = job.timestamp
 
-    def flush_failed(self, job: FlushJob, error: OSError) -> None:
+    def flush_failed(self, job: FlushJob, error: Exception) -> None:
         """`job.run` has raised: this is final, the store is read only from now on (design law 7)."""
         self._flushing = None
-        reason = f"flushing to {job.target:,} failed, restart to recover: {explain(error)}"
+        cause = explain(error) if isinstance(error, OSError) else repr(error)
+        reason = f"flushing to {job.target:,} failed, restart to recover: {cause}"
         self._fail(StoreError(reason, self.root))
 
     def flush_now(self) -> None:
@@ -413,7 +381,7 @@ class MessageStore(ReadableStore):
             return
         try:
             job.run()
-        except OSError as error:
+        except Exception as error:
             self.flush_failed(job, error)
             raise self._refusal() from error
         self.flush_done(job)
@@ -427,12 +395,11 @@ class MessageStore(ReadableStore):
         """
         self._maintenance.finish()
         self.flush_now()
-        self._finish_dispatch(self._untold)
-        while self.has_more_to_dispatch:  # or what is on its way would make the queues anew
-            self._dispatch(self.positions.confirmed, None)
+        self._dispatch.finish()
+        self._dispatch.run()  # or what is on its way would make the queues anew
         removed, removal = self._maintenance.take_out_topic(topic)
         removal.run()
-        self._maintenance.checkpoint_now()
+        self._maintenance.checkpoints.checkpoint_now()
         return removed
 
     def forget_topic(self, topic: str, callback: Callback) -> int:
@@ -444,7 +411,7 @@ class MessageStore(ReadableStore):
         if self._failure is not None:
             callback(self._refusal())
             return 0
-        self._finish_dispatch(self._untold)
+        self._dispatch.finish()
         removed, removal = self._maintenance.take_out_topic(topic)
         self._maintenance.remove_soon(removal, callback)
         return removed
@@ -465,7 +432,6 @@ class MessageStore(ReadableStore):
             self._maintenance.fail(closed)
             self._maintenance.close()
             self.retention.finish()
-            self._dispatcher.close()
             self._parts.close()
             self._guards.release()
 
@@ -474,10 +440,8 @@ class MessageStore(ReadableStore):
             return
         self._maintenance.finish()
         self.flush_now()
-        while self.has_more_to_dispatch:
-            self.tick()
-        self.positions.run_callbacks()
-        if self._dispatch_fault is None and self._check_epoch():
+        self.dispatch_now()
+        if self._dispatch.fault is None and self._check_epoch():
             self._maintenance.end_in_order()
             self._guards.abort.remove()
 

@@ -18,6 +18,14 @@ class StoreError(Exception):
         return f"{place}{self.reason}{where}"
 
 
+class StoreLocked(StoreError):
+    """Another process holds the lock of the store; opening succeeds once that process ends."""
+
+
+class StoreFormatUnknown(StoreError):
+    """The store has been written in a format that this version of the program does not know."""
+
+
 class RecordTooLarge(StoreError):
     """No log file of this store can hold the record: another attempt fails as well."""
 

@@ -18,9 +18,9 @@ from store.message.message import Message
 from store.message.properties import encode_properties
 from store.message.record import RecordDraft, encode_record
 from store.message.runs import Runs
-from store.message.tags import tags_code
 from store.message_store import MessageStore
 from store.ownership.identity import StoreIdentity
+from store.reading.message_filter import MATCH_ALL, TagFilter
 from store.store_settings import StoreSettings
 
 _TOPIC = "warm-up"
@@ -59,14 +59,14 @@ def _send(store: MessageStore) -> None:
     store.append_records(_TOPIC, 0, bytearray(record), _HOST.packed)
     runs = Runs([0], [1], [len(record)], memoryview(bytearray(record)))
     store.append_runs(_TOPIC, runs, _HOST.packed)
-    store.tick()
+    store.advance()
     store.flush_now()
-    store.tick()
+    store.advance()
 
 
 def _read(store: MessageStore) -> None:
-    for codes in (None, frozenset({tags_code("tag")}), frozenset({tags_code("other"), tags_code("another")})):
-        store.get_message(_TOPIC, 0, 0, 32, 1 << 20, codes)
+    for wanted in (MATCH_ALL, TagFilter(["tag"]), TagFilter(["other", "another"])):
+        store.get_message(_TOPIC, 0, 0, 32, 1 << 20, wanted)
     _load_spans()
     store.query_by_key(_TOPIC, "key")
     store.offset_by_timestamp(_TOPIC, 0, 1)

@@ -15,6 +15,7 @@ import structlog
 from hypothesis import HealthCheck, settings
 from xdist.remote import Producer
 
+from store import logs
 from tests.eventually import TIME_SCALE
 from tests.process_logs import log_tails
 from tests.tiers import LANES, LaneScheduling, in_lane_order, is_repeatable, lane_of
@@ -89,8 +90,9 @@ def _temporary_root(tmp_path_factory: pytest.TempPathFactory) -> None:
 
 
 @pytest.fixture(autouse=True)
-def _structlog_defaults() -> Iterator[None]:
-    """`structlog.testing.capture_logs` leaves structlog configured, which is a program's own choice to us."""
+def _our_loggers_are_captured() -> Iterator[None]:
+    """Let `structlog.testing.capture_logs` capture the events of our loggers."""
+    structlog.configure(processors=logs.PROCESSORS)
     yield
     structlog.reset_defaults()
 

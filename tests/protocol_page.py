@@ -16,11 +16,11 @@ from pathlib import Path
 
 from actors.broker.service import BrokerService
 from actors.nameserver.nameserver_settings import NameserverSettings
-from actors.nameserver.service import NameserverService
+from actors.nameserver.service import build_nameserver
 from actors.rebalancer.rebalancer_settings import RebalancerSettings
-from actors.rebalancer.service import RebalancerService
+from actors.rebalancer.service import build_rebalancer
 from actors.remoting.codes import RayMQRequestCode, RequestCode
-from actors.remoting.request import RequestEntry
+from actors.remoting.request import RequestRow
 from store.clock import SystemClock
 from tests.actors.broker.brokers import settings_of
 
@@ -69,25 +69,23 @@ def section(title: str, codes: type[RequestCode] | type[RayMQRequestCode]) -> It
 
 
 @cache
-def tables() -> Mapping[str, Mapping[int, RequestEntry]]:
+def tables() -> Mapping[str, Mapping[int, RequestRow]]:
     """The rows of each process's table."""
     clock = SystemClock()
     return {
-        "nameserver": NameserverService(NameserverSettings(), clock).server.chain.table.entries,
+        "nameserver": build_nameserver(NameserverSettings(), clock).server.chain.table.rows,
         "broker": asyncio.run(broker_table()),
-        "rebalancer": RebalancerService(
-            RebalancerSettings(data_dir=Path()), clock
-        ).server.chain.table.entries,
+        "rebalancer": build_rebalancer(RebalancerSettings(data_dir=Path()), clock).server.chain.table.rows,
     }
 
 
-async def broker_table() -> Mapping[int, RequestEntry]:
+async def broker_table() -> Mapping[int, RequestRow]:
     """The rows of a broker, started for a moment: only then has it a store."""
     with tempfile.TemporaryDirectory() as root:
         broker = BrokerService(settings_of(Path(root)), SystemClock())
         await broker.start()
         await broker.stop()
-        return broker.graph.loop.requests.entries
+        return broker.graph.loop.requests.rows
 
 
 @cache

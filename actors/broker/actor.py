@@ -30,7 +30,7 @@ class Broker(ActorShell):
         from store.clock import SystemClock
 
         service = BrokerService(BrokerSettings.model_validate(self._spec["settings"]), SystemClock())
-        service.live.listeners.append(self.settings_changed)
+        service.live.on_change(self.settings_changed)
         return service
 
     def change_settings(self, settings: Mapping[str, Any]) -> None:

@@ -8,7 +8,7 @@ that names the cause and the numbers:
     unread response bytes of all peers        max_unread_bytes        [OVERLOAD]   new and held pulls
     sends that waited while the loop stalled  os_page_cache_busy_ms   [PCBUSY_CLEAN_QUEUE]
 
-Reads that wait for a thread (`off_loop`) and held pulls (`held_pulls`) have their own bounds.
+Reads that wait for a thread (`off_loop`) and held requests (`wait_registry`) have their own bounds.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Admission:
 
     def __call__(self, context: RequestContext) -> None:
         """Raise Refused if the broker has too much to do."""
-        connection, cost = context.connection, context.entry.cost
+        connection, cost = context.connection, context.row.cost
         if connection.pending >= self._settings.max_pending_requests:
             raise self._refusal(
                 f"{connection.pending:,} requests of this connection have no answer yet "

@@ -37,7 +37,7 @@ def split_settings(settings: Mapping[str, Any]) -> tuple[dict[str, Any], dict[st
 
 
 def by_field(settings: Mapping[str, str]) -> tuple[dict[str, Any], list[str]]:
-    """Flat texts by key as changes by field (`store.live_settings.with_changes`), and the keys unknown."""
+    """Flat texts by key as changes by field (`LiveSettings.update`), and the keys unknown."""
     plain, of_store = split_settings(settings)
     changes, unknown = changes_by_field(BrokerSettings, plain)
     if of_store:

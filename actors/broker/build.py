@@ -37,14 +37,15 @@ from actors.broker.group.rebalancer_link import RebalancerLink
 from actors.broker.handle_api import HandleApi
 from actors.broker.identity import BrokerIdentity
 from actors.broker.loop.flusher import Flusher
-from actors.broker.loop.held_pulls import HeldPulls
 from actors.broker.loop.off_loop import OffLoop
 from actors.broker.loop.reads import Reads
 from actors.broker.loop.turns import Turns
+from actors.broker.loop.wait_registry import WaitRegistry
 from actors.broker.metadata.tables import BrokerTables
 from actors.broker.reading.pull import Puller
 from actors.broker.reading.queues import QueueQueries
 from actors.broker.registration import Registration
+from actors.broker.role import BrokerRole, Role, RoleService, periodic
 from actors.broker.sending.acks import Acks
 from actors.broker.sending.bulk_send import BulkSender
 from actors.broker.sending.delays import Delays
@@ -57,23 +58,26 @@ from actors.broker.sending.stored_properties import PropertyWriter
 from actors.broker.sending.targets import SendTargets
 from actors.broker.stats import BrokerStats
 from actors.host.descriptors import connections_that_fit
-from actors.host.live_settings import LiveSettings
 from actors.host.loop_lag import LoopLag
 from actors.host.settings_requests import SettingsRequests
 from actors.host.supervisor import Supervisor
 from actors.remoting.client import RemotingClient
 from actors.remoting.codes import RequestCode
 from actors.remoting.connection import Connection
+from actors.remoting.counters import RequestCounters
 from actors.remoting.headers import RegisterBrokerHeader
 from actors.remoting.limits import RemotingLimits
-from actors.remoting.request import Action, Resource
+from actors.remoting.request import RequestRow
 from actors.remoting.server import RemotingServer
-from actors.remoting.table import RequestRow, RequestTable
+from actors.remoting.table import RequestTable
+from actors.remoting.targets import Action, on_cluster
 from store.clock import Clock
+from store.live_settings import LiveSettings
 from store.message.message_id import UniqKeyGenerator
-from store.message_store import MessageStore
+from store.message_store import Arrival, MessageStore
 
 OTHER_DESCRIPTORS = 256
+DELIVERY_INTERVAL_MS = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,11 +86,12 @@ class BrokerLoop:
 
     store: MessageStore
     requests: RequestTable
+    counters: RequestCounters
     server: RemotingServer
     admission: Admission
     stats: BrokerStats
     lag: LoopLag
-    held: HeldPulls
+    held: WaitRegistry[Arrival]
     acks: Acks
     flusher: Flusher
     turns: Turns
@@ -115,6 +120,7 @@ class Broker:
     remoting_client: RemotingClient
     registration: Registration
     delays: Delays
+    role: BrokerRole
     departure: Departure
     handle: HandleApi
     describe: Callable[[], dict[str, object]]
@@ -144,18 +150,20 @@ def build_broker(
         StoreError: a table's file is damaged, and so is its backup.
     """
     settings = live.settings
-    loop = _build_loop(settings, clock, store)
+    loop = _build_loop(live, clock, store)
     from_rebalancers = RequestTable()
     client = RemotingClient(clock, from_rebalancers)
     tables, registration, new_topics = _build_metadata(settings, clock, identity, store, client, supervisor)
-    live.listeners.append(lambda changes: registration.changed())
+    live.on_change(lambda changes: registration.changed())
     groups = _build_groups(settings, clock, client, tables, registration)
     from_rebalancers.add_rows(groups.requests.rebalancer_rows())
     delays = Delays(store, clock, tables.delay_offsets, loop.reads.bring)
+    role = BrokerRole(_role_services(loop, registration, delays, supervisor))
     departure = Departure(store, loop.reads, tables, groups.clients, loop.stats, clock)
     properties = PropertyWriter(settings, UniqKeyGenerator(identity.host.ip, os.getpid(), clock, rng))
     handle = HandleApi(loop.server, identity.host.packed, properties.next_uniq_key)
-    describe = partial(_description, settings, identity, loop, tables, delays, departure, supervisor)
+
+    describe = partial(_description, settings, identity, loop, tables, role, departure, delays, supervisor)
     targets = SendTargets(settings, tables.topics, rng)
     responses = SendResponses(loop.acks, new_topics, properties.added_fields, identity.host.packed)
     interceptors = (*interceptors, DeadLetters(tables, groups.locks), NoTransactions(), delays)
@@ -168,26 +176,28 @@ def build_broker(
         _reading_rows(settings, clock, identity, loop, tables, groups),
         _group_rows(settings, loop, tables, groups),
         _admin_rows(clock, identity, loop, tables, groups, registration),
-        _broker_rows(live, loop, tables, groups, describe),
+        _broker_rows(live, clock, loop, tables, groups, describe),
     ):
         loop.requests.add_rows(rows)
     # fmt: off
     return Broker(
-        identity, loop, tables, groups, client, registration, delays, departure, handle, describe
+        identity, loop, tables, groups, client, registration, delays, role, departure, handle, describe
     )
     # fmt: on
 
 
-def _build_loop(settings: BrokerSettings, clock: Clock, store: MessageStore) -> BrokerLoop:
-    requests = RequestTable()
+def _build_loop(live: LiveSettings[BrokerSettings], clock: Clock, store: MessageStore) -> BrokerLoop:
+    settings = live.settings
+    requests, counters = RequestTable(), RequestCounters()
     admission = Admission(settings, store, clock)
 
     def end_turn() -> None:
         turns.tick()
         admission.end_turn()
 
-    server = RemotingServer(requests, clock, _limits(settings), end_turn, steps=(admission,))
-    held = HeldPulls(settings.max_held_pulls)
+    server = RemotingServer(requests, clock, _limits(settings), end_turn, (admission,), (counters,))
+    live.on_change(lambda _: server.hub.change_limits(max_unread_bytes=_max_unread_bytes(settings)))
+    held = WaitRegistry[Arrival](clock, settings.max_held_pulls)
     stats = BrokerStats(clock)
     is_sync = settings.store.flush == "sync"
     flusher = Flusher(
@@ -214,6 +224,7 @@ def _build_loop(settings: BrokerSettings, clock: Clock, store: MessageStore) -> 
     return BrokerLoop(
         store,
         requests,
+        counters,
         server,
         admission,
         stats,
@@ -227,10 +238,32 @@ def _build_loop(settings: BrokerSettings, clock: Clock, store: MessageStore) -> 
     )
 
 
+def _role_services(
+    loop: BrokerLoop, registration: Registration, delays: Delays, supervisor: Supervisor
+) -> Sequence[RoleService]:
+    def deliver() -> None:
+        delays.deliver()
+        loop.server.request_tick()
+
+    async def unregister() -> None:
+        # Another process that serves the store has registered under the same name.
+        await registration.stop(leave_routes=not loop.store.is_superseded)
+
+    master = frozenset({Role.MASTER})
+    return (
+        periodic(supervisor, "delayed-delivery", master, DELIVERY_INTERVAL_MS, deliver),
+        RoleService("registration", master, registration.start, unregister),
+    )
+
+
+def _max_unread_bytes(settings: BrokerSettings) -> int:
+    return 2 * settings.max_unread_bytes  # pulls are refused from half of it
+
+
 def _limits(settings: BrokerSettings) -> RemotingLimits:
     return RemotingLimits(
         busy_poll_us=settings.busy_poll_us,
-        max_unread_bytes=2 * settings.max_unread_bytes,
+        max_unread_bytes=_max_unread_bytes(settings),
         unread_ms=settings.unread_timeout_ms,
         idle_ms=settings.idle_timeout_ms,
         max_connections=connections_that_fit(
@@ -287,7 +320,7 @@ def _reading_rows(
     groups: BrokerGroups,
 ) -> Iterable[RequestRow]:
     store, reads = loop.store, loop.reads
-    puller = Puller(settings, store, reads, tables, groups.clients, loop.held, loop.stats, clock)
+    puller = Puller(settings, store, reads, tables, groups.clients, loop.held, loop.stats)
     return (*puller.rows(), *QueueQueries(settings, store, reads, tables.topics, identity.address).rows())
 
 
@@ -327,24 +360,25 @@ def _admin_rows(
 
 def _broker_rows(
     live: LiveSettings[BrokerSettings],
+    clock: Clock,
     loop: BrokerLoop,
     tables: BrokerTables,
     groups: BrokerGroups,
     describe: Callable[[], dict[str, object]],
 ) -> Iterable[RequestRow]:
     settings, store, reads, stats = live.settings, loop.store, loop.reads, loop.stats
-    config = SettingsRequests(live, as_properties, by_field)
+    config = SettingsRequests(live, as_properties, by_field, clock)
     figures = (
         partial(lag_figures, loop.lag),
         partial(delay_figures, tables.delay_offsets, store),
-        partial(send_figures, loop.requests),
+        partial(send_figures, loop.requests, loop.counters),
     )
-    cluster, get, update = Resource.CLUSTER, Action.GET, Action.UPDATE
+    get, update = on_cluster(Action.GET), on_cluster(Action.UPDATE)
     return (
         *RuntimeInfo(settings, store, reads, loop.held, stats, figures).rows(),
         *BrokerInfo(settings.cluster_name, store, reads, groups.clients, stats, describe).rows(),
-        RequestRow(RequestCode.GET_BROKER_CONFIG, config.get, None, cluster, get),
-        RequestRow(RequestCode.UPDATE_BROKER_CONFIG, config.update, None, cluster, update),
+        RequestRow(RequestCode.GET_BROKER_CONFIG, config.get, None, get),
+        RequestRow(RequestCode.UPDATE_BROKER_CONFIG, config.update, None, update),
     )
 
 
@@ -353,8 +387,9 @@ def _description(
     identity: BrokerIdentity,
     loop: BrokerLoop,
     tables: BrokerTables,
-    delays: Delays,
+    role: BrokerRole,
     departure: Departure,
+    delays: Delays,
     supervisor: Supervisor,
 ) -> dict[str, object]:
     """Return the fields of DESCRIBE_BROKER."""
@@ -376,6 +411,8 @@ def _description(
         "confirmed": positions.confirmed,
         "dispatched": positions.dispatched,
         "write_refusal": store.write_refusal or "",
+        "role": str(role.role),
+        "departure": str(departure.state),
         "topics": len(tables.topics.table.topics),
         "groups": len(tables.groups.table.groups),
         "connections": len(loop.server.connections),
@@ -389,9 +426,8 @@ def _description(
         "cold_reads": loop.reads.cold,
         "log_holes": len(store.holes),
         "messages_passed_over": store.passed_over,
-        "requests_refused": loop.admission.refused,
-        **loop.lag.figures(),
-        "departure": str(departure.state),
         "delayed_messages_skipped": delays.skipped,
+        "requests_refused": loop.admission.refused,
         "background_task_failures": supervisor.failures,
+        **loop.lag.figures(),
     }

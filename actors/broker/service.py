@@ -13,11 +13,12 @@ from actors.broker.departure import Departure
 from actors.broker.handle_api import HandleApi
 from actors.broker.identity import BrokerIdentity
 from actors.broker.reserved_port import reserve_port
+from actors.broker.role import Role
 from actors.broker.sending.interceptors import SendInterceptor
-from actors.host.live_settings import LiveSettings
 from actors.host.supervisor import Supervisor
 from store.clock import NS_PER_MS, Clock
 from store.disk.disk_use import DiskProbe, disk_use
+from store.live_settings import LiveSettings
 from store.logs import get_logger
 from store.message.hosts import Host
 from store.message_store import MessageStore
@@ -60,7 +61,7 @@ class BrokerService:
             interceptors: see each message that is sent before the broker's own interceptors do.
         """
         self.settings = settings
-        self.live = LiveSettings(settings, clock)
+        self.live = LiveSettings(settings)
         self._probe = probe
         self._interceptors = interceptors
         self._clock = clock
@@ -99,7 +100,8 @@ class BrokerService:
                 self.graph.loop.flusher.start()
                 self.graph.loop.lag.start()
                 store.on_work_ended(self._post_tick())
-                await self.graph.registration.start()  # a nameserver may be slow, while clients are served
+                # Clients are served already: a nameserver may be slow.
+                await self.graph.role.become(Role.MASTER, store.epoch)
             except BaseException:
                 store.close()
                 raise
@@ -117,9 +119,9 @@ class BrokerService:
     async def stop(self) -> None:
         """Leave the routes, respond to what was accepted, and close the store in order."""
         broker, loop = self.graph, self.graph.loop
-        await broker.registration.stop(leave_routes=not loop.store.is_superseded)
+        await broker.role.become(Role.STOPPED, loop.store.epoch)
         loop.server.hush()
-        loop.held.end_all()  # rocketmq-client 4.9 waits 30 s for the pulls of a connection that has closed
+        loop.held.close()  # rocketmq-client 4.9 waits 30 s for the pulls of a connection that has closed
         await self._answer_senders()
         await self._supervisor.stop()
         loop.turns.stop()
@@ -191,7 +193,6 @@ class BrokerService:
             ("read-queue-sweep", broker.loop.off_loop.sweep),
             ("departure-sweep", broker.departure.sweep),
             ("superseded-check", self._leave_if_superseded),
-            ("delayed-delivery", self._deliver_delayed),
             # An idle store has work too: its checkpoint, files to be created ahead, a flush that is awaited.
             ("store-tick", broker.loop.server.request_tick),
         ):
@@ -203,11 +204,7 @@ class BrokerService:
 
     async def _leave_if_superseded(self) -> None:
         if self.graph.loop.store.is_superseded:
-            await self.graph.registration.stop(leave_routes=False)
-
-    def _deliver_delayed(self) -> None:
-        self.graph.delays.deliver()
-        self.graph.loop.server.request_tick()
+            await self.graph.role.become(Role.FENCED, self.graph.loop.store.epoch)
 
     def _expire_clients(self) -> None:
         self.graph.groups.requests.expire()

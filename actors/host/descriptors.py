@@ -1,4 +1,4 @@
-"""How many files and sockets this process may have open."""
+"""The number of files and sockets that this process may open."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ _log = get_logger(__name__)
 
 
 def connections_that_fit(wanted: int, reserved: int) -> int:
-    """How many of the `wanted` connections the system's limit allows beside `reserved` other descriptors.
+    """Return how many of the `wanted` connections fit beside `reserved` other descriptors.
 
-    The limit is raised as far as it may be; what it does not allow is told.
+    Raises the soft limit as far as the hard limit allows, and logs a warning if fewer than `wanted` fit.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     needed = wanted + reserved

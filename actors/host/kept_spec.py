@@ -1,7 +1,7 @@
-"""What an actor was last told to be, beside what it was made with: `raymq.spec.json` in its directory.
+"""KeptSpec: the last spec of an actor, in `raymq.spec.json` in its directory.
 
-Ray makes a dead actor again with the arguments of its first start. Settings that were changed since, while it
-ran, stand in this file; it counts only for the actor that wrote it, not for one that was made anew.
+Ray restarts a dead actor with the arguments of its first start. Settings that were changed since then are in
+this file; it counts only for the actor that wrote it, not for a new one of the same name.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ FILE = "raymq.spec.json"
 
 
 def directory_of(spec: Mapping[str, Any]) -> Path:
-    """Where an actor of this spec keeps its files."""
+    """Return the directory of an actor's files."""
     settings = spec["settings"]
     return Path(settings.get("store_root") or settings["data_dir"])
 
@@ -33,10 +33,10 @@ class KeptSpec:
     def __init__(self, directory: Path, actor_id: str) -> None:
         self._path = directory / FILE
         self._actor_id = actor_id
-        self._one_at_a_time = threading.Lock()
+        self._lock = threading.Lock()
 
     def load(self, made_with: Mapping[str, Any]) -> dict[str, Any]:
-        """The spec to be now. Raises nothing: a file that is no good is told of and passed over."""
+        """Return the kept spec, or `made_with`. Never raises: a damaged file is logged and ignored."""
         try:
             kept = orjson.loads(self._path.read_bytes())
             if kept["actor_id"] == self._actor_id:
@@ -48,7 +48,7 @@ class KeptSpec:
         return dict(made_with)
 
     def keep(self, spec: Mapping[str, Any]) -> None:
-        """From now on a restart begins with this spec. Raises OSError."""
-        with self._one_at_a_time:
+        """Keep the spec for later restarts. Raises OSError."""
+        with self._lock:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             replace_file(self._path, orjson.dumps({"actor_id": self._actor_id, "spec": spec}))

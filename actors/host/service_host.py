@@ -1,12 +1,13 @@
-"""ServiceHost: the life of a service inside an actor's process – its loop, its start, its state, its end.
+"""ServiceHost: the lifetime of a service inside an actor's process: its loop, start, state and stop.
 
     STARTING ──start()──> SERVING ──stop()──> STOPPED
-        │ held by another (port, store's lock): again until the deadline, then Ray makes a new process
-        │ no space on the disk ──> NOT_SERVING, with the reason, and again every 5 s until there is some
-        └─ anything else ──> NOT_SERVING, with the reason, until somebody acts
+        │                    └─ fail(reason) ──> NOT_SERVING: the service stops, then Ray makes a new process
+        │ held by another (port, store's lock): retried until the deadline, then Ray makes a new process
+        │ no space on the disk ──> NOT_SERVING with the reason, retried every 5 s until there is space
+        └─ anything else ──> NOT_SERVING with the reason, until an operator acts
 
 An exception in an actor's constructor during a restart ends that actor for ever, so nothing here raises in
-one: what is wrong is told by `state` and `reason`.
+a constructor: `state` and `reason` report what is wrong.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ import uvloop
 from actors.host import garbage
 from actors.host.code_version import code_version
 from store.logs import get_logger
-from store.store_errors import StoreError
+from store.store_errors import StoreError, StoreLocked
 
 Result = TypeVar("Result")
 
@@ -36,12 +37,13 @@ CALL_TIMEOUT_S = 5.0
 STOP_TIMEOUT_S = 30.0
 EXIT_START_FAILED = 17
 EXIT_LOOP_DIED = 18
+EXIT_SERVICE_FAILED = 19
 
 log = get_logger(__name__)
 
 
 class State(StrEnum):
-    """What a service does now."""
+    """The state of a service."""
 
     STARTING = "starting"
     SERVING = "serving"
@@ -50,23 +52,23 @@ class State(StrEnum):
 
 
 class Service(Protocol):
-    """What a host needs of a service: both run on the host's loop."""
+    """What a host runs; both methods run on the host's loop."""
 
     async def start(self) -> None:
-        """Begin to serve; OSError or StoreError when it cannot."""
+        """Begin to serve. Raises OSError or StoreError."""
         ...
 
     async def stop(self) -> None:
-        """Finish what is in hand, flush, and let go of ports and files."""
+        """Finish the requests in progress, flush, and release ports and files."""
         ...
 
 
 class NotServing(Exception):
-    """The service is not up; the message says in which state it is and why."""
+    """The service is not serving; the message has its state and the reason."""
 
 
 class ServiceHost:
-    """Runs one service on a uvloop in a thread of its own and hands calls over to it."""
+    """Runs one service on a uvloop in a thread of its own, and runs calls of other threads on that loop."""
 
     def __init__(
         self,
@@ -88,19 +90,20 @@ class ServiceHost:
         self._retry_s = retry_s
         self._full_disk_retry_s = full_disk_retry_s
         self._leave = leave
+        self._ending: asyncio.Task[None] | None = None
         self._loop = uvloop.new_event_loop()
         self._thread = threading.Thread(target=self._run, name="service-loop", daemon=True)
         self._thread.start()
 
     @property
     def is_serving(self) -> bool:
-        """Whether calls are taken."""
+        """Return True while calls are accepted."""
         return self.state is State.SERVING
 
     def call(
         self, function: Callable[..., Result], *arguments: object, timeout_s: float = CALL_TIMEOUT_S
     ) -> Result:
-        """Run `function` on the service's loop and give its result; raises NotServing, TimeoutError."""
+        """Run `function` on the service's loop; returns its result. Raises NotServing, TimeoutError."""
 
         async def run() -> Result:
             return function(*arguments)
@@ -124,6 +127,23 @@ class ServiceHost:
             self._post(service.stop(), timeout_s)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(timeout_s)
+
+    def fail(self, reason: str) -> None:
+        """Stop the service in order and end the process, so that Ray starts another; called on the loop."""
+        if self._ending is not None or self._is_stopped():
+            return
+        service, self.service = self.service, None
+        self.state, self.reason = State.NOT_SERVING, reason
+        log.error("service_failed", reason=reason)
+        self._ending = self._loop.create_task(self._end(service))
+
+    async def _end(self, service: Service | None) -> None:
+        try:
+            async with asyncio.timeout(STOP_TIMEOUT_S):
+                await self._stop_failed(service)
+        except TimeoutError:
+            log.warning("failed_service_not_stopped", after_s=STOP_TIMEOUT_S)
+        self._leave(EXIT_SERVICE_FAILED)
 
     def _post(self, coroutine: Coroutine[object, object, Result], timeout_s: float) -> Result:
         future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
@@ -150,10 +170,10 @@ class ServiceHost:
             try:
                 service = self._make()
                 await service.start()
-            # Whatever it is: raised in a constructor it would end the actor for ever; here it is shown.
-            except Exception as error:  # noqa: BLE001 - told by `_note_failure`
+            # Any error: raised in a constructor it would end the actor for ever.
+            except Exception as error:  # noqa: BLE001 - logged by `_note_failure`
                 self._note_failure(error)
-                await self._let_go(service)
+                await self._stop_failed(service)
                 if is_full_disk(error):
                     await asyncio.sleep(self._full_disk_retry_s)
                     deadline_s = time.monotonic() + self._start_deadline_s
@@ -162,7 +182,7 @@ class ServiceHost:
                     return
             else:
                 if self._is_stopped():
-                    await self._let_go(service)
+                    await self._stop_failed(service)
                     return
                 self.service, self.reason, self.state = service, "", State.SERVING
                 self.serving_ms = int(time.time() * 1000)
@@ -176,11 +196,11 @@ class ServiceHost:
             await asyncio.sleep(self._retry_s)
 
     def _is_stopped(self) -> bool:
-        """Whether somebody has stopped it meanwhile, from another thread."""
+        """Return True if another thread has stopped the host meanwhile."""
         return self.state is State.STOPPED
 
     def _note_failure(self, error: Exception) -> None:
-        """Say what is wrong, once; what another process holds will be free soon."""
+        """Log a failed start once, unless another process holds a port or lock that it may release soon."""
         reason = describe_error(error)
         if not is_held_by_another(error) and not self._is_stopped():
             if (self.state, self.reason) != (State.NOT_SERVING, reason):
@@ -188,26 +208,26 @@ class ServiceHost:
             self.state = State.NOT_SERVING
         self.reason = reason
 
-    async def _let_go(self, service: Service | None) -> None:
-        """Release what a failed start may have taken: the next try opens it anew."""
+    async def _stop_failed(self, service: Service | None) -> None:
+        """Stop a service that failed, at its start or later: the next one opens ports and files anew."""
         if service is None:
             return
         try:
             await service.stop()
-        # It never came up, so its end may fail in any way; the reason of the failed start is what counts.
+        # What failed may fail again while it stops; the first reason is what counts.
         except Exception:
-            log.warning("half_started_service_not_stopped", exc_info=True)
+            log.warning("failed_service_not_stopped", exc_info=True)
 
 
 def is_held_by_another(error: BaseException) -> bool:
-    """Whether waiting may cure it: a port or a store that another process still holds."""
+    """Return True if a retry may succeed: another process still holds a port or a store."""
     if isinstance(error, OSError):
         return error.errno in (errno.EADDRINUSE, errno.EAGAIN)
-    return isinstance(error, StoreError) and "is locked by" in error.reason
+    return isinstance(error, StoreLocked)
 
 
 def is_full_disk(error: BaseException) -> bool:
-    """Whether the start lacked nothing but space, also as the cause of what it raised."""
+    """Return True if an error is a full disk, or was caused by one."""
     seen: BaseException | None = error
     while seen is not None:
         if isinstance(seen, OSError) and seen.errno in (errno.ENOSPC, errno.EDQUOT):
@@ -217,6 +237,6 @@ def is_full_disk(error: BaseException) -> bool:
 
 
 def describe_error(error: BaseException) -> str:
-    """One line on an error, with its type where the type is not one of ours."""
+    """Return one line on an error, with its type unless it is a StoreError."""
     text = str(error) or type(error).__name__
     return text if isinstance(error, StoreError) else f"{type(error).__name__}: {text}"

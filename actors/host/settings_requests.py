@@ -1,6 +1,6 @@
-"""RocketMQ's get…Config and update…Config: settings read and, where they are live, changed.
+"""RocketMQ's get…Config and update…Config: read the settings of a service and change the live ones.
 
-A service's texts may hold more than its settings: what RocketMQ's tools look for and is always so here.
+The texts of a service may hold more than its settings: constants that RocketMQ's tools look for.
 """
 
 from __future__ import annotations
@@ -11,15 +11,16 @@ from typing import Any, Generic
 import orjson
 from pydantic import ValidationError
 
-from actors.host.live_settings import LiveSettings, Settings
 from actors.remoting.codes import ResponseCode
 from actors.remoting.command import Buffer, RemotingCommand
 from actors.remoting.properties_text import encode_properties_text, parse_properties
 from actors.remoting.remoting_errors import Refused
 from actors.remoting.request import RequestContext
-from store.live_settings import with_changes
+from store.clock import Clock
+from store.live_settings import Difference, LiveSettings, Settings
+from store.metadata import DataVersion
 
-# What RocketMQ's processes let nobody set from afar, named by themselves or not.
+# Keys that RocketMQ's processes refuse to change by request.
 BLACK_LIST = frozenset(
     {"brokerConfigPath", "configBlackList", "configStorePath", "kvConfigPath", "rocketmqHome"}
 )
@@ -27,32 +28,41 @@ _CURE = "set it in the topology and run raymq up, which restarts what has to be"
 
 
 class SettingsRequests(Generic[Settings]):
-    """Answers for the settings of one service."""
+    """Handles the configuration requests of one service."""
 
     def __init__(
         self,
         live: LiveSettings[Settings],
         as_properties: Callable[[Settings], dict[str, str]],
         by_field: Callable[[Mapping[str, str]], tuple[dict[str, Any], list[str]]],
+        clock: Clock,
     ) -> None:
-        """`as_properties` gives all texts by key, `by_field` the changes by field that texts mean, and the
-        keys that are no setting.
+        """Serve `live`.
+
+        Args:
+            live: The settings of the service.
+            as_properties: Returns all settings as texts by key.
+            by_field: Returns the changes by field that texts mean, and the keys that are no setting.
+            clock: Stamps the version of the settings.
         """
         self._live = live
+        self._clock = clock
+        self._version = DataVersion()
+        live.on_change(self._next_version)
         self._as_properties = as_properties
         self._by_field = by_field
 
     def get(self, context: RequestContext) -> RemotingCommand:
-        """GET_BROKER_CONFIG, GET_NAMESRV_CONFIG: all settings as properties text, by RocketMQ's keys where it
-        has them.
+        """Handle GET_BROKER_CONFIG, GET_NAMESRV_CONFIG: all settings as properties text, by RocketMQ's keys
+        if it has them.
         """
         text = encode_properties_text(self._as_properties(self._live.settings))
-        version = orjson.dumps(self._live.version.to_json()).decode()
+        version = orjson.dumps(self._version.to_json()).decode()
         return RemotingCommand.response(ext={"version": version}, body=text.encode())
 
     def update(self, context: RequestContext) -> RemotingCommand:
-        """UPDATE_BROKER_CONFIG, UPDATE_NAMESRV_CONFIG: the settings in the properties text of the body, all
-        of them or none.
+        """Handle UPDATE_BROKER_CONFIG, UPDATE_NAMESRV_CONFIG: change the settings in the properties text of
+        the body, all of them or none.
         """
         present = self._as_properties(self._live.settings)
         given = _parsed(context.command.body)
@@ -64,12 +74,15 @@ class SettingsRequests(Generic[Settings]):
         if unknown:
             raise _refused(unknown, present)
         try:
-            self._live.change(with_changes(self._live.settings, changes))
+            self._live.update(changes)
         except ValidationError as error:
             raise Refused(ResponseCode.INVALID_PARAMETER, _explained(error)) from error
         except ValueError as error:
             raise Refused(ResponseCode.NO_PERMISSION, f"{error}: {_CURE}") from error
         return RemotingCommand.response()
+
+    def _next_version(self, _changed: list[Difference]) -> None:
+        self._version = self._version.next(self._clock.wall_ms())
 
 
 def _parsed(body: Buffer) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""ActorShell: what all our Ray actors have in common – status for the driver, and an end in order."""
+"""ActorShell: the common part of our Ray actors: status for the driver, settings, and an orderly stop."""
 
 from __future__ import annotations
 
@@ -13,15 +13,16 @@ from actors.host.kept_spec import KeptSpec, directory_of
 from actors.host.ray_port import control, logs_folder, own_actor_id, own_node_ip
 from actors.host.service_host import NotServing, Service, ServiceHost
 from store.live_settings import Difference, with_values
-from store.logs import write_events
+from store.logs import get_logger, log_to_file
+
+log = get_logger(__name__)
 
 
 class ActorShell:
     """Holds a service in its host. A subclass makes the service and adds the methods of its handle.
 
-    `spec` is what the driver wants of this actor (`cluster.driver.plan.ActorSpec` as JSON): kept as it is,
-    but for settings that are changed while it runs, and shown in `raymq_status`, so that the next driver can
-    compare.
+    `spec` is the driver's target state of this actor (`cluster.driver.plan.ActorSpec` as JSON). It changes
+    only with live settings, and `raymq_status` shows it, so that the next driver can compare.
     """
 
     def __init__(self, spec: Mapping[str, Any]) -> None:
@@ -29,34 +30,44 @@ class ActorShell:
         self._kept = KeptSpec(directory_of(spec), own_actor_id())
         self._spec = self._kept.load(spec)
         with contextlib.suppress(PermissionError):
-            # On a Ray that others started: its workers are nice(15), which only the privileged can undo.
+            # Workers of a Ray cluster that we did not start are nice(15); only root can undo that.
             os.setpriority(os.PRIO_PROCESS, 0, 0)
         self._host = ServiceHost(self.make_service)
 
     def make_service(self) -> Service:
-        """The service, not yet started; imports what is heavy, on the service's own thread."""
+        """Make the service without starting it; heavy imports belong here, on the service's thread."""
         raise NotImplementedError
 
     def details(self) -> dict[str, Any]:
-        """What the service tells about itself, in plain values; called on its loop."""
+        """Return the service's own status in plain values; called on its loop."""
         return {}
 
     def change_settings(self, settings: Mapping[str, Any]) -> None:
-        """Have the service be as these settings say; called on its loop.
+        """Change the service's settings; called on its loop.
 
-        Raises ValueError, naming them, for those that need a restart.
+        Raises ValueError, naming them, for settings that need a restart.
         """
         raise NotImplementedError
 
     def settings_changed(self, changes: Sequence[Difference]) -> None:
-        """An administrator may have changed them too: over a restart they stay, and the driver sees them."""
+        """Keep changed settings in the spec: a restart begins with them, and the driver sees them."""
         settings = with_values(self._spec["settings"], {each.path: each.wanted for each in changes})
         self._spec = {**self._spec, "settings": settings}
-        asyncio.get_running_loop().run_in_executor(None, lambda: self._kept.keep(self._spec))
+        asyncio.get_running_loop().run_in_executor(None, self._keep_spec)
+
+    def _keep_spec(self) -> None:
+        try:
+            self._kept.keep(self._spec)
+        except OSError:
+            log.exception("changed_settings_not_kept", effect="a restart loses them")
+
+    def service_failed(self, reason: str) -> None:
+        """Stop the service and end this process, so that Ray starts another; called on the service's loop."""
+        self._host.fail(reason)
 
     @control
     def raymq_change(self, spec: Mapping[str, Any]) -> None:
-        """Take over the settings of another spec, over restarts too.
+        """Change the settings to those of another spec, also for later restarts.
 
         Raises ValueError for settings that need a restart, NotServing, TimeoutError, OSError.
         """
@@ -66,7 +77,7 @@ class ActorShell:
 
     @control
     def raymq_status(self) -> dict[str, Any]:
-        """What runs here, in plain values; answers in every state."""
+        """Return the actor's state in plain values; works in every state."""
         host = self._host
         status = {
             "spec": self._spec,
@@ -90,18 +101,18 @@ class ActorShell:
 
     @control
     def raymq_stop(self) -> None:
-        """Finish, flush and let go of ports and files; what comes after is the driver's."""
+        """Stop the service: flush, and release ports and files. The driver ends the actor afterwards."""
         self._host.stop()
 
 
 def start_log(namespace: str, name: str) -> str:
-    """Write this actor's events to `<Ray's session>/logs/<namespace>/<name>.log`; gives the file's path.
+    """Log this actor's events to `<Ray's session>/logs/<namespace>/<name>.log`; returns the file's path.
 
-    Empty where it cannot be written: an actor without a log is better than none.
+    Returns an empty path if the file cannot be written: an actor without a log is better than none.
     """
     file = logs_folder() / namespace / f"{name}.log"
     try:
-        write_events(file)
+        log_to_file(file)
     except OSError:
         return ""
     return str(file)

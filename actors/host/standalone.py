@@ -24,12 +24,13 @@ import uvloop
 from actors.broker.broker_settings import BrokerSettings
 from actors.broker.service import BrokerService
 from actors.host import garbage
+from actors.host.supervisor import GiveUp
 from actors.nameserver.nameserver_settings import NameserverSettings
-from actors.nameserver.service import NameserverService
+from actors.nameserver.service import build_nameserver
 from actors.rebalancer.rebalancer_settings import RebalancerSettings
-from actors.rebalancer.service import RebalancerService
+from actors.rebalancer.service import build_rebalancer
 from store.clock import Clock, SystemClock
-from store.logs import tell_events
+from store.logs import log_to_handler
 from store.store_errors import StoreError
 from store.store_settings import StoreSettings
 
@@ -51,6 +52,10 @@ class StandaloneSettings:
     """Whether stores that RocketMQ wrote are taken over."""
 
 
+class ServiceFailed(Exception):
+    """A service of the cluster cannot go on; the message is the reason."""
+
+
 class _Stoppable(Protocol):
     async def stop(self) -> None: ...
 
@@ -58,8 +63,9 @@ class _Stoppable(Protocol):
 class StandaloneCluster:
     """Nameserver, rebalancer and brokers, in this order; `stop` ends them in the other."""
 
-    def __init__(self, settings: StandaloneSettings, clock: Clock) -> None:
+    def __init__(self, settings: StandaloneSettings, clock: Clock, give_up: GiveUp | None = None) -> None:
         self.settings = settings
+        self._give_up = give_up
         self.brokers: list[BrokerService] = []
         self.nameserver_address = ""
         self.rebalancer_address = ""
@@ -89,14 +95,14 @@ class StandaloneCluster:
 
     async def _start_all(self) -> None:
         settings, clock = self.settings, self._clock
-        nameserver = NameserverService(
-            NameserverSettings.model_validate({"listen_port": settings.nameserver_port}), clock
+        nameserver = build_nameserver(
+            NameserverSettings.model_validate({"listen_port": settings.nameserver_port}), clock, self._give_up
         )
         await nameserver.start()
         self._started.append(nameserver)
         self.nameserver_address = nameserver.address
         if settings.with_rebalancer:
-            rebalancer = RebalancerService(
+            rebalancer = build_rebalancer(
                 RebalancerSettings.model_validate(
                     {
                         "nameservers": [nameserver.address],
@@ -104,6 +110,7 @@ class StandaloneCluster:
                     }
                 ),
                 clock,
+                self._give_up,
             )
             await rebalancer.start()
             self._started.append(rebalancer)
@@ -178,12 +185,18 @@ def parse_arguments(arguments: Sequence[str]) -> tuple[StandaloneSettings, bool]
 
 
 async def run(settings: StandaloneSettings, *, as_json: bool) -> None:
-    """Serve until a signal to stop comes."""
+    """Serve until a signal to stop comes. Raises ServiceFailed when one of the services gives up."""
     stop = asyncio.Event()
+    reasons: list[str] = []
+
+    def give_up(reason: str) -> None:
+        reasons.append(reason)
+        stop.set()
+
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    cluster = StandaloneCluster(settings, SystemClock())
+    cluster = StandaloneCluster(settings, SystemClock(), give_up)
     await cluster.start()
     garbage.settle()
     if as_json:
@@ -194,15 +207,17 @@ async def run(settings: StandaloneSettings, *, as_json: bool) -> None:
         await stop.wait()
     finally:
         await cluster.stop()
+    if reasons:
+        raise ServiceFailed(reasons[0])
 
 
 def main() -> None:
     """Run what the command line says. Standard output is for addresses, standard error for the log."""
-    tell_events(logging.StreamHandler(sys.stderr))
+    log_to_handler(logging.StreamHandler(sys.stderr))
     settings, as_json = parse_arguments(sys.argv[1:])
     try:
         uvloop.run(run(settings, as_json=as_json))
-    except (StoreError, OSError) as error:
+    except (StoreError, OSError, ServiceFailed) as error:
         sys.exit(str(error))
 
 

@@ -19,11 +19,12 @@ class Nameserver(ActorShell):
     def make_service(self) -> Service:
         """The nameserver's service, with the settings of its spec."""
         from actors.nameserver.nameserver_settings import NameserverSettings
-        from actors.nameserver.service import NameserverService
+        from actors.nameserver.service import build_nameserver
         from store.clock import SystemClock
 
-        service = NameserverService(NameserverSettings.model_validate(self._spec["settings"]), SystemClock())
-        service.live.listeners.append(self.settings_changed)
+        settings = NameserverSettings.model_validate(self._spec["settings"])
+        service = build_nameserver(settings, SystemClock(), self.service_failed)
+        service.live.on_change(self.settings_changed)
         return service
 
     def change_settings(self, settings: Mapping[str, Any]) -> None:

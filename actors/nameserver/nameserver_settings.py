@@ -1,17 +1,31 @@
-"""The nameserver's settings. Those that RocketMQ has keep its meaning, its default and, as an alias, its
-key.
+"""The nameserver's settings, and their form as flat texts under RocketMQ's keys.
+
+Settings that RocketMQ has keep its meaning, its default and, as an alias, its key.
 """
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field
 
+from actors.remoting.settings_text import changes_by_field, settings_as_texts
 from store.live_settings import LIVE
+
+# Constants that RocketMQ's nameserver reports beside its settings.
+_CONSTANTS = {
+    "clusterTest": "false",
+    "enableAllTopicList": "true",
+    "enableControllerInNamesrv": "false",
+    "enableTopicList": "true",
+    "productEnvName": "center",
+    "returnOrderTopicConfigToBroker": "true",
+    "supportActingMaster": "false",
+}
 
 
 class NameserverSettings(BaseModel):
-    """Everything one nameserver process is told at its start."""
+    """The settings of one nameserver process."""
 
     model_config = ConfigDict(
         frozen=True, extra="forbid", populate_by_name=True, use_attribute_docstrings=True
@@ -43,3 +57,13 @@ class NameserverSettings(BaseModel):
         False, validation_alias=AliasChoices("order_message_enable", "orderMessageEnable")
     )
     """Whether routes carry the order configuration of their topic (mqadmin's updateOrderConf)."""
+
+
+def as_properties(settings: NameserverSettings) -> dict[str, str]:
+    """Return all settings and constants as texts, sorted by their keys."""
+    return dict(sorted((_CONSTANTS | settings_as_texts(settings)).items()))
+
+
+def by_field(texts: Mapping[str, str]) -> tuple[dict[str, Any], list[str]]:
+    """Return texts by key as changes by field (`LiveSettings.update`), and the unknown keys."""
+    return changes_by_field(NameserverSettings, texts)

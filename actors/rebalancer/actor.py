@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, cast
 
 from actors.host.service_host import Service
 from actors.host.shell import ActorShell
-from store.live_settings import take_over
 
 if TYPE_CHECKING:
     from actors.rebalancer.service import RebalancerService
@@ -19,16 +18,17 @@ class Rebalancer(ActorShell):
     def make_service(self) -> Service:
         """The rebalancer's service, with the settings of its spec."""
         from actors.rebalancer.rebalancer_settings import RebalancerSettings
-        from actors.rebalancer.service import RebalancerService
+        from actors.rebalancer.service import build_rebalancer
         from store.clock import SystemClock
 
-        return RebalancerService(RebalancerSettings.model_validate(self._spec["settings"]), SystemClock())
+        settings = RebalancerSettings.model_validate(self._spec["settings"])
+        return build_rebalancer(settings, SystemClock(), self.service_failed)
 
     def change_settings(self, settings: Mapping[str, Any]) -> None:
         """Take over settings that are live. Raises ValueError."""
         from actors.rebalancer.rebalancer_settings import RebalancerSettings
 
-        take_over(self._service.settings, RebalancerSettings.model_validate(settings))
+        self._service.live.change(RebalancerSettings.model_validate(settings))
 
     def details(self) -> dict[str, Any]:
         """What it knows, counted."""

@@ -1,11 +1,11 @@
-"""RouteWatch: the queues of the topics that groups consume, asked of the nameservers every few seconds.
+"""RouteWatch: the queues of the topics that groups consume, fetched from the nameservers every few seconds.
 
-Queues that have left the routes stay for a while: a broker that is killed is back in seconds, and a
-nameserver that was started again knows nothing until the brokers tell it; taking queues from their owners
-meanwhile would help nobody.
+Queues that have left the routes stay for a grace period: a broker that was killed returns in seconds, and a
+restarted nameserver has no routes until the brokers register; revoking queues meanwhile would only stop
+their consumers.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
 from actors.remoting.bodies.routes import TopicRouteData
 from actors.remoting.client import RemotingClient
@@ -20,11 +20,8 @@ from store.message.message_queue import MessageQueue
 _log = get_logger(__name__)
 
 
-OnQueues = Callable[[str, frozenset[MessageQueue]], None]
-
-
 class RouteWatch:
-    """What is known of each topic: when each of its queues was last seen in a route."""
+    """Records when each queue of a topic was last seen in a route."""
 
     def __init__(
         self,
@@ -33,40 +30,36 @@ class RouteWatch:
         clock: Clock,
         timeout_ms: int,
         grace_ms: int,
-        on_queues: OnQueues,
     ) -> None:
         self._client = client
         self._nameservers = list(nameservers)
         self._clock = clock
         self._timeout_ms = timeout_ms
         self._grace_ns = grace_ms * NS_PER_MS
-        self._on_queues = on_queues
         self._seen_ns: dict[str, dict[MessageQueue, int]] = {}
         self._last = ""
 
     def knows(self, topic: str) -> bool:
-        """Whether a nameserver has answered for this topic."""
+        """Return True if a nameserver has responded for this topic."""
         return topic in self._seen_ns
 
     def queues(self, topic: str) -> frozenset[MessageQueue]:
-        """The topic's queues, as far as known."""
+        """Return the known queues of a topic."""
         return frozenset(self._seen_ns.get(topic, ()))
 
     def forget_all_but(self, topics: Iterable[str]) -> None:
-        """Nobody consumes the others any more."""
+        """Forget topics that no group consumes any more."""
         kept = frozenset(topics)
         for topic in [topic for topic in self._seen_ns if topic not in kept]:
             del self._seen_ns[topic]
 
-    async def refresh(self, topics: Iterable[str]) -> None:
-        """Ask for these topics; what changed is told to `on_queues`."""
-        for topic in topics:
-            route = await self._ask(topic)
-            if route is not None:
-                self.take(topic, route)
+    async def refresh(self, topic: str) -> bool:
+        """Fetch the route of a topic; returns whether its queues have changed."""
+        route = await self._fetch(topic)
+        return route is not None and self._take(topic, route)
 
-    def take(self, topic: str, route: TopicRouteData) -> None:
-        """A nameserver has told this route."""
+    def _take(self, topic: str, route: TopicRouteData) -> bool:
+        """Note the queues of a route; returns whether the topic's queues have changed."""
         now_ns = self._clock.monotonic_ns()
         is_known = topic in self._seen_ns
         seen = self._seen_ns.setdefault(topic, {})
@@ -77,31 +70,30 @@ class RouteWatch:
                     seen[MessageQueue(topic, data.broker_name, queue_id)] = now_ns
         for queue in [queue for queue, seen_ns in seen.items() if now_ns - seen_ns > self._grace_ns]:
             del seen[queue]
-        if not is_known or frozenset(seen) != before:
-            self._on_queues(topic, frozenset(seen))
+        return not is_known or frozenset(seen) != before
 
-    async def _ask(self, topic: str) -> TopicRouteData | None:
-        """What the nameservers tell: the first with all that is known here, or as many as it takes.
+    async def _fetch(self, topic: str) -> TopicRouteData | None:
+        """Return the union of the nameservers' routes, or None if none of them responds.
 
-        They may disagree: one that was started again knows only the brokers that have registered since.
-        None where none of them answers.
+        Nameservers may disagree: a restarted one knows only the brokers that have registered since. So they
+        are requested in turn until all brokers known here are in the union.
         """
-        told: list[TopicRouteData] = []
+        routes: list[TopicRouteData] = []
         wanted = {queue.broker_name for queue in self._seen_ns.get(topic, ())}
         for address in sorted(self._nameservers, key=lambda address: address != self._last):
-            route = await self._ask_one(address, topic)
+            route = await self._fetch_from(address, topic)
             if route is None:
                 continue
-            if not told:
+            if not routes:
                 self._last = address
-            told.append(route)
+            routes.append(route)
             wanted -= {data.broker_name for data in route.queue_datas}
             if route.queue_datas and not wanted:
                 break
-        return _union(told) if told else None
+        return _union(routes) if routes else None
 
-    async def _ask_one(self, address: str, topic: str) -> TopicRouteData | None:
-        """A nameserver's route, empty where it knows none; None where it does not answer."""
+    async def _fetch_from(self, address: str, topic: str) -> TopicRouteData | None:
+        """Return the route of one nameserver, empty if it has none; None if it does not respond."""
         command = RemotingCommand(
             RequestCode.GET_ROUTEINFO_BY_TOPIC, GetRouteInfoHeader(topic, True).to_ext()
         )
@@ -110,12 +102,12 @@ class RouteWatch:
             if answer.code == ResponseCode.SUCCESS:
                 return TopicRouteData.decode(answer.body)
         except (RemotingError, Refused) as error:
-            _log.warning("route_not_had", topic=topic, nameserver=address, reason=str(error))
+            _log.warning("route_fetch_failed", topic=topic, nameserver=address, reason=str(error))
             return None
         return TopicRouteData() if answer.code == ResponseCode.TOPIC_NOT_EXIST else None
 
 
 def _union(routes: Sequence[TopicRouteData]) -> TopicRouteData:
-    """All brokers' queues; of each broker what the first says that has it."""
+    """Return the queues of all brokers, each as in the first route that has it."""
     queues = {data.broker_name: data for route in reversed(routes) for data in route.queue_datas}
     return TopicRouteData(list(queues.values()))

@@ -1,12 +1,10 @@
 """Calls: the requests that one connection has sent to its peer, until the response or the deadline."""
 
-import asyncio
 from collections.abc import Callable
 from typing import Final, TypeVar
 
 from actors.remoting.command import RemotingCommand
 from actors.remoting.remoting_errors import Closed, RemotingError, TimedOut
-from store.clock import Clock
 from store.logs import get_logger
 
 _log = get_logger(__name__)
@@ -15,8 +13,6 @@ Callback = Callable[[RemotingCommand | RemotingError], None]
 Argument = TypeVar("Argument")
 
 _MAX_OPAQUE: Final = 0x7FFF_FFFF
-# A timer that fires a little early would find nothing expired and spin.
-_TIMER_SLACK_S: Final = 0.001
 
 
 class Calls:
@@ -68,37 +64,6 @@ class Calls:
         waiting, self._waiting = self._waiting, {}
         for callback, _ in waiting.values():
             guarded(callback, error)
-
-
-class DeadlineTimer:
-    """One timer of an event loop, for the earliest of many deadlines."""
-
-    def __init__(self, clock: Clock, expire: Callable[[], None]) -> None:
-        """Make a timer that calls `expire`, which should arm it for the next deadline."""
-        self._clock = clock
-        self._expire = expire
-        self._timer: asyncio.TimerHandle | None = None
-        self._deadline_ns = 0
-
-    def arm(self, deadline_ns: int, loop: asyncio.AbstractEventLoop) -> None:
-        """Call `expire` at this moment or soon after, unless it is called before."""
-        if self._timer is not None:
-            if self._deadline_ns <= deadline_ns:
-                return
-            self._timer.cancel()
-        self._deadline_ns = deadline_ns
-        delay_s = max(0, deadline_ns - self._clock.monotonic_ns()) / 1e9 + _TIMER_SLACK_S
-        self._timer = loop.call_later(delay_s, self._fire)
-
-    def cancel(self) -> None:
-        """Forget the deadline."""
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-
-    def _fire(self) -> None:
-        self._timer = None
-        self._expire()
 
 
 def guarded(callback: Callable[[Argument], None], argument: Argument) -> None:

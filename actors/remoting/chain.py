@@ -6,7 +6,7 @@ from typing import Final
 from actors.remoting.codes import RequestCode, ResponseCode
 from actors.remoting.command import RemotingCommand
 from actors.remoting.connection import Connection
-from actors.remoting.request import Action, Cost, Observer, RequestContext, RequestEntry, Resource
+from actors.remoting.request import Observer, RequestContext, RequestRow
 from actors.remoting.table import RequestTable
 
 _UNKNOWN_CODE: Final = int(ResponseCode.REQUEST_CODE_NOT_SUPPORTED)
@@ -27,21 +27,20 @@ class Chain:
         self.table = table
         self.steps = tuple(steps)
         self.observers = tuple(observers)
-        self.unknown = RequestEntry(0, _answer_unknown, None, Resource.NONE, Action.NONE, Cost.ADMIN)
+        self.unknown = RequestRow(0, _answer_unknown)
         self.costly_codes = table.costly_codes
-        self._entries = table.entries
+        self._rows = table.rows
 
     def handle(self, connection: Connection, command: RemotingCommand) -> None:
         """Take one request through; whatever goes wrong in it becomes its answer."""
-        entry = self._entries.get(command.code, self.unknown)
-        entry.requests += 1
-        context = RequestContext(command, None, connection, entry, self.observers)
+        row = self._rows.get(command.code, self.unknown)
+        context = RequestContext(command, None, connection, row, self.observers)
         try:
-            if entry.header_type is not None:
-                context.header = entry.header_type.from_ext(command.ext)
+            if row.header_type is not None:
+                context.header = row.header_type.from_ext(command.ext)
             for step in self.steps:
                 step(context)
-            response = entry.handler(context)
+            response = row.handler(context)
             if response is not None:
                 context.reply(response)
             else:

@@ -1,4 +1,4 @@
-"""RemotingClient: asks other processes, over one connection an address."""
+"""RemotingClient: sends requests to other processes, over one connection for each address."""
 
 import asyncio
 from collections.abc import Callable
@@ -18,7 +18,7 @@ _log = get_logger(__name__)
 
 
 class _Waiting:
-    """A request whose connection is still being made."""
+    """A request whose connection is not open yet."""
 
     __slots__ = ("_callback", "_command", "_deadline_ns", "_timer")
 
@@ -43,9 +43,9 @@ class _Waiting:
 
 
 class RemotingClient:
-    """Connections by address (`host:port`, `[v6]:port`), made when first needed and again after they end.
+    """Connections by address (`host:port`, `[v6]:port`), opened on first use and again after they are closed.
 
-    What a peer asks of us runs through `table`. Lives on one event loop.
+    Requests of the peers run through `table`. Lives on one event loop.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class RemotingClient:
         self._is_closed = False
 
     async def invoke(self, address: str, command: RemotingCommand, timeout_ms: int) -> RemotingCommand:
-        """The peer's answer, whatever its code; raises ConnectFailed, TimedOut or Closed."""
+        """Return the peer's response, whatever its code; raises ConnectFailed, TimedOut or Closed."""
         future: asyncio.Future[RemotingCommand] = self.hub.loop.create_future()
 
         def settle(result: RemotingCommand | RemotingError) -> None:
@@ -77,7 +77,7 @@ class RemotingClient:
         return await future
 
     async def ask(self, address: str, command: RemotingCommand, timeout_ms: int) -> RemotingCommand:
-        """The peer's answer where it is SUCCESS; raises Refused with its code and remark where it is not."""
+        """Return the peer's response if its code is SUCCESS; raises Refused with its code otherwise."""
         response = await self.invoke(address, command, timeout_ms)
         if response.code != 0:
             raise Refused(response.code, response.remark or "no reason given")
@@ -86,9 +86,7 @@ class RemotingClient:
     def invoke_callback(
         self, address: str, command: RemotingCommand, timeout_ms: int, callback: Callback
     ) -> None:
-        """Send; the callback gets the answer or a RemotingError, once. No task and no future is made for
-        it.
-        """
+        """Send a request, without a task or a future; the callback gets the response or a RemotingError."""
         connection = self._open.get(address)
         if connection is not None:
             connection.call(command, timeout_ms, callback)
@@ -98,9 +96,7 @@ class RemotingClient:
             self._wait_for_connection(address, command, timeout_ms, callback)
 
     def oneway(self, address: str, command: RemotingCommand) -> None:
-        """Send without wanting an answer; where no connection is open one is made, and the request may be
-        lost.
-        """
+        """Send a request without a response; it may be lost while a connection is being opened."""
         connection = self._open.get(address)
         if connection is not None:
             connection.oneway(command)
@@ -108,7 +104,7 @@ class RemotingClient:
             self.hub.spawn(self._connect_and_send(address, command))
 
     async def connect(self, address: str) -> Connection:
-        """The connection to this address, made now where there is none; raises ConnectFailed."""
+        """Return the connection to an address, and open it if necessary; raises ConnectFailed."""
         connection = self._open.get(address)
         if connection is not None:
             return connection
@@ -124,7 +120,7 @@ class RemotingClient:
         except OSError as error:
             raise ConnectFailed(address, f"no connection: {error.strerror or error}") from error
         other = self._open.get(address)
-        if other is not None:  # made meanwhile by somebody else
+        if other is not None:  # opened by another task meanwhile
             made.close("another connection to this address was made first")
             return other
         self._open[address] = made
@@ -132,11 +128,11 @@ class RemotingClient:
         return made
 
     def connection(self, address: str) -> Connection | None:
-        """The connection to this address, where one is open."""
+        """Return the connection to an address if one is open."""
         return self._open.get(address)
 
     async def close(self) -> None:
-        """Close all connections; requests under way fail with Closed."""
+        """Close all connections; requests in flight fail with Closed."""
         self._is_closed = True
         await self.hub.stop()
         for address in tuple(self._waiting):
@@ -153,7 +149,7 @@ class RemotingClient:
             hub.spawn(self._connect_for_waiting(address))
 
         def give_up() -> None:
-            # The timer has fired, not been cancelled: `connected` would find it so and send after all.
+            # A timer that has fired is not `cancelled`: `connected` would still send the request.
             waiting_list.remove(waiting)
             callback(TimedOut(address, f"no connection within {timeout_ms} ms"))
 
@@ -188,7 +184,7 @@ class RemotingClient:
 
 
 def parse_address(address: str) -> tuple[str, int]:
-    """Host and port of `host:port` or `[v6]:port`; raises ConnectFailed where it is neither."""
+    """Return host and port of `host:port` or `[v6]:port`; raises ConnectFailed for any other form."""
     host, colon, port = address.rpartition(":")
     if not colon or not host or not port.isdecimal() or int(port) > 65535:
         raise ConnectFailed(address, "an address is written host:port")

@@ -87,7 +87,7 @@ class Connection(asyncio.BufferedProtocol):
             self._calls.take_response,
             self._refuse_bytes,
         )
-        self._idle = _IdleCheck()
+        self._unread_timer, self._frame_timer, self._idle_timer = _StallTimer(), _StallTimer(), _StallTimer()
         self._close_callbacks: list[CloseCallback] = []
 
     # ---- for services --------------------
@@ -119,6 +119,10 @@ class Connection(asyncio.BufferedProtocol):
         if self._calls.add(opaque, callback, deadline_ns):
             self.hub.arm(deadline_ns)
 
+    def add_pending(self, count: int) -> None:
+        """Count requests that wait for their response; negative when they have got it."""
+        self.pending += count
+
     def close(self, reason: str) -> None:
         """Write what is collected, then close; later sends are dropped."""
         if self.is_closed:
@@ -127,7 +131,7 @@ class Connection(asyncio.BufferedProtocol):
         self.flush()
         if self._transport is not None:
             self._transport.close()
-            if self._output.start_leaving():
+            if self._transport.get_write_buffer_size():
                 self.hub.leaving.add(self)
         self._end()
 
@@ -152,7 +156,8 @@ class Connection(asyncio.BufferedProtocol):
     @property
     def over_high_water(self) -> bool:
         """Whether no further responses should be produced, because of this connection or of all together."""
-        return self._output.is_over_high_water or self.hub.is_output_spent
+        hub = self.hub
+        return self._output.is_over_high_water or hub.turn.collected_bytes > hub.limits.turn_output_bytes
 
     # ---- for the transport --------------------
 
@@ -184,7 +189,6 @@ class Connection(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         """Take the bytes that the socket has delivered."""
-        self._idle.note_activity()
         self._input.received(nbytes)
 
     def pause_writing(self) -> None:
@@ -202,7 +206,6 @@ class Connection(asyncio.BufferedProtocol):
         """Write what is collected, and resume what waited for that."""
         if self._output.is_empty or self.is_closed:
             return
-        self._idle.note_activity()
         self._output.flush()
         self._input.resume()
 
@@ -219,16 +222,24 @@ class Connection(asyncio.BufferedProtocol):
         """Count what the peer has not read, here and in the hub's sum."""
         self._output.count_unread()
 
-    def check_unread(self, now_ns: int, unread_ns: int) -> None:
-        """Abort if the peer is behind, or leaving, and has not taken a byte for `unread_ns`."""
-        if (self._output.is_behind or self.is_closed) and self._output.is_stuck(now_ns, unread_ns):
-            self.abort(f"{self.unread_bytes:,} bytes of answers unread for {unread_ns / 1e9:.0f} s")
-
-    def check_idle(self, now_ns: int, idle_ns: int) -> None:
-        """Abort if no byte has moved, or if one frame has been arriving, for `idle_ns`."""
-        reason = self._idle.check(now_ns, idle_ns, self._input.arriving_frame)
-        if reason:
-            self.abort(reason)
+    def check(self, now_ns: int) -> None:
+        """Abort if the peer has read nothing, or nothing has moved, or one frame has been arriving for longer
+        than the limit.
+        """
+        limits, output, frame = self.hub.limits, self._output, self._input.arriving_frame
+        if output.is_behind or self.is_closed:
+            output.count_unread()
+            if self._unread_timer.stalled_ms(output.taken_bytes, now_ns) >= limits.unread_ms:
+                self.abort(
+                    f"{self.unread_bytes:,} bytes of answers unread for {limits.unread_ms / 1000:.0f} s"
+                )
+        if self.is_closed:
+            return
+        moved = (self._input.received_bytes, output.written_bytes)
+        if self._frame_timer.stalled_ms(frame, now_ns) >= limits.idle_ms and frame is not None:
+            self.abort(f"one frame has been arriving for {limits.idle_ms / 1000:.0f} s")
+        elif self._idle_timer.stalled_ms(moved, now_ns) >= limits.idle_ms:
+            self.abort(f"idle for {limits.idle_ms / 1000:.0f} s")
 
     def abort(self, reason: str) -> None:
         """Close the socket at once; what is not written is dropped."""
@@ -266,31 +277,17 @@ class Connection(asyncio.BufferedProtocol):
             on_close(self)
 
 
-class _IdleCheck:
-    """Finds out, from one sweep to the next, that a connection is idle or that one frame does not end."""
+class _StallTimer:
+    """Measures how long a value has been the same, from one call to the next."""
 
-    __slots__ = ("_frame", "_frame_since_ns", "_is_active", "_quiet_since_ns")
+    __slots__ = ("_since_ns", "_value")
 
     def __init__(self) -> None:
-        self._is_active = True  # since the last check
-        self._quiet_since_ns = 0
-        self._frame: int | None = None
-        self._frame_since_ns = 0
+        self._value: object = None
+        self._since_ns = 0
 
-    def note_activity(self) -> None:
-        """Note that bytes have been received or written."""
-        self._is_active = True
-
-    def check(self, now_ns: int, idle_ns: int, arriving_frame: int | None) -> str:
-        """Return why the connection should be closed, or an empty text."""
-        if arriving_frame is None or arriving_frame != self._frame:
-            self._frame = arriving_frame
-            self._frame_since_ns = now_ns
-        elif now_ns - self._frame_since_ns >= idle_ns:
-            return f"one frame has been arriving for {idle_ns / 1e9:.0f} s"
-        if self._is_active:
-            self._is_active = False
-            self._quiet_since_ns = now_ns
-        elif now_ns - self._quiet_since_ns >= idle_ns:
-            return f"idle for {idle_ns / 1e9:.0f} s"
-        return ""
+    def stalled_ms(self, value: object, now_ns: int) -> int:
+        """Return for how long `value` has not changed."""
+        if value != self._value:
+            self._value, self._since_ns = value, now_ns
+        return (now_ns - self._since_ns) // NS_PER_MS

@@ -1,9 +1,10 @@
-"""Frames out of a stream of bytes, without I/O and nearly without copying.
+"""Frames out of a stream of bytes, without I/O and almost without copying.
 
-All connections of a loop receive into one shared buffer: a loop reads one socket at a time, and what is
-left of a frame when its bytes end is set aside (`_kept`) and put back in front of the next. A frame too
-long for that is received straight into memory of its own, which grows with what has really come, so that
-announcing a length costs the announcer, not us.
+    | length (4) | encoding (1) | header length (3) | header | body |
+
+All connections of a loop receive into one shared buffer, since a loop reads one socket at a time. The rest of
+an incomplete frame is set aside (`_kept`) and put in front of the next bytes. A long frame is received into
+memory of its own, which grows with the bytes that have arrived: announcing a length costs no memory here.
 """
 
 import struct
@@ -23,24 +24,24 @@ from actors.remoting.command import (
 from actors.remoting.remoting_errors import ProtocolError
 
 SHARED_BUFFER_BYTES: Final = 256 * 1024
-# From here on a frame has memory of its own; below, its rest is copied once.
+# A frame from this size on has memory of its own; the rest of a smaller one is copied once.
 OWN_MEMORY_BYTES: Final = 32 * 1024
 FIRST_ALLOCATION_BYTES: Final = 256 * 1024
 MAX_SPARES: Final = 8
 _ROCKETMQ: Final = int(SerializeType.ROCKETMQ)
-# How a header begins that shows its code: in JSON where that is the first key, as RocketMQ writes it.
+# The first bytes of a header that shows its code: in JSON, if that is the first key, as RocketMQ writes it.
 _JSON_CODE: Final = b'{"code":%d,'
 _ROCKETMQ_CODE: Final = struct.Struct(">H")
-# How much of a frame it takes to see a code.
+# Bytes of a frame that are needed to see its code.
 _SHOWN_BYTES: Final = PREFIX.size + len(_JSON_CODE % 9_999_999)
 MAX_SPARE_BYTES: Final = 4 * 1024 * 1024 + 64 * 1024
 MAX_ASSEMBLY_BYTES: Final = 512 * 1024 * 1024
 
 
 class ReceiveMemory:
-    """What the connections of one loop receive into: the shared buffer, and the memory of long frames.
+    """The memory that connections of one loop receive into: the shared buffer, and buffers of long frames.
 
-    Memory of long frames is used again once nobody holds a view of it: fresh pages cost more than the copy.
+    Buffers of long frames are used again when no view of them is left: fresh pages cost more than the copy.
     """
 
     __slots__ = ("_spares", "assembly_bytes", "max_assembly_bytes", "shared", "view")
@@ -53,8 +54,8 @@ class ReceiveMemory:
         self._spares: list[bytearray] = []
 
     def take(self, size_bytes: int, wanted_bytes: int) -> bytearray:
-        """Memory for a frame: a spare of `wanted_bytes`, or new memory of `size_bytes`; raises
-        ProtocolError.
+        """Return a spare buffer of `wanted_bytes` or a new one of `size_bytes`; raises ProtocolError if too
+        many frames are arriving.
         """
         for index, spare in enumerate(self._spares):
             if len(spare) >= wanted_bytes and _is_free(spare):
@@ -69,7 +70,7 @@ class ReceiveMemory:
         return bytearray(size_bytes)
 
     def release(self, memory: bytearray) -> None:
-        """A frame's memory, now in the hands of its handler or given up; kept for the next long frame."""
+        """Keep a buffer for the next long frame; the handler may still hold a view of it."""
         self.assembly_bytes -= len(memory)
         if len(memory) <= MAX_SPARE_BYTES:
             if len(self._spares) >= MAX_SPARES:
@@ -79,7 +80,7 @@ class ReceiveMemory:
 
 def _is_free(memory: bytearray) -> bool:
     try:
-        memory.pop()  # BufferError while anyone holds a view
+        memory.pop()  # BufferError while a view exists
     except BufferError:
         return False
     memory.append(0)
@@ -87,7 +88,7 @@ def _is_free(memory: bytearray) -> bool:
 
 
 class CodeMarks:
-    """Codes of requests, and how headers begin that show one of them."""
+    """Codes of requests, and the first bytes of headers that show one of them."""
 
     __slots__ = ("_codes", "json", "rocketmq")
 
@@ -102,18 +103,21 @@ class CodeMarks:
         return code in self._codes
 
     def add(self, code: int) -> None:
-        """One code more."""
+        """Add a code."""
         self._codes.add(code)
         self.json += (_JSON_CODE % code,)
         self.rocketmq += (_ROCKETMQ_CODE.pack(code),)
 
 
 class FrameReader:
-    """The frames of one connection: `get_buffer` and `received` for the transport, then `next_command`
-    until None.
+    """Decodes the frames of one connection.
 
-    When commands are left and the caller wants no more of them now, it calls `set_aside` before it returns
-    to the loop.
+        get_buffer ──► received ──► next_command until None
+                                      │
+                                      └─ stop before: set_aside … resume ──► next_command
+
+    A caller that leaves commands calls `set_aside` before it returns to the loop: the shared buffer is used
+    by the next connection.
     """
 
     __slots__ = (
@@ -126,6 +130,7 @@ class FrameReader:
         "_memory",
         "_position",
         "frames",
+        "received_bytes",
     )
 
     def __init__(self, memory: ReceiveMemory) -> None:
@@ -138,6 +143,7 @@ class FrameReader:
         self._long_bytes = 0
         self._filled = 0
         self.frames = 0
+        self.received_bytes = 0
 
     @property
     def has_partial(self) -> bool:
@@ -145,7 +151,7 @@ class FrameReader:
         return self._long is not None or bool(self._kept)
 
     def get_buffer(self) -> memoryview:
-        """Where the next bytes go; valid until `received`."""
+        """Return the memory for the next bytes; valid until `received`."""
         if self._long is not None:
             return memoryview(self._long)[self._filled : self._long_bytes]
         kept = self._kept
@@ -155,7 +161,8 @@ class FrameReader:
         return self._memory.view
 
     def received(self, count: int) -> None:
-        """So many bytes have been written into the buffer."""
+        """Take `count` bytes that have been written into the buffer."""
+        self.received_bytes += count
         if self._long is not None:
             self._filled += count
             return
@@ -166,13 +173,11 @@ class FrameReader:
 
     @property
     def unread_bytes(self) -> int:
-        """What has come and is no command yet."""
+        """Bytes that have been received and not been decoded."""
         return self._end - self._position
 
     def has_only(self, codes: CodeMarks) -> bool:
-        """Whether commands of these codes have come and no others, as far as the first bytes of each show
-        it.
-        """
+        """Return True if all received commands have one of these codes, as their first bytes show."""
         data, at, end = self._data, self._position, self._end
         if self._long is not None or end - at < _SHOWN_BYTES:
             return False
@@ -185,7 +190,7 @@ class FrameReader:
         return True
 
     def next_command(self) -> RemotingCommand | None:
-        """The next whole command, or None; raises ProtocolError where the bytes are no frame."""
+        """Return the next complete command, or None; raises ProtocolError if the bytes are no frame."""
         if self._long is not None:
             return self._finish_long()
         position = self._position
@@ -217,12 +222,12 @@ class FrameReader:
         return decode_command(header, serialize_type, body)
 
     def set_aside(self) -> None:
-        """Keep what is not read yet: the shared buffer is about to serve another connection."""
+        """Keep a copy of the bytes that are not decoded: the shared buffer is used by other connections."""
         self._kept = bytes(self._data[self._position : self._end])
         self._position = self._end = 0
 
     def resume(self) -> None:
-        """Read on in what was set aside, before more bytes come."""
+        """Decode the bytes that were set aside, before more are received."""
         if self._kept:
             self._data = bytearray(self._kept)
             self._kept = b""
@@ -230,15 +235,16 @@ class FrameReader:
             self._end = len(self._data)
 
     def close(self) -> None:
-        """Give the memory of an unfinished frame back."""
+        """Drop all bytes, and release the memory of an unfinished frame."""
         if self._long is not None:
             self._memory.release(self._long)
             self._long = None
         self._kept = b""
+        self._position = self._end = 0
 
     def _begin_long(self, size_bytes: int) -> None:
         available = self._end - self._position
-        # More than is there already: a transport that is given no room breaks the connection.
+        # Leave room for more bytes: a transport that gets an empty buffer closes the connection.
         room = max(FIRST_ALLOCATION_BYTES, 2 * available)
         memory = self._memory.take(min(size_bytes, room), size_bytes)
         memory[:available] = memoryview(self._data)[self._position : self._end]
@@ -284,7 +290,7 @@ def _bad_lengths(total: int, header_length: int, first: bytes) -> ProtocolError:
 
 
 def describe_bytes(first: bytes) -> str:
-    """What the first bytes of a connection seem to be, for the one line that the log gets."""
+    """Return what the first bytes of a connection look like, for the log."""
     if first[:1] == b"\x16" and first[1:2] == b"\x03":
         return "a TLS hello (this port speaks plain remoting; switch TLS off in the client)"
     if first.startswith(b"PRI * HTTP/2"):

@@ -11,14 +11,17 @@ writes its responses, and reads on the connections that had to wait (`Turn` deci
 
 import asyncio
 from collections.abc import Callable, Coroutine, Iterable
-from typing import Any, Protocol
+from dataclasses import replace
+from typing import Any, Final, Protocol
 
 from actors.remoting.busy_poll import BusyPoll
-from actors.remoting.calls import DeadlineTimer
 from actors.remoting.frame import ReceiveMemory
 from actors.remoting.limits import SHED_RATIO, RemotingLimits
 from actors.remoting.turn import Turn, Work
-from store.clock import NS_PER_MS, Clock
+from store.clock import Clock
+
+# A timer that fires a little early would find nothing expired and spin.
+_TIMER_SLACK_S: Final = 0.001
 
 
 class Resumable(Protocol):
@@ -48,12 +51,8 @@ class Peer(Protocol):
         """Count what the peer has not read, here and in the hub's sum."""
         ...
 
-    def check_unread(self, now_ns: int, unread_ns: int) -> None:
-        """Abort if the peer has not taken a byte for `unread_ns`."""
-        ...
-
-    def check_idle(self, now_ns: int, idle_ns: int) -> None:
-        """Abort if no byte has moved for `idle_ns`."""
+    def check(self, now_ns: int) -> None:
+        """Abort if the peer has not read, or nothing has moved, for longer than the limit."""
         ...
 
     def hush(self) -> None:
@@ -87,7 +86,7 @@ class Hub:
         self._dirty: list[Peer] = []
         self._loop: asyncio.AbstractEventLoop | None = None
         self._tasks: set[asyncio.Task[None]] = set()
-        self._call_timer = DeadlineTimer(clock, self.expire_calls)
+        self._timer: asyncio.TimerHandle | None = None
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop:
@@ -128,14 +127,13 @@ class Hub:
         for request in requests:
             self.line_up(request.resume)
 
+    def change_limits(self, **changes: int) -> None:
+        """Change limits of connections and of what they leave unread; those of a turn and of memory stay."""
+        self.limits = replace(self.limits, **changes)
+
     def add_unread(self, size_bytes: int) -> None:
         """Add to the bytes that peers leave unread; negative when they have read."""
         self.unread_bytes += size_bytes
-
-    @property
-    def is_output_spent(self) -> bool:
-        """Whether the responses of this turn are written before more are produced."""
-        return self.turn.collected_bytes > self.limits.turn_output_bytes
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
         """Run this in a task of its own; cancelled by `stop`."""
@@ -145,7 +143,12 @@ class Hub:
 
     def arm(self, deadline_ns: int) -> None:
         """Run `expire_calls` at this moment or soon after."""
-        self._call_timer.arm(deadline_ns, self.loop)
+        at_s = self.loop.time() + max(0, deadline_ns - self.clock.monotonic_ns()) / 1e9 + _TIMER_SLACK_S
+        if self._timer is not None:
+            if self._timer.when() <= at_s:
+                return
+            self._timer.cancel()
+        self._timer = self.loop.call_at(at_s, self._on_timer)
 
     def expire_calls(self) -> None:
         """Fail the calls whose deadline has passed."""
@@ -160,18 +163,17 @@ class Hub:
         longer than the limit.
         """
         now_ns = self.clock.monotonic_ns()
-        limits = self.limits
         for connection in (*self.connections, *self.leaving):
-            connection.check_unread(now_ns, limits.unread_ms * NS_PER_MS)
-        for connection in tuple(self.connections):
-            connection.check_idle(now_ns, limits.idle_ms * NS_PER_MS)
+            connection.check(now_ns)
 
     async def stop(self) -> None:
         """Write what is left, close all connections and end all tasks."""
         self.flush()
         for connection in tuple(self.connections):
             connection.close("this process is shutting down")
-        self._call_timer.cancel()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
         tasks = tuple(self._tasks)
         for task in tasks:
             task.cancel()
@@ -185,6 +187,10 @@ class Hub:
         self.turn.written()
         if self.unread_bytes > SHED_RATIO * self.limits.max_unread_bytes:
             self._shed()
+
+    def _on_timer(self) -> None:
+        self._timer = None
+        self.expire_calls()
 
     def _need_end(self) -> None:
         # In the end of a turn whatever is added is still done: no further one is needed.
@@ -214,8 +220,7 @@ class Hub:
         finally:
             try:
                 self.flush()
-                if self.turn.has_costly:
-                    self.turn.serve_costly()
+                self.turn.serve_costly()
             finally:
                 self.flush()
 

@@ -40,24 +40,6 @@ _REQUESTS_A_LOOK: Final = 4
 class InputQueue:
     """Reads the frames of one connection and hands them over in the order of `Turn`."""
 
-    __slots__ = (
-        "_costly_codes",
-        "_handle_request",
-        "_hub",
-        "_is_in_line",
-        "_is_paused",
-        "_is_queued",
-        "_is_set_aside",
-        "_is_stopped",
-        "_output",
-        "_reader",
-        "_refuse",
-        "_take_response",
-        "_transport",
-        "_turn",
-        "_waiting",
-    )
-
     def __init__(
         self,
         hub: Hub,
@@ -101,6 +83,11 @@ class InputQueue:
         if self._reader.has_partial and not (self._is_paused or self._is_set_aside):
             return self._reader.frames
         return None
+
+    @property
+    def received_bytes(self) -> int:
+        """Bytes that have been received since the start."""
+        return self._reader.received_bytes
 
     def connection_made(self, transport: asyncio.ReadTransport) -> None:
         """Pause and resume this transport from now on."""

@@ -31,26 +31,15 @@ _BEHIND_BYTES: Final = 64 * 1024
 class OutputBuffer:
     """The responses of one connection that its peer has not read."""
 
-    __slots__ = (
-        "_bytes",
-        "_hub",
-        "_parts",
-        "_transport",
-        "_turn",
-        "_unread_since_ns",
-        "is_behind",
-        "unread_bytes",
-    )
-
     def __init__(self, hub: Hub) -> None:
         self.is_behind = False
         self.unread_bytes = 0  # in the socket buffer of a peer that is behind, when last counted
+        self.written_bytes = 0  # since the start
         self._hub = hub
         self._turn = hub.turn
         self._transport: asyncio.WriteTransport | None = None
         self._parts: list[Buffer] = []
         self._bytes = 0
-        self._unread_since_ns = 0
 
     @property
     def is_empty(self) -> bool:
@@ -73,6 +62,11 @@ class OutputBuffer:
             waiting_bytes += self._transport.get_write_buffer_size()
         return waiting_bytes > self._hub.limits.high_water_bytes
 
+    @property
+    def taken_bytes(self) -> int:
+        """Bytes that the kernel has taken for the peer since the start."""
+        return self.written_bytes - (self._transport.get_write_buffer_size() if self._transport else 0)
+
     def connection_made(self, transport: asyncio.WriteTransport) -> None:
         """Write to this transport from now on."""
         self._transport = transport
@@ -91,6 +85,7 @@ class OutputBuffer:
                 self._transport.write(b"".join(self._parts))
             else:
                 self._transport.writelines(_coalesced(self._parts))
+            self.written_bytes += self._bytes
             if self.is_behind:
                 self.count_unread()
         self.clear()
@@ -103,18 +98,12 @@ class OutputBuffer:
     def fall_behind(self) -> None:
         """Note that the peer reads more slowly than this side writes."""
         self.is_behind = True
-        self._unread_since_ns = self._hub.clock.monotonic_ns()
         self.count_unread()
 
     def catch_up(self) -> None:
         """Note that the peer has read most of what was written, or that the socket is gone."""
         self.is_behind = False
         self.count_unread()
-
-    def start_leaving(self) -> bool:
-        """Return True if the peer still has to read something before the socket closes."""
-        self._unread_since_ns = self._hub.clock.monotonic_ns()
-        return self._transport is not None and self._transport.get_write_buffer_size() > 0
 
     def count_unread(self) -> None:
         """Count what the peer has not read, here and in the hub's sum."""
@@ -123,15 +112,6 @@ class OutputBuffer:
             unread_bytes = self._transport.get_write_buffer_size()
         self._hub.add_unread(unread_bytes - self.unread_bytes)
         self.unread_bytes = unread_bytes
-
-    def is_stuck(self, now_ns: int, unread_ns: int) -> bool:
-        """Return True if the peer has not taken a byte for `unread_ns`."""
-        before_bytes = self.unread_bytes
-        self.count_unread()
-        if self.unread_bytes < before_bytes:
-            self._unread_since_ns = now_ns
-            return False
-        return now_ns - self._unread_since_ns >= unread_ns
 
 
 def _coalesced(parts: list[Buffer]) -> list[Buffer]:

@@ -1,13 +1,15 @@
-"""One request: what its row of the table says of it, and its way to an answer."""
+"""RequestRow and RequestContext: one row of the request table, and one request until its response."""
 
 from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 from actors.remoting.codes import FLAG_ONEWAY, FLAG_RESPONSE, ResponseCode
 from actors.remoting.command import RemotingCommand
 from actors.remoting.connection import Connection
 from actors.remoting.remoting_errors import Refused
+from actors.remoting.targets import Targets, no_targets
 from store.logs import get_logger
 from store.store_errors import MessageIllegal, StoreError
 
@@ -20,44 +22,22 @@ _REMARK_CHARS_MAX: Final = 4096
 
 _NO_FIELDS: Final[dict[str, str]] = {}
 
-# Gives the answer, or None where it comes later or never; raises Refused.
+# Returns the response, or None if it is sent later or never; raises Refused.
 Handler = Callable[["RequestContext"], RemotingCommand | None]
-# Sees every answer as it goes out.
-Observer = Callable[["RequestContext", RemotingCommand], None]
+Observer = Callable[["RequestContext", "Observation"], None]
+"""Is called with every response, also with those that a one-way request does not get."""
 
 
 class HeaderType(Protocol):
-    """What makes a typed header of a request's fields; raises Refused where one is missing or no number."""
+    """A class of typed headers; `from_ext` raises Refused if a field is missing or not a number."""
 
     def from_ext(self, ext: Mapping[str, str]) -> Any:
-        """The header that these fields are."""
+        """Return the header of these fields."""
         ...
 
 
-class Resource(StrEnum):
-    """What a request is about, for access control."""
-
-    NONE = "none"
-    TOPIC = "topic"
-    GROUP = "group"
-    CLUSTER = "cluster"
-
-
-class Action(StrEnum):
-    """What it does to that, by RocketMQ's names."""
-
-    NONE = "none"
-    PUB = "pub"
-    SUB = "sub"
-    CREATE = "create"
-    UPDATE = "update"
-    DELETE = "delete"
-    GET = "get"
-    LIST = "list"
-
-
 class Cost(StrEnum):
-    """Its class of cost: RocketMQ limits queues and waiting times by these."""
+    """Class of cost of a request: RocketMQ limits queues and waiting times by class."""
 
     SEND = "send"
     PULL = "pull"
@@ -68,71 +48,66 @@ class Cost(StrEnum):
 
 
 COSTLY: Final = frozenset({Cost.PULL, Cost.QUERY})
-"""What others need not wait for (`actors.remoting.turn`)."""
+"""Classes of requests that wait for the end of a turn (`actors.remoting.turn`)."""
 
 
-class RequestEntry:
-    """One row of the table, with the counters of its code."""
+@dataclass(frozen=True, slots=True)
+class RequestRow:
+    """One row of the request table: what a capability declares of a request that it handles."""
 
-    __slots__ = (
-        "action",
-        "answers",
-        "code",
-        "cost",
-        "failures",
-        "handler",
-        "header_type",
-        "refusals",
-        "requests",
-        "resource",
-    )
+    code: int
+    handler: Handler
+    header_type: HeaderType | None = None
+    targets: Targets = no_targets
+    cost: Cost = Cost.ADMIN
 
-    def __init__(
-        self,
-        code: int,
-        handler: Handler,
-        header_type: HeaderType | None,
-        resource: Resource,
-        action: Action,
-        cost: Cost,
-    ) -> None:
-        self.code = int(code)
-        self.handler = handler
-        self.header_type = header_type
-        self.resource = resource
-        self.action = action
-        self.cost = cost
-        self.requests = 0
-        self.answers = 0
-        self.refusals = 0
-        self.failures = 0
+
+class Observation(NamedTuple):
+    """What an observer learns of one response."""
+
+    status: int
+    """The response code."""
+    duration_ns: int
+    """From the decoded request to the response, waits included."""
+    response_bytes: int
+    """The size of the response's body."""
 
 
 class RequestContext:
     """One request on its way: the command, its typed header, where it came from, and how to answer it."""
 
-    __slots__ = ("_is_answered", "_is_pending", "_observers", "command", "connection", "entry", "header")
+    __slots__ = (
+        "_is_answered",
+        "_is_pending",
+        "_observers",
+        "_started_ns",
+        "command",
+        "connection",
+        "header",
+        "row",
+    )
 
     def __init__(
         self,
         command: RemotingCommand,
         header: Any,
         connection: Connection,
-        entry: RequestEntry,
+        row: RequestRow,
         observers: tuple["Observer", ...],
     ) -> None:
         self.command = command
         self.header = header
         self.connection = connection
-        self.entry = entry
+        self.row = row
         self._observers = observers
+        self._started_ns = connection.hub.clock.monotonic_ns() if observers else 0
         self._is_answered = False
         self._is_pending = False
 
     def reply(self, response: RemotingCommand) -> None:
-        """Answer, now or later; a one-way request's answer is dropped, and so is a second one.
+        """Send the response, now or later; dropped for a one-way request and after the first one.
 
-        The command is encoded before this returns, so that one answer object may serve many requests.
+        The command is encoded before this returns, so that one response object may serve many requests.
         """
         if self._is_answered:
             return
@@ -141,40 +116,41 @@ class RequestContext:
             response.opaque = request.opaque
             response.flag |= FLAG_RESPONSE
             response.serialize_type = request.serialize_type
-            # Raises where the answer is too long: then the error is the answer.
+            # Raises if the response is too long: the error becomes the response.
             self.connection.send(response)
         self._is_answered = True
         if self._is_pending:
-            self.connection.pending -= 1
-        self.entry.answers += 1
+            self.connection.add_pending(-1)
+        if self._observers:
+            self._observe(response)
+
+    def _observe(self, response: RemotingCommand) -> None:
+        duration_ns = self.connection.hub.clock.monotonic_ns() - self._started_ns
+        response_bytes = len(response.body) + sum(map(len, response.parts))
+        observation = Observation(response.code, duration_ns, response_bytes)
         for observe in self._observers:
-            observe(self, response)
+            observe(self, observation)
 
     def note_pending(self) -> None:
-        """The handler has returned and may answer later: until then the request counts as pending."""
+        """Count the request as pending until its response: the handler has returned without one."""
         if not self._is_answered and not self.command.flag & FLAG_ONEWAY:
             self._is_pending = True
-            self.connection.pending += 1
+            self.connection.add_pending(1)
 
     def let_go_of_request(self) -> None:
-        """Forget what was asked: the handler has what it needs of it, and the answer will take its time."""
+        """Release header, fields and body while the request is held; the handler keeps what it needs."""
         self.header = None
         self.command.ext = _NO_FIELDS
         self.command.body = b""
 
     def refuse(self, error: Exception) -> None:
-        """Answer with an error: a refusal by its own code, anything else as RocketMQ's SYSTEM_ERROR, with
-        the reason.
-        """
+        """Respond with an error: a refusal has its own code, anything else is RocketMQ's SYSTEM_ERROR."""
         if isinstance(error, Refused):
-            self.entry.refusals += 1
             self.reply(RemotingCommand.response(error.code, error.remark[:_REMARK_CHARS_MAX]))
         elif isinstance(error, MessageIllegal):
-            self.entry.refusals += 1
             remark = error.remark[:_REMARK_CHARS_MAX]
             self.reply(RemotingCommand.response(ResponseCode.MESSAGE_ILLEGAL, remark))
         else:
-            self.entry.failures += 1
             if isinstance(error, StoreError):
                 _log.error(
                     "request_failed", code=self.command.code, peer=self.connection.peer, cause=str(error)
@@ -187,7 +163,7 @@ class RequestContext:
             self.reply(RemotingCommand.response(_SYSTEM_ERROR, remark))
 
     def spawn(self, work: Coroutine[Any, Any, RemotingCommand | None]) -> None:
-        """Finish this request in a task of its own; what it returns is the answer. Not for the hot path."""
+        """Handle this request in a task that returns the response. Not for the hot path."""
         self.connection.hub.spawn(self._finish(work))
 
     async def _finish(self, work: Coroutine[Any, Any, RemotingCommand | None]) -> None:
@@ -195,5 +171,5 @@ class RequestContext:
             response = await work
             if response is not None:
                 self.reply(response)
-        except Exception as error:  # noqa: BLE001 - a bug in one handler is answered, and ends nothing else
+        except Exception as error:  # noqa: BLE001 - a bug in one handler becomes its response
             self.refuse(error)

@@ -1,4 +1,4 @@
-"""RemotingServer: listens, and takes every request through the chain of its table."""
+"""RemotingServer: listens, and passes every request through the chain of its table."""
 
 import asyncio
 import socket
@@ -25,8 +25,8 @@ _CLOSE_TIMEOUT_S: Final = 2.0
 class RemotingServer:
     """Serves a table of requests on one address, on the event loop that `start` runs on.
 
-    `tick` is run once at the end of every turn of the loop in which bytes came, before the answers are
-    written and costly requests are done.
+    `tick` runs once at the end of every turn in which bytes were received, before the responses are written
+    and costly requests are done.
     """
 
     def __init__(
@@ -47,9 +47,7 @@ class RemotingServer:
         self._sweeper: asyncio.TimerHandle | None = None
 
     async def start(self, host: str, port: int) -> int:
-        """Listen; returns the port, which the system chooses where 0 is given. Raises OSError where it is
-        taken.
-        """
+        """Listen; return the port, chosen by the system if `port` is 0. Raises OSError if it is in use."""
         loop = self.hub.loop
         listener = await _listen(loop, host, port)
         self._server = await loop.create_server(self._accept, sock=listener, backlog=_BACKLOG)
@@ -58,7 +56,7 @@ class RemotingServer:
         return self.port
 
     async def also_listen(self, host: str, port: int) -> None:
-        """Serve the same on one port more. Raises OSError where it is taken."""
+        """Listen on a second port. Raises OSError if it is in use."""
         listener = await _listen(self.hub.loop, host, port)
         self._also = await self.hub.loop.create_server(self._accept, sock=listener, backlog=_BACKLOG)
 
@@ -69,7 +67,7 @@ class RemotingServer:
         return connection
 
     def hush(self) -> None:
-        """Take no connection and no request any more; what has been taken can still be answered."""
+        """Accept no further connection or request; responses to accepted requests are still sent."""
         for server in (self._server, self._also):
             if server is not None:
                 server.close()
@@ -77,7 +75,7 @@ class RemotingServer:
             connection.hush()
 
     async def stop(self) -> None:
-        """Stop listening, write what is waiting, close all connections."""
+        """Stop listening, write what is collected, and close all connections."""
         if self._sweeper is not None:
             self._sweeper.cancel()
         servers = [server for server in (self._server, self._also) if server is not None]
@@ -94,7 +92,7 @@ class RemotingServer:
                 _log.info("connections_left_behind", port=self.port, waited_s=_CLOSE_TIMEOUT_S)
 
     def request_tick(self) -> None:
-        """Ask for a turn's end (see `Hub.request_tick`)."""
+        """Request the end of a turn (see `Hub.request_tick`)."""
         self.hub.request_tick()
 
     @property
@@ -122,7 +120,7 @@ async def _listen(loop: asyncio.AbstractEventLoop, host: str, port: int) -> sock
     family, kind, protocol, _, address = found[0]
     listener = socket.socket(family, kind, protocol)
     try:
-        # REUSEADDR, or TIME_WAIT blocks the port after a kill; never REUSEPORT: two brokers would share it.
+        # REUSEADDR: TIME_WAIT would block the port after a kill. Never REUSEPORT: two brokers would share it.
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.setblocking(False)
         listener.bind(address)

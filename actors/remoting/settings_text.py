@@ -26,7 +26,7 @@ def names_by_key(model: type[BaseModel]) -> dict[str, str]:
 
 
 def changes_by_field(model: type[BaseModel], settings: Mapping[str, str]) -> tuple[dict[str, Any], list[str]]:
-    """Texts by key as changes by field (`store.live_settings.with_changes`), and the keys unknown."""
+    """Texts by key as changes by field (`LiveSettings.update`), and the keys unknown."""
     names = names_by_key(model)
     changes = {names[key]: value for key, value in settings.items() if key in names}
     return changes, sorted(settings.keys() - names.keys())

@@ -1,32 +1,22 @@
-"""The declarative table of requests: code → handler, header type, resource, action, cost.
+"""The declarative table of requests: code → handler, header type, targets, cost.
 
-Access control, metrics, fast failure and the generated docs hang on these entries, not on the handlers.
+Access control, metrics, fast failure and the generated docs read its rows; handlers know nothing of them.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import NamedTuple
 
 from actors.remoting.frame import CodeMarks
-from actors.remoting.request import COSTLY, Action, Cost, Handler, HeaderType, RequestEntry, Resource
-
-
-class RequestRow(NamedTuple):
-    """One row: what a capability declares of a request that it handles."""
-
-    code: int
-    handler: Handler
-    header_type: HeaderType | None = None
-    resource: Resource = Resource.NONE
-    action: Action = Action.NONE
-    cost: Cost = Cost.ADMIN
+from actors.remoting.request import COSTLY, Cost, Handler, HeaderType, RequestRow
+from actors.remoting.targets import Targets, no_targets
 
 
 class RequestTable:
-    """All requests that a process answers."""
+    """All requests that a process handles."""
 
-    def __init__(self) -> None:
-        self._entries: dict[int, RequestEntry] = {}
+    def __init__(self, rows: Iterable[RequestRow] = ()) -> None:
+        self._rows: dict[int, RequestRow] = {}
         self.costly_codes = CodeMarks()
+        self.add_rows(rows)
 
     def add(
         self,
@@ -34,36 +24,29 @@ class RequestTable:
         handler: Handler,
         header_type: HeaderType | None = None,
         *,
-        resource: Resource = Resource.NONE,
-        action: Action = Action.NONE,
+        targets: Targets = no_targets,
         cost: Cost = Cost.ADMIN,
     ) -> None:
-        """Answer this code with this handler; a code stands in the table once. Raises ValueError."""
-        if code in self._entries:
-            raise ValueError(f"request code {code} is in the table already")
-        self._entries[int(code)] = RequestEntry(code, handler, header_type, resource, action, cost)
-        if cost in COSTLY:
-            self.costly_codes.add(int(code))
+        """Add one row. Raises ValueError if the table has a row of this code."""
+        self.add_rows((RequestRow(code, handler, header_type, targets, cost),))
 
     def add_rows(self, rows: Iterable[RequestRow]) -> None:
-        """Add the rows of one capability. Raises ValueError as `add` does."""
+        """Add the rows of one capability. Raises ValueError if the table has a row of the same code."""
         for row in rows:
-            self.add(
-                row.code,
-                row.handler,
-                row.header_type,
-                resource=row.resource,
-                action=row.action,
-                cost=row.cost,
-            )
+            code = int(row.code)
+            if code in self._rows:
+                raise ValueError(f"request code {code} is in the table already")
+            self._rows[code] = row
+            if row.cost in COSTLY:
+                self.costly_codes.add(code)
 
     @property
-    def entries(self) -> Mapping[int, RequestEntry]:
+    def rows(self) -> Mapping[int, RequestRow]:
         """The rows by code."""
-        return self._entries
+        return self._rows
 
-    def __iter__(self) -> Iterator[RequestEntry]:
-        return iter(self._entries.values())
+    def __iter__(self) -> Iterator[RequestRow]:
+        return iter(self._rows.values())
 
     def __contains__(self, code: int) -> bool:
-        return code in self._entries
+        return code in self._rows

@@ -88,11 +88,6 @@ class Turn:
         """Whether work is left for the next turn."""
         return bool(self._costly or self._new or self._old)
 
-    @property
-    def has_costly(self) -> bool:
-        """Whether costly work is waiting."""
-        return bool(self._costly)
-
     def add_cheap(self, work: Work, *, is_new: bool) -> None:
         """Queue a connection to be read on after the end of this turn."""
         (self._new if is_new else self._old).append(work)
@@ -103,9 +98,11 @@ class Turn:
 
     def serve_costly(self) -> None:
         """Do costly work, one piece each, round and round, until the time is used up."""
+        costly = self._costly
+        if not costly:
+            return
         self._ends_ns += self._now_ns() - self._read_ns
         self._give_share()
-        costly = self._costly
         while costly and not self.is_spent():
             costly.popleft()()
 

@@ -17,7 +17,7 @@ from typing import cast
 import uvloop
 
 from actors.broker.broker_settings import BrokerSettings
-from actors.broker.loop.held_pulls import wait_ms_of
+from actors.broker.loop.wait_registry import suspend_ms
 from actors.remoting.codes import RequestCode
 from actors.remoting.command import PREFIX, RemotingCommand, encode_command
 from actors.remoting.hot_headers import PullMessageHeader
@@ -25,7 +25,7 @@ from cluster.bench.sending import QUEUES
 
 ASKED_MS = 15_000
 """What RocketMQ's consumers ask for (brokerSuspendMaxTimeMillis)."""
-HELD_S = wait_ms_of(ASKED_MS, BrokerSettings.model_fields["max_hold_ms"].default) / 1000
+HELD_S = suspend_ms(ASKED_MS, BrokerSettings.model_fields["max_hold_ms"].default) / 1000
 """What our broker makes of it."""
 SUSPEND_AND_SUBSCRIPTION = 0x2 | 0x4
 OPENED_AT_ONCE = 200

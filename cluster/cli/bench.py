@@ -93,9 +93,9 @@ def _run(name: str, options: BenchOptions, as_json: bool) -> int:
     from cluster.bench.result import as_json as json_line
     from cluster.client.errors import ClientError
     from cluster.interrupts import interrupt_once
-    from store.logs import tell_events
+    from store.logs import log_to_handler
 
-    tell_events(logging.StreamHandler(sys.stderr), logging.WARNING)
+    log_to_handler(logging.StreamHandler(sys.stderr), logging.WARNING)
     console, errors = Console(), Console(stderr=True)
     everything, code = [], 0
     interrupt_once()  # else a broker in a session of its own would outlive a bench that `timeout` ends

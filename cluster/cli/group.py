@@ -121,7 +121,7 @@ def create(
     """Create a group, or change one that is there: what is not given stays as it is."""
 
     def work(admin: Admin) -> None:
-        from dataclasses import replace
+        from msgspec.structs import replace
 
         from store.metadata import SubscriptionGroupConfig
 

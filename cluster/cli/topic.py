@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from msgspec.structs import replace
 
 from cluster.cli.console import Output, Refusal, confirmed, with_admin
 from cluster.cli.help import examples

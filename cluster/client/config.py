@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from cluster.client.hooks import CallHook, ConsumeHook, SendHook
 
 Nameservers = str | Sequence[str] | Callable[[], Sequence[str]]
-"""`"host:port;host:port"`, a list of such, or a function that gives the list (asked again at each
+"""`"host:port;host:port"`, a list of such, or a function that returns the list (called at each
 refresh).
 """
 
@@ -25,13 +25,13 @@ KIB = 1024
 MIB = 1024 * 1024
 
 Compression = Literal["zlib", "lz4", "zstd"]
-MAX_RECONSUME_TIMES = 16  # RocketMQ's too, there called -1
+MAX_RECONSUME_TIMES = 16  # RocketMQ's default, which it writes as -1
 COMPRESSION_LEVELS = {"zlib": range(10), "lz4": range(17), "zstd": range(1, 23)}
 
 
 @dataclass(frozen=True, slots=True)
 class ClientConfig:
-    """What all clients share.
+    """Settings of all clients.
 
     `sticky_broker_ms`: how long keyed sends keep a broker's queues in their hash after it left the routes.
     """
@@ -45,12 +45,12 @@ class ClientConfig:
     call_hooks: Sequence[CallHook] = ()
 
     def __post_init__(self) -> None:
-        """Refuse what cannot work."""
+        """Raise ConfigInvalid for settings that cannot work."""
         require_positive(self, "request_timeout_ms", "route_refresh_ms", "heartbeat_ms")
         require_at_least(0, self, "sticky_broker_ms")
 
     def addresses(self) -> list[str]:
-        """The nameservers' addresses now; raises ConfigInvalid when there is none."""
+        """Return the nameservers' addresses now. Raises ConfigInvalid if there is none."""
         given = self.nameservers
         if given is None:
             given = os.environ.get(NAMESERVERS_ENV, DEFAULT_NAMESERVERS)
@@ -66,8 +66,8 @@ class ProducerConfig(ClientConfig):
     `send_timeout_ms` bounds a send to any queue, retries included; `delivery_timeout_ms` one that has its
     own queue (sharding key, selector, table), long enough for a broker to be restarted.
 
-    A body of `compress_over_bytes` or more is compressed (`compression` None: never); the limit of
-    `max_message_bytes` is for what is left of it. Batches and tables go as they are.
+    A body of `compress_over_bytes` or more is compressed (`compression` None: never);
+    `max_message_bytes` limits the compressed body. Batches and tables are not compressed.
     `send_latency_fault_enable`: sends to any queue pass over brokers that were slow or failed.
     """
 
@@ -86,7 +86,7 @@ class ProducerConfig(ClientConfig):
     send_hooks: Sequence[SendHook] = ()
 
     def __post_init__(self) -> None:
-        """Refuse what cannot work."""
+        """Raise ConfigInvalid for settings that cannot work."""
         ClientConfig.__post_init__(self)
         require_at_least(0, self, "retry_times_when_send_failed", "default_topic_queue_nums")
         require_positive(
@@ -150,7 +150,7 @@ class ConsumerConfig(ClientConfig):
     close_timeout_ms: int = 30_000
 
     def __post_init__(self) -> None:
-        """Refuse what cannot work."""
+        """Raise ConfigInvalid for settings that cannot work."""
         ClientConfig.__post_init__(self)
         require_positive(
             self,
@@ -215,7 +215,7 @@ class PushConfig(ConsumerConfig):
     consume_hooks: Sequence[ConsumeHook] = ()
 
     def __post_init__(self) -> None:
-        """Refuse what cannot work."""
+        """Raise ConfigInvalid for settings that cannot work."""
         ConsumerConfig.__post_init__(self)
         require_positive(
             self,

@@ -1,4 +1,4 @@
-"""What can go wrong in a client, as types.
+"""The errors that a client raises.
 
 ClientError                      .retriable says whether the same call may succeed later
 ├── ConfigInvalid                the call or a setting cannot work as written
@@ -34,7 +34,7 @@ class ClientError(Exception):
 
 
 class ConfigInvalid(ClientError, ValueError):
-    """A setting or argument that cannot work; the message names it, its value and what to do."""
+    """A setting or argument that cannot work; the message names it, its value and the remedy."""
 
 
 class ClientClosed(ClientError):
@@ -62,7 +62,7 @@ class DeadlineExceeded(ClientError, TimeoutError):
 class BrokerRefused(ClientError):
     """A broker or nameserver answered with an error.
 
-    `code` is RocketMQ's response code, `remark` its own words, `address` who said it.
+    `code` is RocketMQ's response code, `remark` the peer's text, `address` the peer.
     """
 
     def __init__(self, code: int, remark: str, address: str = "", retriable: bool | None = None) -> None:
@@ -74,12 +74,12 @@ class BrokerRefused(ClientError):
             self.retriable = retriable
 
     def __str__(self) -> str:
-        told_by = f" from {self.address}" if self.address else ""
-        return f"{self.remark or 'no remark'} (response code {self.code}{told_by})"
+        source = f" from {self.address}" if self.address else ""
+        return f"{self.remark or 'no remark'} (response code {self.code}{source})"
 
 
 class TopicNotFound(BrokerRefused):
-    """The topic exists nowhere in the cluster, and is not created automatically."""
+    """The topic does not exist in the cluster, and is not created automatically."""
 
 
 class PermissionDenied(BrokerRefused):
@@ -112,7 +112,7 @@ class OffsetNotFound(BrokerRefused):
 
 
 class GroupNotFound(BrokerRefused):
-    """The consumer group is unknown, or nobody of it is online."""
+    """The consumer group is unknown, or none of its members is online."""
 
 
 class CommitFenced(BrokerRefused):
@@ -120,7 +120,7 @@ class CommitFenced(BrokerRefused):
 
 
 class SubscriptionDiffers(BrokerRefused):
-    """The group's other members subscribe to something else (see `allow_subscription_change`)."""
+    """The group's other members have another subscription (see `allow_subscription_change`)."""
 
 
 class SendFailed(ClientError):
@@ -172,7 +172,7 @@ class DataDamaged(ClientError):
     """A broker's answer holds bytes that are no records; the message names the queue and offset."""
 
 
-# RocketMQ DefaultMQProducer.retryResponseCodes, and FLOW_CONTROL: worth another try, on another queue.
+# RocketMQ DefaultMQProducer.retryResponseCodes, and FLOW_CONTROL: another queue may accept it.
 RETRIABLE_CODES = frozenset(
     {
         ResponseCode.SYSTEM_ERROR,
@@ -205,6 +205,6 @@ _CLASS_OF_CODE: dict[int, type[BrokerRefused]] = {
 
 
 def refused(code: int, remark: str | None, address: str = "") -> BrokerRefused:
-    """The typed error of a response code."""
+    """Return the typed error of a response code."""
     kind = _CLASS_OF_CODE.get(code, BrokerRefused)
     return kind(code, remark or "", address, code in RETRIABLE_CODES)

@@ -1,11 +1,11 @@
-"""Where a program may look on, or lend a hand: before and after a send, a call of the listener, a request.
+"""Hooks that a program may add before and after a send, a call of the listener, and a request.
 
-    send      SendHook      RocketMQ SendMessageHook      once a call, whatever it is tried on
+    send      SendHook      RocketMQ SendMessageHook      once a call, however many attempts it takes
     consume   ConsumeHook   RocketMQ ConsumeMessageHook   once a call of the listener
     call      CallHook      RocketMQ RPCHook              every request to a broker or nameserver
 
-A hook that fails is logged and passed over, so that what only looks on can break nothing – but a failing
-`before_call` fails its request: it may have had to sign it.
+A hook that raises is logged and otherwise ignored – except `before_call`, whose exception fails the request:
+it may have had to sign it.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ log = get_logger(__name__)
 @dataclass(slots=True, eq=False)
 class SendContext:
     """One send. `messages` may be changed by `before_send` (a trace id among the properties, say); they are
-    empty for a table, which has `rows`. `result` or `error` is there after the send, neither after a one-way.
+    empty for a table, which has `rows`. `result` or `error` is set after the send, neither after a one-way.
 
-    `notes` is the hooks' own: what `before_send` puts in, `after_send` finds.
+    `notes` belongs to the hooks: `before_send` may pass values to `after_send`.
     """
 
     group: str
@@ -44,7 +44,7 @@ class SendContext:
 
 @dataclass(slots=True, eq=False)
 class ConsumeContext:
-    """One call of the listener. `is_success` is None before, and says what came of it after."""
+    """One call of the listener. `is_success` is None before the call, and its outcome after."""
 
     group: str
     queue: MessageQueue
@@ -55,46 +55,47 @@ class ConsumeContext:
 
 
 class SendHook(Protocol):
-    """Looks on at sends. Both are called in the sender's thread or on the client's loop: do not block."""
+    """Observes sends. Called in the sender's thread or on the client's loop: do not block."""
 
     def before_send(self, context: SendContext, /) -> None:
-        """A send begins; its messages are checked and encoded after this."""
+        """Called before the messages are checked and encoded."""
         ...
 
     def after_send(self, context: SendContext, /) -> None:
-        """It has succeeded or failed."""
+        """Called after the send succeeded or failed."""
         ...
 
 
 class ConsumeHook(Protocol):
-    """Looks on at the listener, in its thread."""
+    """Observes the listener, in its thread."""
 
     def before_consume(self, context: ConsumeContext, /) -> None:
-        """The listener is about to be called."""
+        """Called before the listener."""
         ...
 
     def after_consume(self, context: ConsumeContext, /) -> None:
-        """It has returned or raised."""
+        """Called after the listener returned or raised."""
         ...
 
 
 class CallHook(Protocol):
-    """Looks on at every request of a client. May be called from several threads at once: do not block."""
+    """Observes every request of a client. May be called from several threads at once: do not block."""
 
     def before_call(self, address: str, command: RemotingCommand, /) -> None:
-        """`command` is about to be sent; its `ext` may be added to. What this raises fails the request."""
+        """Called before `command` is sent; may add to its `ext`. An exception fails the request."""
         ...
 
     def after_call(
         self, address: str, command: RemotingCommand, answer: RemotingCommand | RemotingError | None, /
     ) -> None:
-        """The answer has come, whatever its code, or an error instead; None: a one-way wants none."""
+        """Called with the response, whatever its code, or an error; None after a one-way request."""
         ...
 
 
 def call_hooks(hooks: Sequence[Callable[..., None]], *arguments: object) -> None:
-    """Call each hook; one that fails is logged, and the others are called all the same. `sys.exit` is such a
-    failure: it would end a listener's thread, or the loop of all clients, and no program.
+    """Call each hook; one that raises is logged, and the others are still called.
+
+    `sys.exit` counts too: it would end a listener's thread or the loop of all clients, not the program.
     """
     for hook in hooks:
         try:

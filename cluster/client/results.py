@@ -1,4 +1,4 @@
-"""What sends and consumers give back."""
+"""Results of sends and of listeners."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ class SendResult:
     """Where a message went.
 
     `msg_id` is the producer's UNIQ_KEY (of a batch: comma-joined), `offset_msg_id` the broker's id(s),
-    `queue_offset` the place of the (first) message in its queue, `transaction_id` the UNIQ_KEY as the broker
-    has read it.
+    `queue_offset` the queue offset of the (first) message, `transaction_id` the UNIQ_KEY as the broker read
+    it.
     """
 
     status: SendStatus
@@ -44,8 +44,8 @@ class QueueReceipt:
     """The rows of one table that went to one queue: offsets `first_offset` to `last_offset`, if sent without
     a break.
 
-    `rows` counts each row once. At most `resent_rows` more may stand in the queue, with UNIQ_KEYs that are
-    there already: their first result was unknown, so they were sent again.
+    `rows` counts each row once. At most `resent_rows` more may stand in the queue, as duplicates
+    with equal UNIQ_KEYs: their first result was unknown, so they were sent again.
     """
 
     rows: int
@@ -57,7 +57,7 @@ class QueueReceipt:
 class QueueReceipts(Mapping[MessageQueue, QueueReceipt]):
     """The receipt of each queue that got rows, in the order of queues.
 
-    Kept in columns: a table may go to tens of thousands of queues, and hardly anybody asks for one.
+    Stored in columns: a table may go to tens of thousands of queues, and few receipts are read.
     """
 
     __slots__ = ("_first_offsets", "_last_offsets", "_places", "_resent_rows", "_rows")
@@ -70,7 +70,7 @@ class QueueReceipts(Mapping[MessageQueue, QueueReceipt]):
         self._last_offsets = array("q")
 
     def add(self, queue: MessageQueue, rows: int, resent_rows: int, first_offset: int) -> None:
-        """`rows` more are acknowledged, behind all that the queue has got before."""
+        """Add `rows` acknowledged rows, which follow all earlier ones of the queue."""
         place = self._places.get(queue)
         if place is None:
             self._places[queue] = len(self._rows)
@@ -85,16 +85,16 @@ class QueueReceipts(Mapping[MessageQueue, QueueReceipt]):
 
     @property
     def rows(self) -> int:
-        """How many rows are acknowledged in all."""
+        """Return the number of acknowledged rows."""
         return sum(self._rows)
 
     @property
     def resent_rows(self) -> int:
-        """How many of them were sent again in all."""
+        """Return how many of them were sent again."""
         return sum(self._resent_rows)
 
     def __getitem__(self, queue: MessageQueue) -> QueueReceipt:
-        """Raises KeyError for a queue that got nothing."""
+        """Return a queue's receipt. Raises KeyError for a queue without rows."""
         place = self._places[queue]
         return QueueReceipt(
             self._rows[place],
@@ -115,7 +115,7 @@ class QueueReceipts(Mapping[MessageQueue, QueueReceipt]):
 
 @dataclass(frozen=True, slots=True)
 class TableReceipt:
-    """What became of a table: all `rows` are acknowledged."""
+    """The result of a table send: all `rows` are acknowledged."""
 
     topic: str
     rows: int
@@ -125,9 +125,7 @@ class TableReceipt:
 
 
 class ConsumeStatus(Enum):
-    """What a listener says of the messages it got. `None` and `True` mean success, `False` and an exception
-    later.
-    """
+    """The result of a listener. None and True mean success, False and an exception later."""
 
     CONSUME_SUCCESS = "success"
     RECONSUME_LATER = "later"

@@ -1,4 +1,4 @@
-"""Which queue a message goes to."""
+"""Selectors: choose the queue of a message."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ class MessageQueueSelector(Protocol):
     """
 
     def __call__(self, queues: Sequence[MessageQueue], message: Message, argument: object) -> MessageQueue:
-        """Give one of `queues`."""
+        """Return one of `queues`."""
         ...
 
 
 def queue_index(key: str, count: int) -> int:
-    """The index of `key` among `count` queues: its Java hash, made positive, modulo count.
+    """Return the index of `key` among `count` queues: its Java hash, made positive, modulo count.
 
     RocketMQ SelectMessageQueueByHash: `abs(hashCode % count)`.
     """
@@ -36,7 +36,7 @@ class SelectMessageQueueByHash:
     """
 
     def __call__(self, queues: Sequence[MessageQueue], message: Message, argument: object) -> MessageQueue:
-        """Give the queue of `argument`."""
+        """Return the queue of `argument`."""
         return queues[queue_index(str(argument), len(queues))]
 
 
@@ -47,14 +47,14 @@ class SelectMessageQueueByRandom:
         self._random = random.Random(seed)
 
     def __call__(self, queues: Sequence[MessageQueue], message: Message, argument: object) -> MessageQueue:
-        """Give a random one of `queues`."""
+        """Return a random one of `queues`."""
         return self._random.choice(queues)
 
 
 class SelectMessageQueueByMachineRoom:
     """Queues of brokers in the given rooms, in turn; with an argument (as text) the one of its hash.
 
-    A broker `room@name` stands in `room` (as for AllocateMessageQueueByMachineRoom). RocketMQ has a class of
+    A broker `room@name` is in `room` (as for AllocateMessageQueueByMachineRoom). RocketMQ has a class of
     this name that selects nothing.
     """
 
@@ -63,7 +63,7 @@ class SelectMessageQueueByMachineRoom:
         self._turns = RoundRobin()
 
     def __call__(self, queues: Sequence[MessageQueue], message: Message, argument: object) -> MessageQueue:
-        """Give one of the rooms' queues. Raises ConfigInvalid where they have none."""
+        """Return one of the rooms' queues. Raises ConfigInvalid if they have none."""
         near = [queue for queue in queues if self._is_near(queue.broker_name)]
         if not near:
             rooms = ", ".join(sorted(self._rooms))
@@ -89,7 +89,7 @@ class RoundRobin:
         self._cursors: dict[str, int] = {}
 
     def choose(self, queues: Sequence[MessageQueue], avoid_broker: str | None = None) -> MessageQueue:
-        """The next of `queues`, on another broker than `avoid_broker` where there is one."""
+        """Return the next of `queues`, on another broker than `avoid_broker` if there is one."""
         topic = queues[0].topic
         cursor = self._cursors.get(topic, self._start)
         count = len(queues)

@@ -14,16 +14,16 @@ memory as long as they are the next or the last.
 
 import errno
 import os
-import queue
-import threading
-from collections.abc import Callable
+from concurrent.futures import Future, wait
 from functools import partial
 
 from store.clock import Clock
 from store.commitlog.commit_log import CommitLog
 from store.commitlog.mapped_file import MappedFile, file_name
 from store.disk.touch_ahead import AHEAD_BYTES, touch
+from store.jobs import Lane
 from store.logs import get_logger
+from store.store_errors import StoreError
 from store.store_settings import StoreSettings
 
 _log = get_logger(__name__)
@@ -34,37 +34,40 @@ _FIRST_WAIT_S = 5.0
 
 
 class _Request:
-    """One file that has been asked for. The thread fills it in, and then says that it has ended."""
+    """One file that has been asked for."""
 
-    __slots__ = ("again_ns", "base", "ended", "error", "is_late", "made")
+    __slots__ = ("again_ns", "base", "future", "is_late")
 
-    def __init__(self, base: int) -> None:
+    def __init__(self, base: int, future: Future[MappedFile], again_ns: int) -> None:
+        """If it fails, it may be tried again at `again_ns`."""
         self.base = base
-        self.made: MappedFile | None = None
-        self.error: OSError | None = None
-        self.again_ns = 0  # when a failed one may be tried again
+        self.future = future
+        self.again_ns = again_ns
         self.is_late = False  # it has been waited for in vain
-        self.ended = threading.Event()
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether the file could not be made."""
+        return self.future.done() and self.future.exception() is not None
 
 
 class AllocateMappedFileService:
     """Makes the files of one log. The log's owner calls; nothing of the log is touched by the thread."""
 
-    def __init__(self, log: CommitLog, clock: Clock, settings: StoreSettings) -> None:
+    def __init__(self, log: CommitLog, clock: Clock, settings: StoreSettings, lane: Lane) -> None:
         """Without `preallocate` a file is made when it is needed, by whoever needs it."""
         self._log = log
         self._positions = log.positions
         self._clock = clock
         self._settings = settings
         self._requests: dict[int, _Request] = {}
-        self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
-        self._thread: threading.Thread | None = None
+        self._lane = lane
         self._look_at = -1  # when `written` has come so far, there may be something to ask for
         self._last: MappedFile | None = None
         self._cannot_lock = False
 
     def turn(self) -> None:
-        """Once per tick: ask for what will soon be needed."""
+        """Once per `advance`: ask for what will soon be needed."""
         if self._positions.written > self._look_at:
             self._look_ahead()
 
@@ -92,7 +95,7 @@ class AllocateMappedFileService:
         else:
             file = self._log.paths.make(base, self._log.file_bytes)
         if self._settings.warm_mapped_file and self._last is not None:
-            self._submit(self._last.unlock_from_memory)
+            self._lane.submit(self._last.unlock_from_memory)
         self._last = file
         return file
 
@@ -100,36 +103,32 @@ class AllocateMappedFileService:
         request = self._ask(base)
         wait_s = _WAIT_S if self._log.bases else _FIRST_WAIT_S
         if not request.is_late:
-            request.is_late = not request.ended.wait(wait_s)
-        if not request.ended.is_set():
+            wait([request.future], wait_s)
+            request.is_late = not request.future.done()
+        if not request.future.done():
             path = str(self._log.paths.writable[0] / file_name(base))
             raise OSError(
                 errno.EAGAIN, f"the disk has not made the next file within {wait_s:g} s: try again", path
             )
-        if request.made is None:
-            assert request.error is not None
-            raise request.error
+        error = request.future.exception()
+        if error is not None and not isinstance(error, OSError):
+            raise StoreError(f"the log's next file cannot be made: {error!r}", str(self._log.paths))
+        file = request.future.result()
         del self._requests[base]
-        return request.made
+        return file
 
     def _ask(self, base: int) -> _Request:
         """The request for a file; one that has failed is repeated when its time has come."""
         request = self._requests.get(base)
-        if request is None:
-            request = self._requests[base] = _Request(base)
-        elif not (
-            request.ended.is_set() and request.made is None and self._clock.monotonic_ns() >= request.again_ns
-        ):
-            return request
-        request.ended.clear()
-        request.is_late = False
-        self._submit(partial(self._serve, request))
+        now_ns = self._clock.monotonic_ns()
+        if request is None or (request.has_failed and now_ns >= request.again_ns):
+            future = self._lane.submit(partial(self._make, base))
+            request = self._requests[base] = _Request(base, future, now_ns + RETRY_NS)
         return request
 
     def finish(self) -> None:
         """Wait for the files that are being made."""
-        for request in self._requests.values():
-            request.ended.wait()
+        self._lane.finish()
 
     def discard(self) -> None:
         """Remove all files that were made ahead: the log does not go on where they stand."""
@@ -138,45 +137,27 @@ class AllocateMappedFileService:
         self._look_at = -1
 
     def close(self) -> None:
-        """Remove what was made ahead, as RocketMQ does at an orderly end, and end the thread."""
+        """Remove what was made ahead, as RocketMQ does at an orderly end."""
         self.discard()
         self._last = None
-        if self._thread is not None:
-            self._jobs.put(None)
-            self._thread.join()
-            self._thread = None
 
     def _discard(self, request: _Request) -> None:
-        request.ended.wait()
+        wait([request.future])
         del self._requests[request.base]
-        if request.made is not None:
-            request.made.close()
-            request.made.path.unlink(missing_ok=True)
+        if not request.has_failed:
+            file = request.future.result()
+            file.close()
+            file.path.unlink(missing_ok=True)
 
     # ---- the thread ----------------------------------------------------------------------------------------
 
-    def _submit(self, job: Callable[[], None]) -> None:
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._work, name="store-allocate", daemon=True)
-            self._thread.start()
-        self._jobs.put(job)
-
-    def _work(self) -> None:
-        while (job := self._jobs.get()) is not None:
-            job()
-
-    def _serve(self, request: _Request) -> None:
-        try:
-            request.made = self._log.paths.make(request.base, self._log.file_bytes)
-            if self._settings.warm_mapped_file:
-                self._lock(request.made)
-            else:
-                touch(request.made.name, 0, AHEAD_BYTES)
-        except OSError as error:
-            request.error = error
-            request.again_ns = self._clock.monotonic_ns() + RETRY_NS
-        finally:
-            request.ended.set()
+    def _make(self, base: int) -> MappedFile:
+        file = self._log.paths.make(base, self._log.file_bytes)
+        if self._settings.warm_mapped_file:
+            self._lock(file)
+        else:
+            touch(file.name, 0, AHEAD_BYTES)
+        return file
 
     def _lock(self, file: MappedFile) -> None:
         """Lock a file in memory; where that is not allowed, say so once and go on, as RocketMQ does."""

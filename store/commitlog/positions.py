@@ -1,4 +1,4 @@
-"""How far the log is written, flushed, confirmed and dispatched: the one place that says so (design law 2).
+"""How far the log is written, flushed, confirmed and dispatched: computed here only (design law 2).
 
     min ≤ dispatched ≤ confirmed ≤ written, and flushed ≤ written
 
@@ -6,12 +6,42 @@ All are physical offsets, the ends of what has been done. Acknowledgements are c
 """
 
 from bisect import insort
-from collections.abc import Callable
-from typing import Literal, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, Protocol
 
 from store.store_errors import StoreError
 
 Callback = Callable[[StoreError | None], None]
+
+
+class ConfirmPolicy(Protocol):
+    """Decides what `confirmed` promises (design section 4)."""
+
+    def confirmed(self, positions: "Positions", replicas: Sequence[int]) -> int:
+        """Return the offset up to which the store keeps its promise, never beyond `positions.written`.
+
+        `replicas` are the offsets that the replicas have acknowledged.
+        """
+
+
+class SyncFlush:
+    """What is flushed is confirmed."""
+
+    def confirmed(self, positions: "Positions", replicas: Sequence[int]) -> int:
+        """Return `flushed`."""
+        return positions.flushed
+
+
+class AsyncFlush:
+    """What is written is confirmed."""
+
+    def confirmed(self, positions: "Positions", replicas: Sequence[int]) -> int:
+        """Return `written`."""
+        return positions.written
+
+
+CONFIRM_POLICIES: dict[str, ConfirmPolicy] = {"sync": SyncFlush(), "async": AsyncFlush()}
+"""The policy of each value of the setting `flush`."""
 
 
 class _Waiter(NamedTuple):
@@ -21,14 +51,11 @@ class _Waiter(NamedTuple):
 
 
 class Positions:
-    """The positions of one log, and who waits for them.
-
-    What `confirmed` promises is decided by `confirm`: "sync" means flushed, "async" means written.
-    """
+    """The positions of one log, and the callbacks that wait for them."""
 
     __slots__ = (
-        "_confirm",
         "_order",
+        "_policy",
         "_waiters",
         "awaited",
         "dispatched",
@@ -37,21 +64,21 @@ class Positions:
         "written",
     )
 
-    def __init__(self, confirm: Literal["sync", "async"] = "sync") -> None:
+    def __init__(self, policy: ConfirmPolicy = CONFIRM_POLICIES["sync"]) -> None:
         self.min = 0
         self.written = 0
         self.flushed = 0
         self.dispatched = 0
         self.awaited = 0
         """The end of the last message that a reader was already waiting for when it was written."""
-        self._confirm = confirm
+        self._policy = policy
         self._waiters: list[_Waiter] = []
         self._order = 0
 
     @property
     def confirmed(self) -> int:
         """Up to here the store keeps its promise."""
-        return self.flushed if self._confirm == "sync" else self.written
+        return self._policy.confirmed(self, ())
 
     def set_all(self, min_offset: int, offset: int) -> None:
         """After recovery: the log holds [min_offset, offset), all of it written, flushed and confirmed."""

@@ -7,8 +7,9 @@ thread would stand still for that. What is only read stays clean, so fdatasync h
 
 import contextlib
 import os
+from functools import partial
 
-from store.disk.background import Background
+from store.jobs import Lane
 
 AHEAD_BYTES = 32 * 1024 * 1024
 _STEP_BYTES = 4 * 1024 * 1024  # the system takes no more than some mebibytes in one call
@@ -29,27 +30,14 @@ def touch(path: str, begin: int, end: int) -> None:
             os.close(descriptor)
 
 
-class TouchJob:
-    """Touches bytes [begin, end) of a file."""
-
-    def __init__(self, path: str, begin: int, end: int) -> None:
-        self._path = path
-        self._begin = begin
-        self._end = end
-
-    def run(self) -> None:
-        """Do it."""
-        touch(self._path, self._begin, self._end)
-
-
 class TouchAhead:
     """Keeps up to AHEAD_BYTES of one growing file touched. Belongs to the store's thread."""
 
-    __slots__ = ("_background", "_path", "_touched_to", "look_at")
+    __slots__ = ("_lane", "_path", "_touched_to", "look_at")
 
-    def __init__(self, background: Background, written: int) -> None:
-        """Whoever has `written` so far is not looked at before it has written some more."""
-        self._background = background
+    def __init__(self, lane: Lane, written: int) -> None:
+        """Skip a file until it has grown by a step beyond `written`."""
+        self._lane = lane
         self._path = ""
         self._touched_to = 0
         self.look_at = written + _STEP_BYTES
@@ -63,8 +51,7 @@ class TouchAhead:
             return
         begin = max(self._touched_to, position)
         end = min(position + AHEAD_BYTES, base + size_bytes)
-        self._background.collect()
         if begin < end:
-            self._background.submit(TouchJob(path, begin - base, end - base))
+            self._lane.submit(partial(touch, path, begin - base, end - base))
         self._touched_to = end
         self.look_at = end if end == base + size_bytes else end - AHEAD_BYTES // 2

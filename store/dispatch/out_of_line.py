@@ -5,9 +5,9 @@ beginning; or no record can have that queue offset, which no CRC covers.
 """
 
 from store.commitlog.holes import LogFiles
-from store.commitlog.mapped_file import MappedFile
 from store.consumequeue.consume_queue import ConsumeQueue
 from store.consumequeue.unit import UNIT, UNIT_BYTES
+from store.dispatch.sink import RecordBatch
 from store.kernels import units as kernel
 from store.logs import get_logger
 from store.message.record import MIN_RECORD_BYTES, decode_record
@@ -24,13 +24,14 @@ class OutOfLine:
 
     def __init__(self, log: LogFiles) -> None:
         self._log = log
-        self.is_recovering = False
-        """Then units that are there already are compared with these, and mended."""
         self.refused: dict[int, int] = {}
         """Where records stand whose queue offsets cannot be right, and these."""
 
-    def put(self, queue: ConsumeQueue, file: MappedFile, group: list[int], units: memoryview) -> None:
-        """Put the units of a group as `kernels.units` tells it. Raises OSError, StoreError."""
+    def put(self, queue: ConsumeQueue, batch: RecordBatch, group: list[int], units: memoryview) -> None:
+        """Put the units of a group of `batch`. In a recovery, compare units that are there, and mend them.
+
+        Raises OSError, StoreError.
+        """
         first = group[kernel.GROUP_FIRST_QUEUE_OFFSET]
         physical_offset = group[kernel.GROUP_FIRST_PHYSICAL_OFFSET]
         end = group[kernel.GROUP_END_PHYSICAL_OFFSET]
@@ -39,21 +40,22 @@ class OutOfLine:
             queue.start_again(first)  # its beginning is lost: what stands in the log belongs into it
         count = len(units) // UNIT_BYTES
         if not group[kernel.GROUP_IN_ORDER]:
-            self._put_one_by_one(queue, file, units)
+            self._put_one_by_one(queue, batch, units)
         elif first > queue.next_offset:
             if self._close_gap(queue, first, physical_offset, count):
                 queue.append_units(units, end)
         elif first == 0 and physical_offset >= queue.end_physical_offset:
             queue.start_again(0)
             queue.append_units(units, end)
-        elif self._is_there(queue, first, units):
+        elif _is_there(queue, first, units, is_recovery=batch.is_recovery):
             there = (queue.next_offset - first) * UNIT_BYTES
             if there < len(units):
                 queue.append_units(units[there:], end)
         else:
-            self._put_one_by_one(queue, file, units)
+            self._put_one_by_one(queue, batch, units)
 
-    def _put_one_by_one(self, queue: ConsumeQueue, file: MappedFile, units: memoryview) -> None:
+    def _put_one_by_one(self, queue: ConsumeQueue, batch: RecordBatch, units: memoryview) -> None:
+        file = batch.file
         places = [UNIT.unpack(units[at : at + UNIT_BYTES]) for at in range(0, len(units), UNIT_BYTES)]
         offsets = [
             int.from_bytes(file.view[at - file.base + 20 : at - file.base + 28], "big", signed=True)
@@ -69,7 +71,8 @@ class OutOfLine:
                     continue
                 queue.start_again(0)
             if queue_offset < queue.next_offset:
-                self._mend(queue, queue_offset, unit)
+                if batch.is_recovery:
+                    self._mend(queue, queue_offset, unit)
                 if queue_offset < queue.next_offset:
                     continue
             if queue_offset > queue.next_offset and not self._close_gap(
@@ -114,24 +117,10 @@ class OutOfLine:
             position=physical_offset,
         )
 
-    def _is_there(self, queue: ConsumeQueue, first: int, units: memoryview) -> bool:
-        """Whether the queue has what it holds from `first` on, of these units, already."""
-        count = min(queue.next_offset - first, len(units) // UNIT_BYTES)
-        if not self.is_recovering:
-            physical_offset, size, _ = UNIT.unpack(units[(count - 1) * UNIT_BYTES : count * UNIT_BYTES])
-            return bool(physical_offset + size <= queue.end_physical_offset)
-        done = 0
-        while done < count:
-            there = queue.read_units(first + done, count - done)
-            if not there or there != units[done * UNIT_BYTES : done * UNIT_BYTES + len(there)]:
-                return False
-            done += len(there) // UNIT_BYTES
-        return True
-
     def _mend(self, queue: ConsumeQueue, offset: int, unit: memoryview) -> None:
         """Cut the queue at a unit that is not what the log says, so that it is built again from there."""
         there = queue.read_units(offset, 1)
-        if not self.is_recovering or there == unit:
+        if there == unit:
             return
         physical_offset = UNIT.unpack(unit)[0]
         if offset < queue.first_offset or self._is_claimed(queue, offset, there, physical_offset):
@@ -155,3 +144,18 @@ class OutOfLine:
             return False
         place = (message.topic, message.queue_id, message.queue_offset, message.commit_log_offset)
         return place == (queue.topic, queue.queue_id, offset, physical_offset)
+
+
+def _is_there(queue: ConsumeQueue, first: int, units: memoryview, *, is_recovery: bool) -> bool:
+    """Whether the queue has what it holds from `first` on, of these units, already."""
+    count = min(queue.next_offset - first, len(units) // UNIT_BYTES)
+    if not is_recovery:
+        physical_offset, size, _ = UNIT.unpack(units[(count - 1) * UNIT_BYTES : count * UNIT_BYTES])
+        return bool(physical_offset + size <= queue.end_physical_offset)
+    done = 0
+    while done < count:
+        there = queue.read_units(first + done, count - done)
+        if not there or there != units[done * UNIT_BYTES : done * UNIT_BYTES + len(there)]:
+            return False
+        done += len(there) // UNIT_BYTES
+    return True

@@ -6,15 +6,15 @@ leaves of it the next start removes. When it cannot be made, for a full disk say
 needs it, and tells the error; it is tried again ahead of that after a second.
 """
 
-from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from store.clock import Clock
 from store.commitlog.allocate import RETRY_NS
-from store.disk.background import Job
 from store.disk.touch_ahead import AHEAD_BYTES, touch
 from store.index.index_file import IndexFile, index_file_bytes
 from store.index.index_service import IndexService
+from store.jobs import Lane
 from store.store_settings import StoreSettings
 
 _NAME = "index.ahead"
@@ -42,17 +42,17 @@ class IndexFileAhead:
         self,
         root: Path,
         index: IndexService | None,
-        submit: Callable[[Job], None],
+        lane: Lane,
         clock: Clock,
         settings: StoreSettings,
     ) -> None:
-        """Removes what a kill has left. `submit` runs a job in the background. Raises OSError.
+        """Removes what a kill has left. Raises OSError.
 
         Without `preallocate` a file is made when it is needed.
         """
         self._path = root / _NAME
         self._index = index
-        self._submit = submit
+        self._lane = lane
         self._clock = clock
         self._settings = settings
         self._is_under_way = False
@@ -67,10 +67,10 @@ class IndexFileAhead:
             return
         if self._settings.preallocate and self._clock.monotonic_ns() >= self._again_ns:
             self._is_under_way = True
-            self._submit(IndexFileJob(self._path, index.slots, index.capacity))
+            job = IndexFileJob(self._path, index.slots, index.capacity)
+            self._lane.submit(job.run, partial(self._take, job))
 
-    def take(self, job: IndexFileJob, error: OSError | None) -> None:
-        """The job has ended."""
+    def _take(self, job: IndexFileJob, error: Exception | None) -> None:
         self._is_under_way = False
         if error is not None:
             self._again_ns = self._clock.monotonic_ns() + RETRY_NS

@@ -1,12 +1,15 @@
-"""IndexService: the index files of a store, one after the other, and queries over all of them."""
+"""IndexService: the index files of a store, one after the other, and queries over all of them.
+
+It is a dispatch sink (`store.dispatch.sink`).
+"""
 
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
+from store.dispatch.sink import RecordBatch
 from store.index.index_file import IndexFile, IndexNote, IndexView, index_file_bytes
 from store.kernels.index import HEADER_BYTES, KEY_PHYSICAL_OFFSET, KEY_TIMESTAMP, SLOT_BYTES
 from store.logs import get_logger
@@ -64,9 +67,8 @@ class IndexService:
         self._end: int | None = None  # of the last record, once it is known
         self.next_file: IndexFile | None = None
         """One that was made ahead, empty and not yet named."""
-        self.lacks_from: int | None = (
-            None  # after `load`: from this offset on, records are to be put in again
-        )
+        self.lacks_from: int | None = None
+        """From this offset on, records are to be put in again; known after `load`."""
 
     def notes(self) -> list[IndexNote]:
         """What the files hold now."""
@@ -164,8 +166,9 @@ class IndexService:
                 path.unlink()
             self._dirty.discard(path)
 
-    def remove_all(self) -> None:
-        """Remove every file: the index is to be built again."""
+    def rebuild_from(self, offset: int) -> None:
+        """Remove every file: the index is to be built again, from the record at `offset` on."""
+        self.lacks_from = offset
         self._end = None
         for file in self._files:
             file.close()
@@ -180,7 +183,7 @@ class IndexService:
             self._dirty.discard(dead[-1].path)
         return dead
 
-    def truncate_to(self, offset: int) -> None:
+    def rewind(self, offset: int) -> None:
         """Forget the records at or after `offset`."""
         self._end = None
         while self._files:
@@ -196,12 +199,14 @@ class IndexService:
 
     # ---- put -----------------------------------------------------------------------------------------------
 
-    def put(self, keys: NDArray[np.int64], count: int) -> None:
-        """Put the first `count` rows in, but for records that are in already. Raises OSError."""
-        first = 0
+    def accept(self, batch: RecordBatch) -> None:
+        """Put the keys of a batch in, except those of records that are in already. Raises OSError."""
+        keys, count, first = batch.keys, len(batch.keys), 0
+        if not count:
+            return
         known = self.end_physical_offset
-        if count and keys[0, KEY_PHYSICAL_OFFSET] <= known:
-            offsets = keys[:count, KEY_PHYSICAL_OFFSET]
+        if keys[0, KEY_PHYSICAL_OFFSET] <= known:
+            offsets = keys[:, KEY_PHYSICAL_OFFSET]
             # A record's keys may stand in two files, of which only the first is there.
             of_last = int(np.searchsorted(offsets, known)) + self._keys_of_last_record(known)
             first = min(of_last, int(np.searchsorted(offsets, known, side="right")))
@@ -212,7 +217,7 @@ class IndexService:
                 file = self._create(int(keys[first, KEY_TIMESTAMP]), file)
             self._dirty.add(file.path)
             first += file.insert(keys, first, count)
-        self._end = max(known, int(keys[count - 1, KEY_PHYSICAL_OFFSET])) if count else known
+        self._end = max(known, int(keys[count - 1, KEY_PHYSICAL_OFFSET]))
 
     def _keys_of_last_record(self, physical_offset: int) -> int:
         """How many entries there are of the last record in the index, which stands at `physical_offset`."""

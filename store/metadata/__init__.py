@@ -6,7 +6,7 @@ from store.metadata.consumer_offsets import ConsumerOffsetTable
 from store.metadata.data_version import DataVersion
 from store.metadata.delay_offsets import DelayOffsetTable
 from store.metadata.json_file import JsonConfigFile
-from store.metadata.request_modes import MessageRequestMode, MessageRequestModeTable
+from store.metadata.message_request_modes import MessageRequestMode, MessageRequestModeTable
 from store.metadata.subscription_groups import SubscriptionGroupConfig, SubscriptionGroupTable
 from store.metadata.topics import TopicConfig, TopicConfigTable
 

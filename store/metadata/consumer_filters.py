@@ -4,46 +4,25 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from store.metadata.fields import Field, entries, read_fields, table_entries, write_fields
-from store.store_errors import StoreError
+import msgspec
+
+from store.metadata.fields import ConfigObject, entries, faults_of, others, table_entries
 
 _BY_TOPIC = "filterDataByTopic"
 _BY_GROUP = "groupFilterData"
-_FIELDS = (
-    Field("topic", "topic", str),
-    Field("consumerGroup", "consumer_group", str),
-    Field("expression", "expression", str),
-    Field("expressionType", "expression_type", str),
-    Field("bornTime", "born_time_ms", int),
-    Field("deadTime", "dead_time_ms", int),
-    Field("clientVersion", "client_version", int),
-    Field("bloomFilterData", "bloom_filter_data", dict),
-)
 
 
-@dataclass(frozen=True, slots=True)
-class ConsumerFilterData:
+class ConsumerFilterData(ConfigObject, frozen=True):
     """One group's expression on one topic; `dead_time_ms` is 0 while the group is there."""
 
     topic: str
     consumer_group: str
-    expression: str | None = None
-    expression_type: str | None = None
-    born_time_ms: int = 0
-    dead_time_ms: int = 0
+    expression: str | msgspec.UnsetType = msgspec.UNSET
+    expression_type: str | msgspec.UnsetType = msgspec.UNSET
+    born_time_ms: int = msgspec.field(name="bornTime", default=0)
+    dead_time_ms: int = msgspec.field(name="deadTime", default=0)
     client_version: int = 0
-    bloom_filter_data: dict[str, Any] | None = None
-    unknown: Mapping[str, Any] = field(default_factory=dict)
-
-    @classmethod
-    def from_json(cls, content: Mapping[str, Any]) -> "ConsumerFilterData":
-        """Raises ValueError."""
-        known, unknown = read_fields(content, _FIELDS)
-        return cls(**known, unknown=unknown)
-
-    def to_json(self) -> dict[str, Any]:
-        """RocketMQ's object."""
-        return write_fields(self, _FIELDS, self.unknown)
+    bloom_filter_data: dict[str, Any] | msgspec.UnsetType = msgspec.UNSET
 
 
 @dataclass(slots=True)
@@ -57,19 +36,14 @@ class ConsumerFilterTable:
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> "ConsumerFilterTable":
         """Raises StoreError."""
-        table = cls({}, {name: value for name, value in content.items() if name != _BY_TOPIC})
-        try:
+        table = cls({}, others(content, _BY_TOPIC))
+        with faults_of("consumerFilter.json"):
             for topic, entry in table_entries(content, _BY_TOPIC).items():
                 table.filters[topic] = {
                     group: ConsumerFilterData.from_json({"topic": topic, "consumerGroup": group, **found})
                     for group, found in entries(entry, _BY_GROUP).items()
                 }
-                known = ("topic", _BY_GROUP)
-                table._unknown_by_topic[topic] = {
-                    name: value for name, value in entry.items() if name not in known
-                }
-        except ValueError as error:
-            raise StoreError(f"consumerFilter.json: {error}") from error
+                table._unknown_by_topic[topic] = others(entry, "topic", _BY_GROUP)
         return table
 
     def to_json(self) -> dict[str, Any]:

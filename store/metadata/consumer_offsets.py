@@ -6,9 +6,8 @@ from typing import Any
 
 from store.clock import Clock
 from store.metadata.data_version import DATA_VERSION, DataVersion
-from store.metadata.fields import table_entries, typed
+from store.metadata.fields import faults_of, others, typed
 from store.metadata.pieces import table_pieces
-from store.store_errors import StoreError
 
 COMMITS_A_VERSION = 500  # RocketMQ's consumerOffsetUpdateVersionStep
 
@@ -29,18 +28,10 @@ class ConsumerOffsetTable:
     @classmethod
     def from_json(cls, content: Mapping[str, Any], clock: Clock) -> "ConsumerOffsetTable":
         """Raises StoreError."""
-        try:
-            offsets = {
-                key: {int(queue_id): typed(offset, int, key) for queue_id, offset in queues.items()}
-                for key, queues in table_entries(content, _TABLE).items()
-            }
-            version = DataVersion.of_table(content)
-        except ValueError as error:
-            raise StoreError(f"consumerOffset.json: {error}") from error
-        known = (DATA_VERSION, _TABLE, _DERIVED)
-        return cls(
-            clock, offsets, version, {name: value for name, value in content.items() if name not in known}
-        )
+        with faults_of("consumerOffset.json"):
+            offsets = typed(content.get(_TABLE, None if content else {}), dict[str, dict[int, int]], _TABLE)
+            unknown = others(content, DATA_VERSION, _TABLE, _DERIVED)
+            return cls(clock, offsets, DataVersion.of_table(content), unknown)
 
     def to_json(self) -> dict[str, Any]:
         """RocketMQ's object, a copy of the present state."""

@@ -6,8 +6,7 @@ from typing import Any
 
 from store.clock import Clock
 from store.metadata.data_version import DATA_VERSION, DataVersion
-from store.metadata.fields import typed
-from store.store_errors import StoreError
+from store.metadata.fields import faults_of, others, typed
 
 MOVES_A_VERSION = 200  # RocketMQ's delayOffsetUpdateVersionStep
 
@@ -27,14 +26,9 @@ class DelayOffsetTable:
     @classmethod
     def from_json(cls, content: Mapping[str, Any], clock: Clock) -> "DelayOffsetTable":
         """Raises StoreError."""
-        try:
-            table = typed(content.get(_TABLE, None if content else {}), dict, _TABLE)
-            offsets = {int(level): typed(offset, int, f"level {level}") for level, offset in table.items()}
-            version = DataVersion.of_table(content)
-        except ValueError as error:
-            raise StoreError(f"delayOffset.json: {error}") from error
-        unknown = {name: value for name, value in content.items() if name not in (DATA_VERSION, _TABLE)}
-        return cls(clock, offsets, version, unknown)
+        with faults_of("delayOffset.json"):
+            offsets = typed(content.get(_TABLE, None if content else {}), dict[int, int], _TABLE)
+            return cls(clock, offsets, DataVersion.of_table(content), others(content, DATA_VERSION, _TABLE))
 
     def to_json(self) -> dict[str, Any]:
         """RocketMQ's object, a copy of the present state."""

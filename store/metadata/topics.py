@@ -4,60 +4,26 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
+
 from store.clock import Clock
 from store.metadata.data_version import DATA_VERSION, DataVersion
-from store.metadata.fields import Field, read_fields, table_entries
-from store.store_errors import StoreError
+from store.metadata.fields import ConfigObject, Name, faults_of, others, table_entries
 
 _TABLE = "topicConfigTable"
-_FIELDS = (
-    Field("topicName", "topic_name", str),
-    Field("readQueueNums", "read_queue_nums", int),
-    Field("writeQueueNums", "write_queue_nums", int),
-    Field("perm", "perm", int),
-    Field("topicFilterType", "topic_filter_type", str),
-    Field("topicSysFlag", "topic_sys_flag", int),
-    Field("order", "order", bool),
-    Field("attributes", "attributes", dict),
-)
 
 
-@dataclass(frozen=True, slots=True)
-class TopicConfig:
+class TopicConfig(ConfigObject, frozen=True):
     """A topic's settings, with RocketMQ's defaults; `perm` is 4 read + 2 write + 1 inherit."""
 
-    topic_name: str
+    topic_name: Name
     read_queue_nums: int = 16
     write_queue_nums: int = 16
     perm: int = 6
     topic_filter_type: str = "SINGLE_TAG"
     topic_sys_flag: int = 0
     order: bool = False
-    attributes: dict[str, str] = field(default_factory=dict)
-    unknown: Mapping[str, Any] = field(default_factory=dict)
-
-    @classmethod
-    def from_json(cls, content: Mapping[str, Any]) -> "TopicConfig":
-        """Raises ValueError."""
-        known, unknown = read_fields(content, _FIELDS)
-        if not known.get("topic_name"):
-            raise ValueError("topicName is missing")
-        return cls(**known, unknown=unknown)
-
-    def to_json(self) -> dict[str, Any]:
-        """RocketMQ's object."""
-        # Not by `write_fields`: a broker writes all its topics whenever one of them is new.
-        return {
-            **self.unknown,
-            "topicName": self.topic_name,
-            "readQueueNums": self.read_queue_nums,
-            "writeQueueNums": self.write_queue_nums,
-            "perm": self.perm,
-            "topicFilterType": self.topic_filter_type,
-            "topicSysFlag": self.topic_sys_flag,
-            "order": self.order,
-            "attributes": self.attributes,
-        }
+    attributes: dict[str, str] = msgspec.field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -72,16 +38,12 @@ class TopicConfigTable:
     @classmethod
     def from_json(cls, content: Mapping[str, Any], clock: Clock) -> "TopicConfigTable":
         """Raises StoreError."""
-        try:
+        with faults_of("topics.json"):
             topics = {
                 name: TopicConfig.from_json({"topicName": name, **topic})
                 for name, topic in table_entries(content, _TABLE).items()
             }
-            version = DataVersion.of_table(content)
-        except ValueError as error:
-            raise StoreError(f"topics.json: {error}") from error
-        unknown = {name: value for name, value in content.items() if name not in (DATA_VERSION, _TABLE)}
-        return cls(clock, topics, version, unknown)
+            return cls(clock, topics, DataVersion.of_table(content), others(content, DATA_VERSION, _TABLE))
 
     def to_json(self) -> dict[str, Any]:
         """RocketMQ's object, a copy of the present state."""

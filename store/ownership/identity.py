@@ -20,7 +20,7 @@ import orjson
 
 from store.commitlog.log_paths import COMMIT_LOG, LogPaths
 from store.disk.files import replace_file, sync_directory
-from store.store_errors import StoreError
+from store.store_errors import StoreError, StoreFormatUnknown, StoreLocked
 from store.store_settings import StoreSettings
 
 FORMAT_VERSION = 1
@@ -82,7 +82,9 @@ def read_name(root: Path) -> StoreName | None:
         raise StoreError(f"is no JSON object {_NAME_LOST}", path)
     try:
         if content["formatVersion"] != FORMAT_VERSION:
-            raise StoreError(f"format {content['formatVersion']}, this program knows {FORMAT_VERSION}", path)
+            raise StoreFormatUnknown(
+                f"format {content['formatVersion']}, this program knows {FORMAT_VERSION}", path
+            )
         identity = StoreIdentity(content["cluster"], content["broker"], content["replica"])
         files = content["files"]
         return StoreName(
@@ -204,7 +206,7 @@ class StoreLock:
         self._descriptor = -1
 
     def acquire(self, wait_ms: int) -> None:
-        """Take the lock; try for `wait_ms`. Raises StoreError with the PID of who holds it."""
+        """Take the lock; try for `wait_ms`. Raises StoreLocked with the PID of its holder."""
         if self._key in _locked_here:
             raise StoreError("is open in this very process", self._path.parent)
         descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o644)
@@ -217,7 +219,7 @@ class StoreLock:
                 if time.monotonic() >= deadline:
                     holder = self._holder(descriptor)
                     os.close(descriptor)
-                    raise StoreError(
+                    raise StoreLocked(
                         f"is locked by another process{holder}: end that one first "
                         f"(tried for {wait_ms:,} ms)",
                         self._path.parent,

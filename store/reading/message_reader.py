@@ -1,5 +1,6 @@
-"""Reading messages of a queue: units, filtered by tags code, checked against their records, as slices of the
-log.
+"""MessageReader: reads the messages of a queue that a filter wants, as slices of the log.
+
+Each record is compared with its consume-queue unit before it is served.
 """
 
 from dataclasses import dataclass, field
@@ -16,6 +17,7 @@ from store.disk.residency import JOINED_GAP_BYTES, READ_AHEAD_FROM_BYTES, Cold
 from store.kernels import read as kernel
 from store.logs import get_logger
 from store.message.record import MIN_RECORD_BYTES
+from store.reading.message_filter import MessageFilter
 
 _log = get_logger(__name__)
 
@@ -26,6 +28,7 @@ _FILTER_SCAN_UNITS = 800
 _NEAR_BYTES = 1024 * 1024
 # So many units are read at least, where so many may be used.
 _BULK_UNITS_MIN = 4096
+_NO_CODES = np.zeros(0, dtype=np.int64)
 _TOLD_MAX = 4096  # damaged places remembered, so that each is told once
 
 
@@ -93,27 +96,29 @@ class MessageReader:
         offset: int,
         max_messages: int,
         max_bytes: int,
-        tags_codes: frozenset[int] | None,
+        wanted: MessageFilter,
     ) -> GetMessageResult:
-        """Up to `max_messages` records and `max_bytes` (one record at least); no further than one file of
-        units.
+        """Return up to `max_messages` records and `max_bytes` (one record at least) that `wanted` accepts.
 
-        Raises StoreError when the queue cannot be read, and Cold where it must not wait.
+        A read ends with the file of units that it began in.
+
+        Raises StoreError if the queue cannot be read, and Cold if the read must not wait.
         """
         nothing = misplaced(queue, offset)
         if nothing is not None or queue is None:
             assert nothing is not None
             return nothing
         result = GetMessageResult(GetMessageStatus.FOUND, offset, queue.min_offset, queue.next_offset)
-        wanted = max_messages if tags_codes is None else max(_FILTER_SCAN_UNITS, max_messages)
-        if tags_codes is None:
-            wanted = min(wanted, self._units_for(max_bytes))
-        units = queue.read_units(offset, wanted)
+        if wanted.accepts_all:
+            count = min(max_messages, self._units_for(max_bytes))
+        else:
+            count = max(max_messages, _FILTER_SCAN_UNITS)
+        units = queue.read_units(offset, count)
         if not units:
             result.status = GetMessageStatus.OFFSET_FOUND_NULL
             result.next_begin_offset = offset - offset % queue.units_per_file + queue.units_per_file
             return result
-        self._gather(queue, np.frombuffer(units, dtype=np.uint8), result, max_messages, max_bytes, tags_codes)
+        self._gather(queue, np.frombuffer(units, dtype=np.uint8), result, max_messages, max_bytes, wanted)
         if not result.message_count:
             gone = self._log.positions.min > 0 and queue.min_offset > offset
             result.status = (
@@ -135,12 +140,13 @@ class MessageReader:
         result: GetMessageResult,
         max_messages: int,
         max_bytes: int,
-        tags_codes: frozenset[int] | None,
+        wanted: MessageFilter,
     ) -> None:
         progress = self._progress
         progress[:] = 0
         count = len(units) // UNIT_BYTES
-        codes = np.fromiter(tags_codes or (), dtype=np.int64)
+        filters = not wanted.accepts_all
+        codes = wanted.accepted_codes(units) if filters else _NO_CODES
         topic = np.frombuffer(queue.topic.encode(), dtype=np.uint8)
         first = result.next_begin_offset
         while progress[kernel.READ_UNITS] < count:
@@ -152,18 +158,22 @@ class MessageReader:
             file = self._log.file_at(physical_offset)
             limit = min(self._log.positions.written, file.end) - file.base
             if self._log.may_be_cold(physical_offset):
-                max_messages = self._require(
-                    file, limit, units, codes, tags_codes is not None, max_messages, max_bytes
-                )
+                max_messages = self._require(file, limit, units, codes, filters, max_messages, max_bytes)
+            # A filter that reads records takes them one by one, and those that it refuses do not count.
+            stop = int(progress[kernel.READ_MESSAGES]) + 1 if wanted.reads_records else max_messages
             runs, status = kernel.gather_records(
-                file.array, limit, file.base, units, first, queue.queue_id, topic, codes,
-                tags_codes is not None, max_messages, max_bytes, progress, self._runs,
+                file.array, limit, file.base, units, first, queue.queue_id, topic, codes, filters,
+                min(stop, max_messages), max_bytes, progress, self._runs,
             )  # fmt: skip
             for start, end in self._runs[:runs].tolist():
-                result.slices.append(file.view[start:end])
+                if not wanted.reads_records or wanted.matches(file.view[start:end]):
+                    result.slices.append(file.view[start:end])
+                else:
+                    progress[kernel.READ_MESSAGES] -= 1
+                    progress[kernel.READ_BYTES] -= end - start
             if status == kernel.BAD_UNIT:
                 self._skip_bad(queue, first + int(progress[kernel.READ_UNITS]), physical_offset)
-            elif status == kernel.ENOUGH:
+            elif status == kernel.ENOUGH and not (runs and wanted.reads_records):
                 break
         if progress[kernel.READ_FILLERS]:
             self._tell_gap(queue, first, units[: int(progress[kernel.READ_UNITS]) * UNIT_BYTES])

@@ -6,6 +6,7 @@ from store.commitlog.positions import Positions
 from store.consumequeue.consume_queue import ConsumeQueue
 from store.consumequeue.unit import Unit
 from store.disk.residency import Residency
+from store.reading.message_filter import MATCH_ALL, MessageFilter
 from store.reading.message_reader import GetMessageResult, MessageReader
 from store.reading.queries import (
     FOREVER_MS,
@@ -47,11 +48,11 @@ class ReadableStore:
         offset: int,
         max_messages: int,
         max_bytes: int,
-        tags_codes: frozenset[int] | None = None,
+        wanted: MessageFilter = MATCH_ALL,
     ) -> GetMessageResult:
-        """Messages of a queue from `offset` on; see `MessageReader.read`."""
+        """Read messages of a queue from `offset` on; see `MessageReader.read`."""
         queue = self._find(topic, queue_id)
-        return self._reader.read(queue, offset, max_messages, max_bytes, tags_codes)
+        return self._reader.read(queue, offset, max_messages, max_bytes, wanted)
 
     def _find(self, topic: str, queue_id: int) -> ConsumeQueue | None:
         """The queue, which begins with a record that is still there."""

@@ -8,12 +8,16 @@ from pathlib import Path
 from store.commitlog.commit_log import CommitLog
 from store.commitlog.holes import Hole, known_holes
 from store.commitlog.log_paths import LogPaths
-from store.commitlog.positions import Positions
+from store.commitlog.positions import CONFIRM_POLICIES, Positions
 from store.consumequeue.table import ConsumeQueueTable, LoadedQueue
 from store.disk.files import Descriptors
 from store.disk.residency import Residency
-from store.dispatch.dispatcher import Dispatcher
+from store.dispatch.dispatcher import Dispatcher, Mode
+from store.dispatch.queue_sink import ConsumeQueueSink
+from store.dispatch.sink import DispatchSink
+from store.index.index_file import IndexNote
 from store.index.index_service import IndexService
+from store.jobs import Jobs
 from store.logs import get_logger
 from store.recovery.checkpoint import StoreCheckpoint
 from store.recovery.summary import DerivedSummary, read_summary
@@ -35,16 +39,20 @@ class StoreParts:
     log: CommitLog
     queues: ConsumeQueueTable
     index: IndexService | None
+    sinks: Sequence[DispatchSink]
+    queue_sink: ConsumeQueueSink
     dispatcher: Dispatcher
     descriptors: Descriptors
     residency: Residency
+    jobs: Jobs
     checkpoint: StoreCheckpoint
     tail: Tail
     dispatched_from: int
     holes: list[Hole] = field(default_factory=list)
 
     def close(self) -> None:
-        """Let go of all files, writing nothing."""
+        """End the background work and close all files, writing nothing."""
+        self.jobs.close()
         self.log.close()
         self.log.paths.unlock()
         if self.index is not None:
@@ -52,12 +60,13 @@ class StoreParts:
         self.descriptors.close()
 
 
-def open_parts(root: Path, settings: StoreSettings) -> StoreParts:
-    """The store's files, checked for what can be told from their names and sizes; nothing is changed.
+def open_parts(root: Path, settings: StoreSettings, sinks: Sequence[DispatchSink] = ()) -> StoreParts:
+    """Return the store's files, checked for what can be told from their names and sizes; change nothing.
 
-    Raises StoreError for files that do not belong there or are those of other settings.
+    `sinks` are dispatched to beside index and queues. Raises StoreError for files that do not belong there or
+    are those of other settings.
     """
-    positions = Positions(settings.flush)
+    positions = Positions(CONFIRM_POLICIES[settings.flush])
     residency = Residency()
     paths = LogPaths(
         root,
@@ -82,10 +91,26 @@ def open_parts(root: Path, settings: StoreSettings) -> StoreParts:
     )
     if index is not None:
         index.check_settings()
-    dispatcher = Dispatcher(log, queues, index, settings.delay_levels_ms(), settings.dispatch_slice_bytes)
+    jobs = Jobs()
+    queue_sink = ConsumeQueueSink(log, queues, jobs.lane("store-units"))
+    # The queues come last: when a message can be read, all other sinks have it.
+    sinks = [*([] if index is None else [index]), *sinks, queue_sink]
+    dispatcher = Dispatcher(log, sinks, settings.delay_levels_ms(), settings.dispatch_slice_bytes)
     checkpoint = StoreCheckpoint.read(root / CHECKPOINT)
     return StoreParts(
-        positions, log, queues, index, dispatcher, descriptors, residency, checkpoint, Tail(0, -1, 0, 0), 0
+        positions,
+        log,
+        queues,
+        index,
+        sinks,
+        queue_sink,
+        dispatcher,
+        descriptors,
+        residency,
+        jobs,
+        checkpoint,
+        Tail(0, -1, 0, 0),
+        0,
     )
 
 
@@ -136,19 +161,16 @@ def recover(
     parts.positions.set_all(log_min, tail.position)
     loaded = queues.load(tail.position, summary.queues if summary is not None else {})
     _cut_behind_sound_units(queues, loaded, orderly_end=orderly_end)
-    if index is not None and summary is not None and summary.index_files is not None and log.bases:
-        index.load(summary.index_files, log_min, orderly_end=orderly_end)
-        index.truncate_to(tail.position)
-    elif index is not None:
-        index.remove_all()
-        index.lacks_from = log_min
+    if index is not None:
+        noted = summary.index_files if summary is not None and log.bases else None
+        _load_index(index, noted, log_min, orderly_end=orderly_end)
     if not log.bases:
         queues.remove_all()
-    lack = dispatch_start(summary, log_min, tail.position, queues, loaded, index)
+    for sink in parts.sinks[:-1]:  # the queues have been loaded up to there
+        sink.rewind(tail.position)
+    lack = dispatch_start(summary, log_min, tail.position, queues, loaded, parts.sinks)
     parts.dispatched_from = lack.position
-    parts.dispatcher.is_recovering = True
-    parts.positions.dispatched = parts.dispatcher.run(lack.position, tail.position)
-    parts.dispatcher.is_recovering = False
+    parts.positions.dispatched = parts.dispatcher.run(lack.position, tail.position, Mode.RECOVERY)
     if summary is not None and tail.position >= summary.position:
         keep_places(queues, {place: note.next_offset for place, note in summary.queues.items()})
     for each in queues:
@@ -165,6 +187,15 @@ def recover(
         lacking=lack.reasons[:10],
         damaged_bytes=tail.damaged_bytes,
     )
+
+
+def _load_index(
+    index: IndexService, noted: list[IndexNote] | None, log_min: int, *, orderly_end: bool
+) -> None:
+    if noted is None:
+        index.rebuild_from(log_min)
+    else:
+        index.load(noted, log_min, orderly_end=orderly_end)
 
 
 def _cut_behind_sound_units(

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
+from functools import partial
 from types import TracebackType
 from typing import NamedTuple, Self
 
@@ -16,6 +17,7 @@ import numpy as np
 
 from store.commitlog.holes import LogFiles
 from store.commitlog.mapped_file import MappedFile
+from store.jobs import Jobs
 from store.kernels import walk
 
 _THREADS_MAX = 4
@@ -42,7 +44,7 @@ class ScanAhead:
         self._check_crc = check_crc
         self._ahead: deque[tuple[int, Future[Scan]]] = deque()
         self._threads = min(os.cpu_count() or 1, _THREADS_MAX)
-        self._pool = ThreadPoolExecutor(self._threads, "scan")
+        self._lane = Jobs().lane("scan", self._threads)
 
     def __enter__(self) -> Self:
         return self
@@ -50,7 +52,7 @@ class ScanAhead:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._pool.shutdown(cancel_futures=True)
+        self._lane.close()
 
     def scan(self, position: int) -> Scan:
         """Walk the file that holds `position` from there to the first thing that is no record. Raises
@@ -73,7 +75,7 @@ class ScanAhead:
 
     def _begin(self, position: int) -> None:
         # Files are opened here: the log belongs to this thread.
-        future = self._pool.submit(self._walk, self._log.file_at(position), position)
+        future = self._lane.submit(partial(self._walk, self._log.file_at(position), position))
         self._ahead.append((position, future))
 
     def _walk(self, file: MappedFile, position: int) -> Scan:

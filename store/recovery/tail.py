@@ -10,13 +10,13 @@ hole (`store.commitlog.holes`), and is told. Dispatch then starts at the minimum
 lacks – not at "the last file", which forgets what was behind before.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from store.commitlog.commit_log import CommitLog
 from store.commitlog.holes import Hole, LogFiles, holes_between, next_sound, unfinished_end
 from store.consumequeue.table import ConsumeQueueTable, LoadedQueue
-from store.index.index_service import IndexService
+from store.dispatch.sink import DispatchSink
 from store.kernels import walk
 from store.logs import get_logger
 from store.recovery.scan_ahead import ScanAhead
@@ -116,9 +116,9 @@ def dispatch_start(
     tail: int,
     queues: ConsumeQueueTable,
     loaded: list[LoadedQueue],
-    index: IndexService | None,
+    sinks: Sequence[DispatchSink],
 ) -> Lack:
-    """The minimum over all derived positions; queues that lack their beginning are emptied for it."""
+    """Return the minimum over all derived positions; queues that lack their beginning are emptied for it."""
     if summary is None:
         return Lack(log_min, ["nothing is noted about the derived files"])
     positions = [(summary.position, "noted")]
@@ -133,8 +133,11 @@ def dispatch_start(
                 queues.reset(found)
         elif found.next_offset < note.next_offset:
             positions.append((found.end_physical_offset, f"{topic}-{queue_id} ends at {found.next_offset}"))
-    if index is not None and index.lacks_from is not None:
-        positions.append((index.lacks_from, "the index lacks its end"))
+    positions += [
+        (sink.lacks_from, f"{type(sink).__name__} lacks its end")
+        for sink in sinks
+        if sink.lacks_from is not None
+    ]
     position = min(position for position, _ in positions)
     reasons = [reason for lacking, reason in positions if lacking < summary.position]
     return Lack(min(max(position, log_min), tail), reasons)

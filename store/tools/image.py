@@ -14,7 +14,8 @@ from store.consumequeue.consume_queue import ConsumeQueue, QueueFiles
 from store.consumequeue.table import ConsumeQueueTable
 from store.consumequeue.unit import FILLER, UNIT_BYTES
 from store.disk.files import Descriptors
-from store.dispatch.dispatcher import Dispatcher
+from store.dispatch.dispatcher import Dispatcher, Mode
+from store.dispatch.queue_sink import ConsumeQueueSink
 from store.index.index_file import IndexFile
 from store.kernels import walk
 from store.kernels.java_hash import plain_key_hash
@@ -105,7 +106,10 @@ class StoreImage:
         )
         settings = StoreSettings()
         self._dispatcher = Dispatcher(
-            self.log, self.queues, None, settings.delay_levels_ms(), self._sizes.log_file_bytes
+            self.log,
+            [ConsumeQueueSink(self.log, self.queues)],
+            settings.delay_levels_ms(),
+            self._sizes.log_file_bytes,
         )
         log_min = self.log.bases[0] if self.log.bases else 0
         confirmed = summary.position if summary is not None else 0
@@ -118,8 +122,7 @@ class StoreImage:
         """All queues in order of topic and id, with the units that the log has and the files lack."""
         positions = self.log.positions
         self.queues.load(positions.written, {})
-        self._dispatcher.is_recovering = True
-        self._dispatcher.run(positions.min, positions.written)
+        self._dispatcher.run(positions.min, positions.written, Mode.RECOVERY)
         for queue in self.queues:
             queue.correct_min_offset(positions.min)
         return sorted(self.queues, key=lambda queue: (queue.topic, queue.queue_id))

@@ -25,7 +25,9 @@ from store.commitlog.log_paths import LogPaths
 from store.commitlog.positions import Positions
 from store.consumequeue.table import ConsumeQueueTable
 from store.disk.files import Descriptors, replace_file, sync_directory, sync_files
-from store.dispatch.dispatcher import Dispatcher
+from store.dispatch.dispatcher import Dispatcher, Mode
+from store.dispatch.queue_sink import ConsumeQueueSink
+from store.dispatch.sink import DispatchSink
 from store.index.index_file import IndexNote
 from store.index.index_service import IndexService
 from store.ownership.identity import (
@@ -298,7 +300,9 @@ class _Derived:
             if rebuild.with_index
             else None
         )
-        self._dispatcher = Dispatcher(self._log, self.queues, self.index, rebuild.delays_ms, _SLICE_BYTES)
+        queue_sink = ConsumeQueueSink(self._log, self.queues)
+        self._sinks: list[DispatchSink] = [queue_sink] if self.index is None else [self.index, queue_sink]
+        self._dispatcher = Dispatcher(self._log, self._sinks, rebuild.delays_ms, _SLICE_BYTES)
         self._begin = self._log.positions.min
         self._last_record = -1
         self._notes: QueueNotes | None = None
@@ -312,15 +316,14 @@ class _Derived:
             self.queues.discard_unsound(queue)
         if self.index is not None and summary is not None and summary.index_files is not None:
             self.index.load(summary.index_files, first, orderly_end=False)
-        self._begin = dispatch_start(summary, first, end, self.queues, loaded, self.index).position
+        self._begin = dispatch_start(summary, first, end, self.queues, loaded, self._sinks).position
         self._notes = QueueNotes(self.queues)
 
     def build(self, progress: Callable[[int], None]) -> None:
         """Dispatch all that is lacking, noting from time to time how far it has come."""
-        self._dispatcher.is_recovering = True
         position, noted = self._begin, self._begin
         while position < self._tail.position:
-            step = self._dispatcher.step(position, self._tail.position)
+            step = self._dispatcher.step(position, self._tail.position, Mode.RECOVERY)
             if step.position == position:
                 raise StoreError("the log cannot be dispatched beyond this offset", self._root, position)
             position = step.position

@@ -9,15 +9,15 @@ The store's own thread decides and forgets; the disk is asked, and files are unl
 background. Queues are corrected a slice a turn, and each before it is read.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
+from functools import partial
 from itertools import islice
 from typing import NamedTuple
 
 from store.clock import NS_PER_MS, Clock
 from store.consumequeue.consume_queue import ConsumeQueue
-from store.disk.background import Background
 from store.disk.disk_use import DiskLevels, DiskProbe, DiskState, Pressure
 from store.disk.residency import Cold, WarmJob
 from store.disk.retired import RemoveJob, RetiredFile, SurveyJob
@@ -96,7 +96,7 @@ class Retention:
         self._residency = parts.residency
         self._probe = probe
         self._on_derived_changed = on_derived_changed
-        self._background = Background()
+        self._lane = parts.jobs.lane("store-retention")
         self._is_surveying = False
         self._warming = 0
         self._due_ns = clock.monotonic_ns() + settings.clean_interval_ms * NS_PER_MS
@@ -106,10 +106,6 @@ class Retention:
         self._in_use: list[RetiredFile] = []
         # Not yet corrected; after a kill in the midst of a cleaning there may be something left of it.
         self._stale = dict.fromkeys(queue for queue in self._queues if queue.has_dead_files)
-
-    def on_work_ended(self, callback: Callable[[], None]) -> None:
-        """From now on call this, on a thread of ours, when there is something to take in a turn."""
-        self._background.on_ended = callback
 
     # ---- by hand -------------------------------------------------------------------------------------------
 
@@ -144,9 +140,7 @@ class Retention:
     # ---- turns ---------------------------------------------------------------------------------------------
 
     def turn(self) -> None:
-        """Once per tick: take what has ended, start what is due, correct some queues."""
-        if self._background.has_ended_jobs:
-            self._collect()
+        """Once per `advance`: start what is due, correct some queues."""
         now_ns = self._clock.monotonic_ns()
         if now_ns >= self._due_ns and not self._is_surveying:
             self._due_ns = now_ns + self._settings.clean_interval_ms * NS_PER_MS
@@ -159,38 +153,36 @@ class Retention:
 
     def finish(self) -> None:
         """Wait for what is under way in the background."""
-        self._background.finish()
-        self._collect()
+        self._lane.finish()
 
     def _start_survey(self) -> None:
         if self._in_use:
-            self._background.submit(RemoveJob(self._in_use))
+            self._remove(self._in_use)
             self._in_use = []
         files = [(base, self._log.path_of(base)) for base in self._removable_bases()]
         # One more than may go, to see that it has not expired.
         files = files[: self._settings.delete_file_batch_max + 1]
         self._is_surveying = True
-        self._background.submit(SurveyJob(self._log.directories, self._queues.root, files, self._probe))
+        job = SurveyJob(self._log.directories, self._queues.root, files, self._probe)
+        self._lane.submit(job.run, partial(self._take_survey, job))
 
     def _removable_bases(self) -> list[int]:
         done = min(self._positions.flushed, self._positions.dispatched)
         last = self._log.base_of(max(self._positions.written - 1, 0))
         return [base for base in self._log.bases if base < last and base + self._log.file_bytes <= done]
 
-    def _collect(self) -> None:
-        for job, error in self._background.collect():
-            if isinstance(job, RemoveJob):
-                self._note_left(job, error)
-            elif isinstance(job, WarmJob):
-                self._warming -= 1
-            elif isinstance(job, SurveyJob):
-                self._is_surveying = False
-                if job.state is not None and error is None:
-                    self._judge(job.state, job.changed_ms)
-                else:
-                    _log.warning("disk_not_surveyed", error=str(error))
+    def _take_survey(self, job: SurveyJob, error: Exception | None) -> None:
+        self._is_surveying = False
+        if job.state is not None and error is None:
+            self._judge(job.state, job.changed_ms)
+        else:
+            _log.warning("disk_not_surveyed", error=str(error))
 
-    def _note_left(self, job: RemoveJob, error: OSError | None) -> None:
+    def _remove(self, files: Sequence[RetiredFile]) -> None:
+        job = RemoveJob(files)
+        self._lane.submit(job.run, partial(self._note_left, job))
+
+    def _note_left(self, job: RemoveJob, error: Exception | None) -> None:
         """What could not go is tried again with every survey; that it could not is told once."""
         if error is not None and not all(file.is_told for file in job.left):
             _log.warning("file_not_removed", path=str(job.left[0].path), error=str(error))
@@ -247,7 +239,7 @@ class Retention:
         _log.info("log_file_deleted", path=str(retired[0].path), first=first)
         for file in retired:
             file.since_ns = self._clock.monotonic_ns()
-        self._background.submit(RemoveJob(retired))
+        self._remove(retired)
         self._stale = dict.fromkeys(self._queues)
         self._on_derived_changed()
 
@@ -270,7 +262,7 @@ class Retention:
         del self._stale[queue]
         dead = queue.take_dead_files()
         if dead:
-            self._background.submit(RemoveJob([RetiredFile(path) for path in dead]))
+            self._remove([RetiredFile(path) for path in dead])
 
     def settle_if_there(self, queue: ConsumeQueue) -> None:
         """As `settle`; where that would have to wait, and nobody asks for Cold, its turn comes later."""
@@ -279,6 +271,9 @@ class Retention:
             return
         with suppress(Cold), self._residency:
             self.settle(queue)
+
+    def _warmed(self, _error: Exception | None) -> None:
+        self._warming -= 1
 
     def _correct_some(self, now_ns: int) -> None:
         for queue in list(islice(self._stale, _CORRECTIONS_MAX)):
@@ -289,7 +284,7 @@ class Retention:
                     self.settle(queue)
             except Cold as cold:
                 self._warming += 1
-                self._background.submit(WarmJob(cold.ranges))
+                self._lane.submit(WarmJob(cold.ranges).run, self._warmed)
                 self._stale[queue] = self._stale.pop(queue)  # its turn comes again after all others
             except StoreError as error:
                 self._stale.pop(queue, None)

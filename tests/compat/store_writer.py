@@ -156,7 +156,7 @@ def main() -> None:
     for number in itertools.count():
         facts = list(writer.append(number))
         if number % TICK_EVERY == 0:
-            store.tick()
+            store.advance()
         sys.stdout.write("".join(json.dumps(one) + "\n" for one in facts))
         if number + 1 == options.messages:
             sys.stdout.write("WRITTEN\n")

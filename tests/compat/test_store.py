@@ -208,7 +208,7 @@ def assert_ours_goes_on(root: Path, java: JavaView) -> None:
     assert {queue: store.max_offset(*queue) for queue in counts} == counts
     result = store.append(RecordDraft("FromJava", 0, b"ours again", properties=b"KEYS\x01again\x02"))
     store.flush_now()
-    store.tick()
+    store.advance()
     assert result.queue_offset == counts["FromJava", 0]
     assert [bytes(decode_record(record).body) for record in store.query_by_key("FromJava", "again")] == [
         b"ours again"
@@ -225,7 +225,7 @@ def delete_the_oldest_files(root: Path, count: int) -> None:
     store.retention.delete_expired()
 
     def are_deleted() -> bool:
-        store.tick()
+        store.advance()
         store.retention.finish()
         return store.retention.files_deleted >= count and not store.retention.has_stale_queues
 

@@ -124,9 +124,9 @@ class Writer:
     def settle(self) -> None:
         """Flush, acknowledge, dispatch."""
         self.store.flush_now()
-        self.store.tick()
+        self.store.advance()
         while self.store.has_more_to_dispatch:
-            self.store.tick()
+            self.store.advance()
 
 
 def _filled(root: Path, count: int = 5, **settings: Any) -> Writer:
@@ -178,7 +178,7 @@ def checkpoint(root: Path, steps: Steps) -> None:
         writer.settle()
         clock.leap(61_000)
         steps.arm()
-        writer.store.tick()
+        writer.store.advance()
         writer.store.truncate_to(writer.store.positions.written)  # waits for the checkpoint under way
         steps.disarm()
 
@@ -241,7 +241,7 @@ def clean(root: Path, steps: Steps) -> None:
     store.retention.delete_expired()
     for _ in range(12):
         clock.leap(store.settings.clean_interval_ms)
-        store.tick()
+        store.advance()
         store.retention.finish()
     assert not any(path.exists() for path in files)
 

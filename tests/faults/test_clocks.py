@@ -173,7 +173,7 @@ def test_retention_over_a_jump_keeps_what_is_over_an_hour_from_its_end(tmp_path:
     def rounds() -> list[Path]:
         for _ in range(8):
             clock.pass_by(store.settings.clean_interval_ms)
-            store.tick()
+            store.advance()
             store.retention.finish()
         return sorted((store.root / "commitlog").iterdir())
 

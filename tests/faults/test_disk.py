@@ -84,7 +84,7 @@ def test_no_space_for_queues_or_index_refuses_sends_and_loses_nothing(small_disk
         store.append(a_draft(topic="Another"))
     store.flush_now()
     half.disk.fill()
-    store.tick()
+    store.advance()
     assert "No space left on device (make room on its disk)" in (store.write_refusal or "")
     with pytest.raises(StoreError, match="consume queues or index cannot be written: No space left"):
         store.append(a_draft())
@@ -104,7 +104,7 @@ def test_no_space_for_a_checkpoint_costs_nothing_and_it_is_made_later(small_disk
     half.writer.settle()
     half.disk.fill()
     half.clock.leap(3_600_001)
-    half.store.tick()
+    half.store.advance()
     half.store.flush_now()
     half.writer.send()
     half.writer.settle()
@@ -208,7 +208,7 @@ def test_a_failed_fdatasync_is_final_for_the_process_and_a_restart_recovers(
     for _ in range(2):  # the disk is well again, and yet nothing more is promised
         with pytest.raises(StoreError, match="failed, restart to recover"):
             store.append(a_draft())
-        store.tick()
+        store.advance()
         assert store.flush_job() is None
     assert read_everything(store, Recorder(), "reader") == 1
     store.close()
@@ -227,8 +227,8 @@ def test_a_failed_fdatasync_of_derived_files_costs_no_message_and_a_restart_mend
     with monkeypatch.context() as disk:
         disk.setattr(os, "fdatasync", failing(errno.EIO))
         clock.leap(3_600_001)
-        store.tick()
-        store._maintenance.finish()
+        store.advance()
+        store.finish_background()
     assert store.write_refusal is None
     writer.send()
     writer.settle()
@@ -306,12 +306,12 @@ def test_a_writer_that_lives_on_after_another_has_opened_its_store_changes_and_a
     left_by_successor = files(old)
 
     clock.leap(60)
-    old.tick()
+    old.advance()
     assert "another writer" in (old.write_refusal or "")
     with pytest.raises(StoreError, match="another writer has opened this store"):
         old.append(a_draft())
     clock.leap(3_600_001)
-    old.tick()
+    old.advance()
     old.close()
     assert files(old) == left_by_successor
     check_store(root, "two writers", derived=True)
@@ -327,7 +327,7 @@ def test_a_send_that_waits_while_another_opens_the_store_is_not_acknowledged(
     old.flush_now()
     lose_locks(old)
     crashing.run("reopen", old.root)
-    old.tick()
+    old.advance()
     assert "another writer" in str(told[0])
     old.close()
 

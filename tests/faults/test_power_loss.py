@@ -56,8 +56,8 @@ def some_sends(
             writer.settle()
         else:
             clock.leap(61_000)
-            writer.store.tick()
-            writer.store._maintenance.finish()  # so that a seed always tells the same story
+            writer.store.advance()
+            writer.store.finish_background()  # so that a seed always tells the same story
         if rng.random() < 0.3:
             disk.some_time_passes()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ import pytest
 
 from store.clock import Clock
 from store.disk.disk_use import DiskProbe, disk_use
+from store.dispatch.sink import DispatchSink
 from store.message.hosts import Host
 from store.message.message import MessageExt
 from store.message.properties import encode_properties
@@ -44,7 +45,13 @@ class SmallStores:
     opened: list[MessageStore] = field(default_factory=list)
 
     def open(
-        self, name: str = "store", *, adopt: bool = False, probe: DiskProbe = disk_use, **settings: Any
+        self,
+        name: str = "store",
+        *,
+        adopt: bool = False,
+        probe: DiskProbe = disk_use,
+        sinks: Sequence[DispatchSink] = (),
+        **settings: Any,
     ) -> MessageStore:
         """Open the store called `name` with small files."""
         chosen = StoreSettings(**{**SMALL, **settings})
@@ -56,6 +63,7 @@ class SmallStores:
             adopt=adopt,
             store_host=Host("127.0.0.1", 10911),
             probe=probe,
+            sinks=sinks,
         )
         self.opened.append(store)
         return store
@@ -130,8 +138,7 @@ def drain() -> Callable[[MessageStore], None]:
 
     def run(store: MessageStore) -> None:
         store.flush_now()
-        store.tick()
-        while store.has_more_to_dispatch:
-            store.tick()
+        store.dispatch_now()
+        store.advance()
 
     return run

@@ -7,7 +7,7 @@ from typing import Annotated
 import pytest
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from store.live_settings import LIVE, live_names, take_over, with_changes, with_values
+from store.live_settings import LIVE, LiveSettings, live_names, with_values
 
 
 class Inner(BaseModel):
@@ -28,7 +28,7 @@ class Outer(BaseModel):
 def test_live_settings_change_for_all_who_hold_the_object() -> None:
     settings = Outer(inner=Inner())
     inner = settings.inner
-    changed = take_over(settings, with_changes(settings, {"name": "b", "port": 1, "inner": {"pace": "7"}}))
+    changed = LiveSettings(settings).update({"name": "b", "port": 1, "inner": {"pace": "7"}})
     assert [(each.name, each.wanted) for each in changed] == [("name", "b"), ("inner.pace", 7)]
     assert (settings.name, settings.inner is inner, inner.pace, inner.size) == ("b", True, 7, 1)
 
@@ -43,8 +43,20 @@ def test_live_settings_change_for_all_who_hold_the_object() -> None:
 def test_one_setting_that_cannot_change_keeps_all_as_they_are(changes, error) -> None:
     settings = Outer(inner=Inner())
     with pytest.raises(ValueError, match=error):
-        take_over(settings, with_changes(settings, changes))
+        LiveSettings(settings).update(changes)
     assert settings == Outer()
+
+
+def test_listeners_receive_the_differences_of_a_change_that_changed_something() -> None:
+    heard: list[list[str]] = []
+    live = LiveSettings(Outer(inner=Inner()))
+    for _ in range(2):
+        live.on_change(lambda changes: heard.append([each.name for each in changes]))
+    live.change(Outer(name="b", inner=Inner(pace=6)))
+    live.change(Outer(name="b", inner=Inner(pace=6)))
+    with pytest.raises(ValueError, match="port: a change needs a restart"):
+        live.update({"name": "c", "port": 2})
+    assert heard == 2 * [["name", "inner.pace"]]
 
 
 def test_what_is_live_is_told_by_the_model() -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from store import logs
-from store.logs import get_logger, write_events
+from store.logs import get_logger, log_to_file
 
 
 @pytest.fixture(autouse=True)
@@ -35,7 +35,7 @@ def lines(file: Path) -> list[dict[str, Any]]:
 
 def test_an_event_is_one_line_with_its_time_level_and_place(tmp_path: Path, capfd: Any) -> None:
     file = tmp_path / "raymq" / "broker-a-0.log"
-    write_events(file)
+    log_to_file(file)
     log = get_logger("actors.broker.service")
     log.info("broker_serving", broker="broker-a", path=tmp_path, port=1)
     log.debug("too_small_to_tell")
@@ -54,14 +54,14 @@ def test_an_event_is_one_line_with_its_time_level_and_place(tmp_path: Path, capf
 
 
 def test_what_the_event_loop_complains_of_is_there_too(tmp_path: Path) -> None:
-    write_events(tmp_path / "a.log")
+    log_to_file(tmp_path / "a.log")
     logging.getLogger("asyncio").error("Task was %s", "destroyed")
     (line,) = lines(tmp_path / "a.log")
     assert (line["level"], line["logger"], line["event"]) == ("error", "asyncio", "Task was destroyed")
 
 
 def test_secrets_are_hidden_and_keys_of_messages_are_not(tmp_path: Path) -> None:
-    write_events(tmp_path / "a.log")
+    log_to_file(tmp_path / "a.log")
     ext = {"AccessKey": "ak", "Signature": "si", "topic": "T", "accounts": [{"password": "p"}, "plain"]}
     get_logger("x").warning("refused", auth_token="t", secretKey="s", keys="order-1", ext=ext)
     (line,) = lines(tmp_path / "a.log")
@@ -73,7 +73,7 @@ def test_secrets_are_hidden_and_keys_of_messages_are_not(tmp_path: Path) -> None
 
 def test_a_file_is_rotated_at_its_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(logs, "FILE_BYTES", 1000)
-    write_events(tmp_path / "a.log")
+    log_to_file(tmp_path / "a.log")
     for number in range(100):
         get_logger("x").info("event", number=number)
     kept = sorted(file.name for file in tmp_path.iterdir())
@@ -83,6 +83,6 @@ def test_a_file_is_rotated_at_its_size(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_a_disk_that_takes_no_line_ends_nothing(tmp_path: Path, capfd: Any) -> None:
-    write_events(Path("/dev/full"))
+    log_to_file(Path("/dev/full"))
     get_logger("x").error("nobody_will_read_this")
     assert capfd.readouterr() == ("", "")

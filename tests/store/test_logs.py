@@ -5,13 +5,15 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
 from tests.eventually import LIMIT_S
 
 PROGRAM = """
 import logging, sys
-from store.logs import get_logger, tell_events
+from store.logs import get_logger, log_to_handler
 if sys.argv[1] == "asked":
-    tell_events(logging.StreamHandler(sys.stdout), logging.WARNING)
+    log_to_handler(logging.StreamHandler(sys.stdout), logging.WARNING)
 get_logger("store.example").info("file_rolled", position=17)
 get_logger("store.example").warning("disk_filling", ratio=0.9)
 """
@@ -61,21 +63,41 @@ except Failure as error:
     assert "\x1b" not in result.stdout
 
 
-def test_what_a_programs_own_structlog_raises_ends_nothing_and_is_told() -> None:
-    program = """
-import logging, structlog
+RENDERER = "handler = logging.StreamHandler(); handler.setFormatter(ProcessorFormatter(processors=[fail]))"
+HANDLER = "handler = logging.Handler(); handler.emit = fail"
+
+
+@pytest.mark.parametrize(
+    ("setup", "words"), [(RENDERER, "--- Logging error ---"), (HANDLER, "event_not_logged")]
+)
+def test_a_failing_renderer_or_handler_of_a_program_is_shown_and_never_raises(setup: str, words: str) -> None:
+    program = f"""
+import logging
+from structlog.stdlib import ProcessorFormatter
 from store.logs import get_logger
-def render(logger, method, event):
+def fail(*_):
     raise RuntimeError("Set changed size during iteration")
-structlog.configure(processors=[render])
+{setup}
+logging.basicConfig(handlers=[handler], level=logging.INFO)
 get_logger("x").info("file_rolled")
 logging.raiseExceptions = False
 get_logger("x").info("disk_filling")
-print("goes on")
+print("continues")
 """
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=LIMIT_S)
-    assert result.stdout == "goes on\n"
-    assert "event_not_told" in result.stderr
+    assert result.stdout == "continues\n"
+    assert words in result.stderr
     assert "file_rolled" in result.stderr
     assert "RuntimeError: Set changed size during iteration" in result.stderr
     assert "disk_filling" not in result.stderr
+
+
+def test_a_program_with_plain_logging_gets_the_fields_in_the_message() -> None:
+    program = """
+import logging, sys
+from store.logs import get_logger
+logging.basicConfig(stream=sys.stdout)
+get_logger("x").warning("disk_filling", ratio=0.9, path="a b")
+"""
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=LIMIT_S)
+    assert result.stdout == "WARNING:raymq.x:disk_filling ratio=0.9 path='a b'\n"

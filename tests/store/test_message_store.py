@@ -14,6 +14,7 @@ from store.message.runs import Runs
 from store.message.sys_flag import TRANSACTION_COMMIT, TRANSACTION_PREPARED, TRANSACTION_ROLLBACK
 from store.message.tags import tags_code
 from store.message_store import AppendResult, GetMessageStatus
+from store.reading.message_filter import TagFilter
 from store.store_errors import MessageIllegal, StoreError
 from tests.eventually import eventually
 
@@ -165,26 +166,27 @@ def test_tags_filter_by_their_hash_and_skip_what_does_not_match(stores, draft, r
     for number in range(30):
         store.append(draft(b"%d" % number, tags="标签" if number % 3 else "B"))
     drain(store)
-    wanted = frozenset({tags_code("B")})
-    assert [message.body for message in read_all(store, tags_codes=wanted)] == [
+    assert [message.body for message in read_all(store, wanted=TagFilter(["B"]))] == [
         b"%d" % n for n in range(0, 30, 3)
     ]
-    nothing = store.get_message("Topic", 0, 0, 32, 1 << 20, frozenset({1}))
+    nothing = store.get_message("Topic", 0, 0, 32, 1 << 20, TagFilter(["C"]))
     assert nothing.status == GetMessageStatus.NO_MATCHED_MESSAGE
     assert nothing.next_begin_offset > 0
 
 
-def test_ticks_tell_which_queues_got_what(stores, draft):
+def test_advance_returns_which_awaited_queues_got_messages(stores, draft):
     store = stores.open()
+    store.await_messages({("Topic", 0), ("Topic", 2), ("Other", 3)})
     store.append(draft(tags="A"))
     store.append(draft(tags="B"))
+    store.append(draft(queue_id=1))  # not awaited
     store.append(draft(topic="Other", queue_id=3))
-    arrivals = {(a.topic, a.queue_id): (a.max_offset, a.tags_codes) for a in store.tick()}
+    arrivals = {(a.topic, a.queue_id): (a.max_offset, a.tags_codes) for a in store.advance()}
     assert arrivals == {
         ("Topic", 0): (2, frozenset({tags_code("A"), tags_code("B")})),
         ("Other", 3): (1, frozenset({0})),
     }
-    assert store.tick() == []
+    assert store.advance() == []
 
 
 def test_a_large_append_is_dispatched_in_slices(stores, draft, read_all):
@@ -194,7 +196,7 @@ def test_a_large_append_is_dispatched_in_slices(stores, draft, read_all):
     store.append(draft(b"y" * 9000))  # larger than a slice
     turns = 0
     while store.has_more_to_dispatch:
-        store.tick()
+        store.advance()
         turns += 1
     assert turns > 3
     assert len(read_all(store)) == 201
@@ -205,14 +207,14 @@ def test_under_sync_flush_nothing_is_readable_before_it_is_flushed(stores, draft
     told = []
     result = store.append(draft())
     store.on_confirmed(result.size_bytes, told.append)
-    assert store.tick() == []
+    assert store.advance() == []
     assert (store.max_offset("Topic", 0), told) == (0, [])
     job = store.flush_job()
     assert job is not None
     assert store.flush_job() is None  # one at a time
     job.run()
     store.flush_done(job)
-    store.tick()
+    store.advance()
     assert (store.max_offset("Topic", 0), told) == (1, [None])
 
 
@@ -300,10 +302,11 @@ def test_transactions_stand_in_no_queue_until_they_are_committed(stores, draft, 
 
 def test_scheduled_messages_have_their_delivery_time_as_tags_code(stores, draft):
     store = stores.open()
+    store.await_messages({("SCHEDULE_TOPIC_XXXX", 2)})
     scheduled = draft(topic="SCHEDULE_TOPIC_XXXX", queue_id=2)
     scheduled.properties = b"DELAY\x013\x02TAGS\x01A\x02"
     result = store.append(scheduled)
-    [arrival] = store.tick()
+    [arrival] = store.advance()
     assert arrival.tags_codes == {result.store_timestamp + 10_000}
 
 
@@ -385,8 +388,8 @@ def test_a_topic_that_goes_in_the_background_is_gone_for_good_when_that_is_told(
     assert store.forget_topic("Topic", told.append) == 1
     assert [topic for topic, _ in store.queues()] == ["Other"]
     before = stores.kill(store, "before").name
-    store.tick()
-    store._maintenance.finish()
+    store.advance()
+    store.finish_background()
     assert told == [None]
     after = stores.kill(store, "after").name
     assert [topic for topic, _ in stores.open(after).queues()] == ["Other"]
@@ -394,7 +397,7 @@ def test_a_topic_that_goes_in_the_background_is_gone_for_good_when_that_is_told(
     monkeypatch.undo()
     again = stores.open(before)
     assert ("Other", 0) in list(again.queues())
-    again._maintenance._removals.finish()
+    again.finish_background()
     assert not list(again.root.glob("removed-*"))
 
 
@@ -445,18 +448,18 @@ def test_a_topic_that_goes_while_queues_are_noted_keeps_the_notes_going(stores, 
     store.append(draft(topic="Doomed"))
     drain(store)
     clock.advance(store.settings.checkpoint_interval_ms)
-    store.tick()  # begins to note 100 queues
+    store.advance()  # begins to note 100 queues
     assert not store.has_more_to_do  # nobody waits for this one
     told = []
     store.forget_topic("Doomed", told.append)
     assert store.has_more_to_do
     while store.has_more_to_do:
-        store.tick()
-    store._maintenance.finish()
+        store.advance()
+    store.finish_background()
 
     def is_told() -> list:
-        store.tick()
-        store._maintenance.finish()
+        store.advance()
+        store.finish_background()
         return told
 
     assert eventually(is_told, "the end of the topic") == [None]
@@ -465,7 +468,7 @@ def test_a_topic_that_goes_while_queues_are_noted_keeps_the_notes_going(stores, 
 def test_an_offset_is_given_once_though_dispatch_is_behind(stores, draft, drain, read_all):
     store = stores.open(dispatch_slice_bytes=4096)
     given = [store.append(draft(b"x" * 1000)).queue_offset for _ in range(6)]
-    store.tick()  # a part of them
+    store.advance()  # a part of them
     assert store.max_offset("Topic", 0) < 6
     given.append(store.append(draft(b"last")).queue_offset)
     drain(store)

@@ -6,7 +6,6 @@ import errno
 import os
 import threading
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
@@ -61,19 +60,20 @@ def test_no_space_for_a_consume_queue_refuses_sends_and_loses_nothing(
     stores, draft, drain, read_all, disk, clock
 ):
     store = stores.open()
+    store.await_messages({("Topic", 1), ("Topic", 2)})
     store.append(draft(b"1", queue_id=1))
     store.append(draft(b"2", queue_id=2))
     disk.is_full = True
-    assert store.tick() == []
+    assert store.advance() == []
     assert "No space left on device" in store.write_refusal
     assert not store.has_more_to_dispatch  # nothing to do in a loop
     with pytest.raises(StoreError, match="No space left"):
         store.append(draft())
     disk.is_full = False
-    store.tick()  # too early for another try
+    store.advance()  # too early for another try
     assert store.write_refusal is not None
     clock.advance(ms=1000)
-    assert {arrival.queue_id for arrival in store.tick()} == {1, 2}
+    assert {arrival.queue_id for arrival in store.advance()} == {1, 2}
     assert store.write_refusal is None
     drain(store)
     assert [len(read_all(store, "Topic", queue_id)) for queue_id in (1, 2)] == [1, 1]
@@ -86,16 +86,16 @@ def log_files(store) -> list[str]:
 def test_the_next_file_is_made_ahead_of_need_and_the_one_after_it(stores, draft, drain):
     store = stores.open(preallocate=True)
     store.append(draft(b"x" * 500))
-    store.tick()
-    store._maintenance.finish()
+    store.advance()
+    store.finish_background()
     assert log_files(store) == [f"{0:020d}"]
     store.append(draft(b"x" * 3000))
-    store.tick()
-    store._maintenance.finish()
+    store.advance()
+    store.finish_background()
     assert log_files(store) == [f"{0:020d}", f"{8192:020d}"]
     store.append(draft(b"x" * 3000))
-    store.tick()
-    store._maintenance.finish()
+    store.advance()
+    store.finish_background()
     assert log_files(store) == [f"{0:020d}", f"{8192:020d}", f"{16384:020d}"]
     assert store.append(draft(b"x" * 3000)).physical_offset == 8192
     drain(store)
@@ -107,8 +107,8 @@ def test_a_failed_allocation_ahead_is_told_only_when_the_file_is_needed(stores, 
     store = stores.open(preallocate=True, flush="sync")  # nothing is flushed, so nothing is dispatched
     store.append(draft(b"x" * 3000))
     disk.is_full = True
-    store.tick()
-    store._maintenance.finish()
+    store.advance()
+    store.finish_background()
     store.append(draft(b"x" * 3000))
     assert store.write_refusal is None
     for _ in range(2):
@@ -139,24 +139,23 @@ def test_a_disk_that_hangs_is_waited_for_once_and_then_told_at_once(stores, draf
         store.append(draft(b"x" * 3000))
     assert store.append(draft(b"small")).queue_offset == 1  # there is room for it in the file
     goes_on.set()
-    store._maintenance.finish()
+    store.finish_background()
     assert store.append(draft(b"x" * 3000)).physical_offset == 8192
 
 
 def test_the_first_file_of_all_is_waited_for_longer(stores, draft, monkeypatch):
     """Sends alone wait for it, and to refuse the first of a broker that has just started helps nobody."""
-    is_awaited, allocate_now = threading.Event(), os.posix_fallocate
+    is_awaited, allocate_now, wait = threading.Event(), os.posix_fallocate, allocate.wait
 
-    class Ended(threading.Event):
-        def wait(self, timeout: float | None = None) -> bool:
-            is_awaited.set()
-            return super().wait(timeout)
+    def wait_for(futures, timeout_s: float):
+        is_awaited.set()
+        return wait(futures, timeout_s)
 
     def fallocate_once_awaited(*arguments) -> None:
         assert is_awaited.wait(LIMIT_S)
         allocate_now(*arguments)
 
-    monkeypatch.setattr(allocate, "threading", SimpleNamespace(Event=Ended, Thread=threading.Thread))
+    monkeypatch.setattr(allocate, "wait", wait_for)
     monkeypatch.setattr(mapped_file.os, "posix_fallocate", fallocate_once_awaited)
     monkeypatch.setattr(allocate, "_WAIT_S", 0)
     monkeypatch.setattr(allocate, "_FIRST_WAIT_S", NEVER_S)
@@ -167,8 +166,8 @@ def test_the_first_file_of_all_is_waited_for_longer(stores, draft, monkeypatch):
 def test_truncation_takes_the_files_made_ahead_with_it(stores, draft, drain, read_all):
     store = stores.open(preallocate=True)
     second = [store.append(draft(b"x" * 3000)) for _ in range(2)][1]
-    store.tick()
-    store._maintenance.finish()
+    store.advance()
+    store.finish_background()
     assert len(log_files(store)) == 3
     store.flush_now()
     store.truncate_to(second.physical_offset)
@@ -188,8 +187,8 @@ def test_warm_files_are_locked_in_memory_while_they_are_next_or_last(stores, dra
     before = locked_kib()
     store = stores.open(preallocate=True, warmMapedFileEnable=True)
     store.append(draft(b"x" * 6000))
-    store.tick()
-    store._maintenance.finish()
+    store.advance()
+    store.finish_background()
     assert locked_kib() == before + 16
     store.append(draft(b"x" * 6000))
     store.close()

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 import orjson
 
 from actors.broker.group.clients import Clients
-from actors.broker.group.subscriptions import subscription_data, tags_codes_of
+from actors.broker.group.subscriptions import compile_filter, subscription_data
 from actors.broker.loop.reads import TRIES_OF_A_SEARCH, Reads
 from actors.broker.stats import DAY, HOUR, MINUTE, BrokerStats, Count, Tally
 from actors.remoting.admin_headers import BrokerStatsHeader, ConsumeQueueHeader
@@ -23,9 +23,10 @@ from actors.remoting.codes import RayMQRequestCode, RequestCode, ResponseCode
 from actors.remoting.command import RemotingCommand
 from actors.remoting.connection import Connection
 from actors.remoting.remoting_errors import Refused
-from actors.remoting.request import Action, Cost, RequestContext, Resource
-from actors.remoting.table import RequestRow
+from actors.remoting.request import RequestContext, RequestRow
+from actors.remoting.targets import Action, on_cluster, on_topic
 from store.message_store import MessageStore
+from store.reading.message_filter import MessageFilter
 
 UNITS_MAX = 4096
 
@@ -52,12 +53,11 @@ class BrokerInfo:
 
     def rows(self) -> Iterable[RequestRow]:
         """The requests that this handles."""
-        code, cluster, get, cost = RequestCode, Resource.CLUSTER, Action.GET, Cost.ADMIN
-        stats, units, row = BrokerStatsHeader, ConsumeQueueHeader, RequestRow
+        code, row, get = RequestCode, RequestRow, on_cluster(Action.GET)
         return (
-            row(code.VIEW_BROKER_STATS_DATA, self.stats_data, stats, cluster, get, cost),
-            row(code.QUERY_CONSUME_QUEUE, self.consume_queue, units, Resource.TOPIC, get, cost),
-            row(RayMQRequestCode.DESCRIBE_BROKER, self.describe, None, cluster, get, cost),
+            row(code.VIEW_BROKER_STATS_DATA, self.stats_data, BrokerStatsHeader, get),
+            row(code.QUERY_CONSUME_QUEUE, self.consume_queue, ConsumeQueueHeader, on_topic(Action.GET)),
+            row(RayMQRequestCode.DESCRIBE_BROKER, self.describe, None, get),
         )
 
     def stats_data(self, context: RequestContext) -> RemotingCommand:
@@ -99,7 +99,7 @@ class BrokerInfo:
         if not end:
             raise Refused(ResponseCode.SYSTEM_ERROR, f"{queue_id}@{topic} is not exist!")
         answer = ConsumeQueueUnits(first, end)
-        takes: Callable[[int], bool] | None = None
+        wanted: MessageFilter | None = None
         if header.consumer_group:
             group = self._clients.group(header.consumer_group)
             subscription = group.subscriptions.get(topic) if group is not None else None
@@ -108,8 +108,7 @@ class BrokerInfo:
             else:
                 answer.subscription = subscription_data(subscription)
                 answer.filter_data = "null"
-                wanted = tags_codes_of(subscription.expression)
-                takes = (lambda tags: True) if wanted is None else wanted.__contains__
+                wanted = compile_filter(subscription.expression)
         units = store.units(topic, queue_id, header.index, min(header.count, UNITS_MAX))
         if not units and header.count > 0:
             raise Refused(
@@ -117,7 +116,10 @@ class BrokerInfo:
             )
         answer.units = [
             ConsumeQueueData(
-                unit.physical_offset, unit.size, unit.tags_code, takes is not None and takes(unit.tags_code)
+                unit.physical_offset,
+                unit.size,
+                unit.tags_code,
+                wanted is not None and wanted.prefilter(unit.tags_code),
             )
             for unit in units
         ]

@@ -9,8 +9,8 @@ from actors.broker.metadata.tables import BrokerTables
 from actors.remoting.codes import RequestCode, ResponseCode
 from actors.remoting.command import RemotingCommand
 from actors.remoting.remoting_errors import Refused
-from actors.remoting.request import Action, Cost, RequestContext, Resource
-from actors.remoting.table import RequestRow
+from actors.remoting.request import RequestContext, RequestRow
+from actors.remoting.targets import Action, on_cluster
 from store.logs import get_logger
 from store.message_store import MessageStore
 
@@ -33,11 +33,11 @@ class Cleaning:
 
     def rows(self) -> Iterable[RequestRow]:
         """The requests that this handles."""
-        code, cluster, delete, cost = RequestCode, Resource.CLUSTER, Action.DELETE, Cost.ADMIN
+        code, delete = RequestCode, on_cluster(Action.DELETE)
         return (
-            RequestRow(code.DELETE_EXPIRED_COMMITLOG, self.delete_expired, None, cluster, delete, cost),
-            RequestRow(code.CLEAN_EXPIRED_CONSUMEQUEUE, self.clean_expired, None, cluster, delete, cost),
-            RequestRow(code.CLEAN_UNUSED_TOPIC, self.clean_unused, None, cluster, delete, cost),
+            RequestRow(code.DELETE_EXPIRED_COMMITLOG, self.delete_expired, None, delete),
+            RequestRow(code.CLEAN_EXPIRED_CONSUMEQUEUE, self.clean_expired, None, delete),
+            RequestRow(code.CLEAN_UNUSED_TOPIC, self.clean_unused, None, delete),
         )
 
     def delete_expired(self, context: RequestContext) -> RemotingCommand:

@@ -29,8 +29,8 @@ from actors.remoting.command import RemotingCommand
 from actors.remoting.connection import Connection
 from actors.remoting.headers import ConsumerGroupHeader
 from actors.remoting.remoting_errors import Refused, RemotingError, TimedOut
-from actors.remoting.request import Action, Cost, RequestContext, Resource
-from actors.remoting.table import RequestRow
+from actors.remoting.request import RequestContext, RequestRow
+from actors.remoting.targets import Action, Resource, each_of, on_every, on_group, on_topic
 from store.clock import NS_PER_MS, Clock
 from store.message.message_id import decode_message_id
 from store.message_store import MessageStore
@@ -59,17 +59,19 @@ class ClientAdmin:
 
     def rows(self) -> Iterable[RequestRow]:
         """The requests that this handles."""
-        code, group, get, cost = RequestCode, Resource.GROUP, Action.GET, Cost.ADMIN
-        consumers, status = ConsumerGroupHeader, ConsumerStatusHeader
-        update, subscription, row = Action.UPDATE, GroupTopicHeader, RequestRow
+        code, row = RequestCode, RequestRow
+        get, update = on_group(Action.GET), on_group(Action.UPDATE)
+        producers, every = on_group(Action.GET, "producer_group"), on_every(Resource.GROUP, Action.LIST)
+        both = each_of(on_group(Action.GET, "group"), on_topic(Action.GET))
+        status = code.INVOKE_BROKER_TO_GET_CONSUMER_STATUS
         return (
-            row(code.GET_CONSUMER_CONNECTION_LIST, self.consumers, consumers, group, get, cost),
-            row(code.GET_PRODUCER_CONNECTION_LIST, self.producers, ProducerGroupHeader, group, get, cost),
-            row(code.GET_ALL_PRODUCER_INFO, self.all_producers, None, group, Action.LIST, cost),
-            row(code.QUERY_SUBSCRIPTION_BY_CONSUMER, self.subscription, subscription, group, get, cost),
-            row(code.GET_CONSUMER_RUNNING_INFO, self.running_info, ClientHeader, group, get, cost),
-            row(code.CONSUME_MESSAGE_DIRECTLY, self.consume_directly, ClientHeader, group, update, cost),
-            row(code.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, self.consumer_status, status, group, get, cost),
+            row(code.GET_CONSUMER_CONNECTION_LIST, self.consumers, ConsumerGroupHeader, get),
+            row(code.GET_PRODUCER_CONNECTION_LIST, self.producers, ProducerGroupHeader, producers),
+            row(code.GET_ALL_PRODUCER_INFO, self.all_producers, None, every),
+            row(code.QUERY_SUBSCRIPTION_BY_CONSUMER, self.subscription, GroupTopicHeader, both),
+            row(code.GET_CONSUMER_RUNNING_INFO, self.running_info, ClientHeader, get),
+            row(code.CONSUME_MESSAGE_DIRECTLY, self.consume_directly, ClientHeader, update),
+            row(status, self.consumer_status, ConsumerStatusHeader, both),
         )
 
     def consumers(self, context: RequestContext) -> RemotingCommand:

@@ -15,8 +15,8 @@ from actors.remoting.codes import RequestCode, ResponseCode
 from actors.remoting.command import RemotingCommand
 from actors.remoting.json_fields import load_kept_object
 from actors.remoting.remoting_errors import Refused
-from actors.remoting.request import Action, Cost, RequestContext, Resource
-from actors.remoting.table import RequestRow
+from actors.remoting.request import RequestContext, RequestRow
+from actors.remoting.targets import Action, Resource, Target, on_every, on_group
 from store.metadata import SubscriptionGroupConfig
 
 
@@ -31,14 +31,14 @@ class GroupAdmin:
 
     def rows(self) -> Iterable[RequestRow]:
         """The requests that this handles."""
-        code, cost, group, row = RequestCode, Cost.ADMIN, Resource.GROUP, RequestRow
-        get, every, update, delete = Action.GET, Action.LIST, Action.UPDATE, Action.DELETE
+        code, row, groups = RequestCode, RequestRow, on_every(Resource.GROUP, Action.LIST)
+        get, delete = on_group(Action.GET, "group"), on_group(Action.DELETE, "group_name")
         return (
-            row(code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, self.update_group, None, group, update, cost),
-            row(code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST, self.update_groups, None, group, update, cost),
-            row(code.DELETE_SUBSCRIPTIONGROUP, self.delete_group, DeleteGroupHeader, group, delete, cost),
-            row(code.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, self.all_groups, None, group, every, cost),
-            row(code.GET_SUBSCRIPTIONGROUP_CONFIG, self.group_config, GroupHeader, group, get, cost),
+            row(code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, self.update_group, None, _group),
+            row(code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST, self.update_groups, None, _listed_groups),
+            row(code.DELETE_SUBSCRIPTIONGROUP, self.delete_group, DeleteGroupHeader, delete),
+            row(code.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, self.all_groups, None, groups),
+            row(code.GET_SUBSCRIPTIONGROUP_CONFIG, self.group_config, GroupHeader, get),
         )
 
     def update_group(self, context: RequestContext) -> RemotingCommand:
@@ -84,3 +84,13 @@ def _group_config(content: Mapping[str, Any]) -> SubscriptionGroupConfig:
         raise Refused(
             ResponseCode.INVALID_PARAMETER, f"{content!r} is no subscription group: {error!r}"
         ) from error
+
+
+def _group(context: RequestContext) -> Iterable[Target]:
+    group = _group_config(load_kept_object(context.command.body, "subscription group"))
+    return (Target(Resource.GROUP, group.group_name, Action.UPDATE),)
+
+
+def _listed_groups(context: RequestContext) -> Iterable[Target]:
+    for content in body_objects(context.command.body, "groupConfigList"):
+        yield Target(Resource.GROUP, _group_config(content).group_name, Action.UPDATE)

@@ -20,8 +20,8 @@ from actors.remoting.codes import RequestCode, ResponseCode
 from actors.remoting.command import RemotingCommand
 from actors.remoting.connection import Connection
 from actors.remoting.remoting_errors import Refused
-from actors.remoting.request import Action, Cost, RequestContext, Resource
-from actors.remoting.table import RequestRow
+from actors.remoting.request import RequestContext, RequestRow
+from actors.remoting.targets import Action, each_of, on_group, on_topic
 from store.logs import get_logger
 from store.message.message_queue import MessageQueue
 from store.message_store import MessageStore
@@ -53,13 +53,14 @@ class OffsetAdmin:
 
     def rows(self) -> Iterable[RequestRow]:
         """The requests that this handles."""
-        code, group, update, cost = RequestCode, Resource.GROUP, Action.UPDATE, Cost.ADMIN
-        clone = CloneGroupOffsetHeader
+        code, update = RequestCode, Action.UPDATE
+        reset = each_of(on_group(update, "group"), on_topic(update))
+        clone = each_of(
+            on_group(Action.GET, "src_group"), on_group(update, "dest_group"), on_topic(Action.GET)
+        )
         return (
-            RequestRow(
-                code.INVOKE_BROKER_TO_RESET_OFFSET, self.reset, ResetOffsetHeader, group, update, cost
-            ),
-            RequestRow(code.CLONE_GROUP_OFFSET, self.clone, clone, group, update, cost),
+            RequestRow(code.INVOKE_BROKER_TO_RESET_OFFSET, self.reset, ResetOffsetHeader, reset),
+            RequestRow(code.CLONE_GROUP_OFFSET, self.clone, CloneGroupOffsetHeader, clone),
         )
 
     def reset(self, context: RequestContext) -> None:

@@ -35,8 +35,8 @@ from actors.remoting.codes import RequestCode
 from actors.remoting.command import RemotingCommand
 from actors.remoting.connection import Connection
 from actors.remoting.headers import TopicHeader
-from actors.remoting.request import Action, Cost, RequestContext, Resource
-from actors.remoting.table import RequestRow
+from actors.remoting.request import RequestContext, RequestRow
+from actors.remoting.targets import Action, Resource, each_of, on_every, on_group, on_topic
 from store.clock import Clock
 from store.message.message_queue import MessageQueue
 from store.message_store import MessageStore
@@ -73,23 +73,18 @@ class ProgressRequests:
 
     def rows(self) -> Iterable[RequestRow]:
         """The requests that this handles."""
-        code, topic, group, cost = RequestCode, Resource.TOPIC, Resource.GROUP, Cost.ADMIN
-        get, every, by_topic = Action.GET, Action.LIST, TopicHeader
-        row, span = RequestRow, GroupTopicHeader
+        code, row = RequestCode, RequestRow
+        by_topic, by_group = on_topic(Action.GET), on_group(Action.GET, "group")
+        stats, every = on_group(Action.GET), on_every(Resource.GROUP, Action.LIST)
+        both = each_of(by_group, by_topic)
+        all_stats = BrokerConsumeStatsHeader
         return (
-            row(code.GET_TOPIC_STATS_INFO, self.topic_stats, by_topic, topic, get, cost),
-            row(code.GET_CONSUME_STATS, self.consume_stats, ConsumeStatsHeader, group, get, cost),
-            row(
-                code.GET_BROKER_CONSUME_STATS,
-                self.broker_consume_stats,
-                BrokerConsumeStatsHeader,
-                group,
-                every,
-                cost,
-            ),
-            row(code.QUERY_CONSUME_TIME_SPAN, self.time_span, span, group, get, cost),
-            row(code.QUERY_TOPIC_CONSUME_BY_WHO, self.groups_of_topic, by_topic, topic, get, cost),
-            row(code.QUERY_TOPICS_BY_CONSUMER, self.topics_of_group, GroupHeader, group, get, cost),
+            row(code.GET_TOPIC_STATS_INFO, self.topic_stats, TopicHeader, by_topic),
+            row(code.GET_CONSUME_STATS, self.consume_stats, ConsumeStatsHeader, stats),
+            row(code.GET_BROKER_CONSUME_STATS, self.broker_consume_stats, all_stats, every),
+            row(code.QUERY_CONSUME_TIME_SPAN, self.time_span, GroupTopicHeader, both),
+            row(code.QUERY_TOPIC_CONSUME_BY_WHO, self.groups_of_topic, TopicHeader, by_topic),
+            row(code.QUERY_TOPICS_BY_CONSUMER, self.topics_of_group, GroupHeader, by_group),
         )
 
     def topic_stats(self, context: RequestContext) -> None:

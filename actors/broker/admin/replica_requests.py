@@ -14,8 +14,8 @@ from actors.broker.metadata.tables import BrokerTables
 from actors.remoting.admin_headers import MasterFlushOffsetHeader
 from actors.remoting.codes import RequestCode
 from actors.remoting.command import RemotingCommand
-from actors.remoting.request import Action, Cost, RequestContext, Resource
-from actors.remoting.table import RequestRow
+from actors.remoting.request import RequestContext, RequestRow
+from actors.remoting.targets import Action, on_cluster
 from store.message_store import MessageStore
 
 
@@ -30,13 +30,12 @@ class ReplicaRequests:
 
     def rows(self) -> Iterable[RequestRow]:
         """The requests that this handles."""
-        code, cluster, get, cost = RequestCode, Resource.CLUSTER, Action.GET, Cost.ADMIN
-        update, flushed, row = Action.UPDATE, MasterFlushOffsetHeader, RequestRow
+        code, row, get, update = RequestCode, RequestRow, on_cluster(Action.GET), on_cluster(Action.UPDATE)
         return (
-            row(code.GET_ALL_CONSUMER_OFFSET, self.consumer_offsets, None, cluster, get, cost),
-            row(code.GET_ALL_DELAY_OFFSET, self.delay_offsets, None, cluster, get, cost),
-            row(code.GET_BROKER_HA_STATUS, self.ha_status, None, cluster, get, cost),
-            row(code.RESET_MASTER_FLUSH_OFFSET, self.reset_flush_offset, flushed, cluster, update, cost),
+            row(code.GET_ALL_CONSUMER_OFFSET, self.consumer_offsets, None, get),
+            row(code.GET_ALL_DELAY_OFFSET, self.delay_offsets, None, get),
+            row(code.GET_BROKER_HA_STATUS, self.ha_status, None, get),
+            row(code.RESET_MASTER_FLUSH_OFFSET, self.reset_flush_offset, MasterFlushOffsetHeader, update),
         )
 
     def consumer_offsets(self, context: RequestContext) -> None:

@@ -12,18 +12,20 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from actors.broker.broker_settings import BrokerSettings
-from actors.broker.loop.held_pulls import HeldPulls
 from actors.broker.loop.reads import Reads
+from actors.broker.loop.wait_registry import WaitRegistry
 from actors.broker.metadata.topics import SCHEDULE_TOPIC
 from actors.broker.stats import RATE_SPANS_S, BrokerStats
 from actors.host.loop_lag import LoopLag
 from actors.remoting.bodies.routes import encode_kv_table
 from actors.remoting.codes import VERSION_5_3_3, RequestCode
 from actors.remoting.command import RemotingCommand
-from actors.remoting.request import Action, Cost, RequestContext, Resource
-from actors.remoting.table import RequestRow, RequestTable
+from actors.remoting.counters import RequestCounters
+from actors.remoting.request import Cost, RequestContext, RequestRow
+from actors.remoting.table import RequestTable
+from actors.remoting.targets import Action, on_cluster
 from store.clock import NS_PER_MS
-from store.message_store import MessageStore
+from store.message_store import Arrival, MessageStore
 from store.metadata import DelayOffsetTable
 from store.store_errors import StoreError
 
@@ -47,7 +49,7 @@ class RuntimeInfo:
         settings: BrokerSettings,
         store: MessageStore,
         reads: Reads,
-        held: HeldPulls,
+        held: WaitRegistry[Arrival],
         stats: BrokerStats,
         more: Sequence[RuntimeFigures],
     ) -> None:
@@ -62,7 +64,7 @@ class RuntimeInfo:
     def rows(self) -> Iterable[RequestRow]:
         """The requests that this handles."""
         code = RequestCode.GET_BROKER_RUNTIME_INFO
-        return (RequestRow(code, self.runtime, None, Resource.CLUSTER, Action.GET),)
+        return (RequestRow(code, self.runtime, None, on_cluster(Action.GET)),)
 
     def runtime(self, context: RequestContext) -> None:
         """GET_BROKER_RUNTIME_INFO."""
@@ -180,10 +182,10 @@ def delay_figures(delay_offsets: DelayOffsetTable, store: MessageStore) -> Mappi
     }
 
 
-def send_figures(requests: RequestTable) -> Mapping[str, str]:
+def send_figures(requests: RequestTable, counters: RequestCounters) -> Mapping[str, str]:
     """Return the number of failed sends."""
-    sends = [entry for entry in requests if entry.cost == Cost.SEND]
-    return {"putMessageFailedTimes": str(sum(entry.refusals + entry.failures for entry in sends))}
+    sends = {row.code for row in requests if row.cost == Cost.SEND}
+    return {"putMessageFailedTimes": str(counters.failed(sends))}
 
 
 def _joined(rates: Iterable[float]) -> str:

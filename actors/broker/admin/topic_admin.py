@@ -16,8 +16,8 @@ from actors.remoting.command import Buffer, RemotingCommand
 from actors.remoting.headers import CreateTopicHeader, DeleteTopicHeader, TopicHeader
 from actors.remoting.json_fields import get_objects, load_kept_object
 from actors.remoting.remoting_errors import Refused
-from actors.remoting.request import Action, Cost, RequestContext, Resource
-from actors.remoting.table import RequestRow
+from actors.remoting.request import RequestContext, RequestRow
+from actors.remoting.targets import Action, Resource, Target, on_every, on_topic
 from store.metadata import TopicConfig
 
 
@@ -50,16 +50,16 @@ class TopicAdmin:
 
     def rows(self) -> Iterable[RequestRow]:
         """The requests that this handles."""
-        code, cost = RequestCode, Cost.ADMIN
-        topic, row = Resource.TOPIC, RequestRow
-        get, every, update, delete = Action.GET, Action.LIST, Action.UPDATE, Action.DELETE
+        code, row = RequestCode, RequestRow
+        update, get, delete = on_topic(Action.UPDATE), on_topic(Action.GET), on_topic(Action.DELETE)
+        topics = on_every(Resource.TOPIC, Action.LIST)
         return (
-            row(code.UPDATE_AND_CREATE_TOPIC, self.update_topic, CreateTopicHeader, topic, update, cost),
-            row(code.UPDATE_AND_CREATE_TOPIC_LIST, self.update_topics, None, topic, update, cost),
-            row(code.DELETE_TOPIC_IN_BROKER, self.delete_topic, DeleteTopicHeader, topic, delete, cost),
-            row(code.GET_TOPIC_CONFIG, self.topic_config, TopicHeader, topic, get, cost),
-            row(code.GET_ALL_TOPIC_CONFIG, self.all_topics, None, topic, every, cost),
-            row(code.GET_SYSTEM_TOPIC_LIST_FROM_BROKER, self.system_topics, None, topic, every, cost),
+            row(code.UPDATE_AND_CREATE_TOPIC, self.update_topic, CreateTopicHeader, update),
+            row(code.UPDATE_AND_CREATE_TOPIC_LIST, self.update_topics, None, _listed_topics),
+            row(code.DELETE_TOPIC_IN_BROKER, self.delete_topic, DeleteTopicHeader, delete),
+            row(code.GET_TOPIC_CONFIG, self.topic_config, TopicHeader, get),
+            row(code.GET_ALL_TOPIC_CONFIG, self.all_topics, None, topics),
+            row(code.GET_SYSTEM_TOPIC_LIST_FROM_BROKER, self.system_topics, None, topics),
         )
 
     def update_topic(self, context: RequestContext) -> None:
@@ -146,3 +146,8 @@ def parse_attributes(text: str) -> dict[str, str]:
             )
         attributes[key] = value if change[0] == "+" else ""
     return attributes
+
+
+def _listed_topics(context: RequestContext) -> Iterable[Target]:
+    for content in body_objects(context.command.body, "topicConfigList"):
+        yield Target(Resource.TOPIC, _topic_config(content).topic_name, Action.UPDATE)

@@ -23,8 +23,8 @@ from actors.remoting.command import Buffer, RemotingCommand
 from actors.remoting.headers import GetRouteInfoHeader
 from actors.remoting.json_fields import get_str, load_object
 from actors.remoting.remoting_errors import RemotingError
-from actors.remoting.request import Action, Cost, RequestContext, Resource
-from actors.remoting.table import RequestRow
+from actors.remoting.request import Cost, RequestContext, RequestRow
+from actors.remoting.targets import Action, Resource, Target
 from actors.strategies import (
     AllocateMessageQueueAveragely,
     AllocateMessageQueueAveragelyByCircle,
@@ -79,8 +79,7 @@ class Assignments:
 
     def rows(self) -> Iterable[RequestRow]:
         """The requests that this handles."""
-        code, sub = RequestCode.QUERY_ASSIGNMENT, Action.SUB
-        return (RequestRow(code, self.query, None, Resource.GROUP, sub, Cost.CLIENT),)
+        return (RequestRow(RequestCode.QUERY_ASSIGNMENT, self.query, None, _targets, Cost.CLIENT),)
 
     def query(self, context: RequestContext) -> None:
         """QUERY_ASSIGNMENT: respond with the queues of one client and topic."""
@@ -137,3 +136,11 @@ def _share(
 ) -> Sequence[MessageQueue]:
     strategy = STRATEGIES.get(request.strategy)
     return strategy.allocate(request.client_id, queues, members) if strategy else ()
+
+
+def _targets(context: RequestContext) -> Iterable[Target]:
+    query = QueryAssignment.decode(context.command.body)
+    return (
+        Target(Resource.GROUP, query.group, Action.SUB),
+        Target(Resource.TOPIC, query.topic, Action.SUB),
+    )

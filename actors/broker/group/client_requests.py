@@ -23,8 +23,8 @@ from actors.remoting.connection import Connection
 from actors.remoting.headers import ConsumerGroupHeader, UnregisterClientHeader
 from actors.remoting.json_fields import get_object, load_object
 from actors.remoting.remoting_errors import Refused, RemotingError
-from actors.remoting.request import Action, Cost, RequestContext, Resource
-from actors.remoting.table import RequestRow
+from actors.remoting.request import Cost, RequestContext, RequestRow
+from actors.remoting.targets import Action, Resource, Target, each_of, on_cluster, on_group
 from store.message.validate import MAX_RETRY_TOPIC_CHARS, RETRY_TOPIC_PREFIX
 
 
@@ -52,22 +52,21 @@ class ClientRequests:
 
     def rows(self) -> Iterable[RequestRow]:
         """The requests that this handles."""
-        code, group, sub, cost = RequestCode, Resource.GROUP, Action.SUB, Cost.CLIENT
-        none, no = Resource.NONE, Action.NONE
-        one_group, leave = ConsumerGroupHeader, UnregisterClientHeader
+        code, cost, sub = RequestCode, Cost.CLIENT, on_group(Action.SUB)
+        leave = each_of(on_group(Action.PUB, "producer_group"), sub)
         return (
-            RequestRow(RayMQRequestCode.SYNC_GROUP, self.sync_group, None, group, sub, cost),
-            RequestRow(code.GET_CONSUMER_LIST_BY_GROUP, self.members, one_group, group, sub, cost),
-            RequestRow(code.CHECK_CLIENT_CONFIG, self.check, None, none, no, cost),
-            RequestRow(code.HEART_BEAT, self.heartbeat, None, none, no, Cost.HEARTBEAT),
-            RequestRow(code.UNREGISTER_CLIENT, self.unregister, leave, none, no, cost),
+            RequestRow(RayMQRequestCode.SYNC_GROUP, self.sync_group, None, _synced_group, cost),
+            RequestRow(code.GET_CONSUMER_LIST_BY_GROUP, self.members, ConsumerGroupHeader, sub, cost),
+            RequestRow(code.CHECK_CLIENT_CONFIG, self.check, cost=cost),
+            RequestRow(code.HEART_BEAT, self.heartbeat, None, _heartbeat_targets, Cost.HEARTBEAT),
+            RequestRow(code.UNREGISTER_CLIENT, self.unregister, UnregisterClientHeader, leave, cost),
             *self.rebalancer_rows(),
         )
 
     def rebalancer_rows(self) -> Iterable[RequestRow]:
         """Requests of a rebalancer, which it may send over the connection that the broker opened to it."""
-        code, header = RayMQRequestCode.GROUP_CHANGED, ConsumerGroupHeader
-        return (RequestRow(code, self.group_changed, header, cost=Cost.CLIENT),)
+        code, header, update = RayMQRequestCode.GROUP_CHANGED, ConsumerGroupHeader, on_cluster(Action.UPDATE)
+        return (RequestRow(code, self.group_changed, header, update, Cost.CLIENT),)
 
     def heartbeat(self, context: RequestContext) -> None:
         """HEART_BEAT: register the client; create its groups and their retry topics if allowed."""
@@ -241,3 +240,17 @@ class ClientRequests:
         for granted in reply.granted:
             if granted.queue.broker_name == self._broker_name:
                 self._offsets.claim(group, granted.queue.topic, granted.queue.queue_id, granted.generation)
+
+
+def _synced_group(context: RequestContext) -> Iterable[Target]:
+    return (Target(Resource.GROUP, SyncGroupRequest.decode(context.command.body).group, Action.SUB),)
+
+
+def _heartbeat_targets(context: RequestContext) -> Iterable[Target]:
+    heartbeat = HeartbeatData.decode(context.command.body)
+    for group in heartbeat.producer_groups:
+        yield Target(Resource.GROUP, group, Action.PUB)
+    for consumer in heartbeat.consumers:
+        yield Target(Resource.GROUP, consumer.group_name, Action.SUB)
+        for subscription in consumer.subscriptions:
+            yield Target(Resource.TOPIC, subscription.topic, Action.SUB)

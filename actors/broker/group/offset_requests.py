@@ -12,8 +12,8 @@ from actors.remoting.command import RemotingCommand
 from actors.remoting.headers import OffsetResponse, QueryConsumerOffsetHeader, UpdateConsumerOffsetHeader
 from actors.remoting.raymq_requests import CommitOffsetsBody, CommitOffsetsReply
 from actors.remoting.remoting_errors import Refused
-from actors.remoting.request import Action, Cost, RequestContext, Resource
-from actors.remoting.table import RequestRow
+from actors.remoting.request import Cost, RequestContext, RequestRow
+from actors.remoting.targets import Action, Resource, Target, each_of, on_group, on_topic
 from store.message_store import MessageStore
 
 
@@ -32,12 +32,12 @@ class OffsetRequests:
 
     def rows(self) -> Iterable[RequestRow]:
         """The requests that this handles."""
-        code, group, sub, cost = RequestCode, Resource.GROUP, Action.SUB, Cost.CLIENT
-        query, update = QueryConsumerOffsetHeader, UpdateConsumerOffsetHeader
+        code, cost = RequestCode, Cost.CLIENT
+        both = each_of(on_group(Action.SUB), on_topic(Action.SUB))
         return (
-            RequestRow(code.QUERY_CONSUMER_OFFSET, self.query, query, group, sub, cost),
-            RequestRow(code.UPDATE_CONSUMER_OFFSET, self.update, update, group, sub, cost),
-            RequestRow(RayMQRequestCode.COMMIT_OFFSETS, self.commit_all, None, group, sub, cost),
+            RequestRow(code.QUERY_CONSUMER_OFFSET, self.query, QueryConsumerOffsetHeader, both, cost),
+            RequestRow(code.UPDATE_CONSUMER_OFFSET, self.update, UpdateConsumerOffsetHeader, both, cost),
+            RequestRow(RayMQRequestCode.COMMIT_OFFSETS, self.commit_all, None, _committed, cost),
         )
 
     def query(self, context: RequestContext) -> RemotingCommand | None:
@@ -89,10 +89,7 @@ class OffsetRequests:
 
     def commit_all(self, context: RequestContext) -> RemotingCommand:
         """COMMIT_OFFSETS: many queues at once, each under its generation (`raymq_requests`)."""
-        try:
-            body = CommitOffsetsBody.decode(context.command.body)
-        except ValueError as error:
-            raise Refused(ResponseCode.INVALID_PARAMETER, str(error)) from error
+        body = _commits(context)
         self._groups.get(body.group)
         for commit in body.offsets:
             self._topics.get(commit.topic)
@@ -107,3 +104,17 @@ class OffsetRequests:
             and self._store.min_offset(header.topic, header.queue_id) <= 0
             and self._store.max_offset(header.topic, header.queue_id) > 0
         )
+
+
+def _committed(context: RequestContext) -> Iterable[Target]:
+    body = _commits(context)
+    yield Target(Resource.GROUP, body.group, Action.SUB)
+    for topic in sorted({commit.topic for commit in body.offsets}):
+        yield Target(Resource.TOPIC, topic, Action.SUB)
+
+
+def _commits(context: RequestContext) -> CommitOffsetsBody:
+    try:
+        return CommitOffsetsBody.decode(context.command.body)
+    except ValueError as error:
+        raise Refused(ResponseCode.INVALID_PARAMETER, str(error)) from error

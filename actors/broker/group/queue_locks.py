@@ -13,8 +13,8 @@ from typing import NamedTuple
 from actors.remoting.bodies.locks import LockRequest, encode_locked
 from actors.remoting.codes import RequestCode
 from actors.remoting.command import RemotingCommand
-from actors.remoting.request import Action, Cost, RequestContext, Resource
-from actors.remoting.table import RequestRow
+from actors.remoting.request import Cost, RequestContext, RequestRow
+from actors.remoting.targets import Action, Resource, Target
 from store.clock import Clock
 from store.message.message_queue import MessageQueue
 
@@ -72,10 +72,10 @@ class QueueLocks:
 
     def rows(self) -> Iterable[RequestRow]:
         """The requests that this handles."""
-        code, group, sub, cost = RequestCode, Resource.GROUP, Action.SUB, Cost.CLIENT
+        code, cost = RequestCode, Cost.CLIENT
         return (
-            RequestRow(code.LOCK_BATCH_MQ, self.lock_batch, None, group, sub, cost),
-            RequestRow(code.UNLOCK_BATCH_MQ, self.unlock_batch, None, group, sub, cost),
+            RequestRow(code.LOCK_BATCH_MQ, self.lock_batch, None, _targets, cost),
+            RequestRow(code.UNLOCK_BATCH_MQ, self.unlock_batch, None, _targets, cost),
         )
 
     def lock_batch(self, context: RequestContext) -> RemotingCommand:
@@ -89,3 +89,10 @@ class QueueLocks:
         request = LockRequest.decode(context.command.body)
         self.unlock(request.group, request.client_id, request.queues)
         return RemotingCommand.response()
+
+
+def _targets(context: RequestContext) -> Iterable[Target]:
+    request = LockRequest.decode(context.command.body)
+    yield Target(Resource.GROUP, request.group, Action.SUB)
+    for topic in sorted({queue.topic for queue in request.queues}):
+        yield Target(Resource.TOPIC, topic, Action.SUB)

@@ -12,13 +12,13 @@ the cause.
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import Callable
-from queue import SimpleQueue
+from functools import partial
 from typing import Protocol
 
 from store.clock import Clock
 from store.commitlog.flush import FlushJob
+from store.jobs import Jobs
 from store.logs import get_logger
 
 _log = get_logger(__name__)
@@ -33,7 +33,7 @@ class FlushableStore(Protocol):
     def flush_done(self, job: FlushJob) -> None:
         """Move the flushed position."""
 
-    def flush_failed(self, job: FlushJob, error: OSError) -> None:
+    def flush_failed(self, job: FlushJob, error: Exception) -> None:
         """Turn the store read-only."""
 
 
@@ -59,12 +59,13 @@ class Flusher:
         self._on_progress = on_progress
         self._flushes_each_tick = flushes_each_tick
         self._interval_ms = flush_interval_ms
-        self._jobs: SimpleQueue[FlushJob | None] = SimpleQueue()
-        self._thread: threading.Thread | None = None
+        self._jobs = Jobs()
+        self._lane = self._jobs.lane("flusher")
         self._loop: asyncio.AbstractEventLoop | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._idle = asyncio.Event()
         self._idle.set()
+        self._took_ns = 0  # of the last flush
         self.flushes = 0
         self.longest_flush_ns = 0
 
@@ -74,15 +75,14 @@ class Flusher:
         return not self._idle.is_set()
 
     def start(self) -> None:
-        """Start the thread and, under async flush, the timer. Call on the loop that owns the store."""
-        self._loop = asyncio.get_running_loop()
-        self._thread = threading.Thread(target=self._work, name="flusher", daemon=True)
-        self._thread.start()
+        """Start the timer under async flush. Call on the loop that owns the store."""
+        loop = self._loop = asyncio.get_running_loop()
+        self._jobs.on_ended(partial(loop.call_soon_threadsafe, self._jobs.collect))
         if not self._flushes_each_tick:
             self._arm_timer()
 
     def poke(self) -> None:
-        """Start a flush if senders wait for one and none is in flight; call at the end of a tick."""
+        """Start a flush if senders wait for one and none is in flight; call at the end of a turn."""
         if self._flushes_each_tick and self._idle.is_set():
             self._start_flush()
 
@@ -93,16 +93,13 @@ class Flusher:
         if self._timer is not None:
             self._timer.cancel()
         await self._idle.wait()
-        if self._thread is not None:
-            self._jobs.put(None)
-            self._thread.join()
-            self._thread = None
+        self._jobs.close()
 
     def _start_flush(self) -> None:
         job = self._store.flush_job()
         if job is not None:
             self._idle.clear()
-            self._jobs.put(job)
+            self._lane.submit(partial(self._run, job), partial(self._done, job))
 
     def _arm_timer(self) -> None:
         assert self._loop is not None
@@ -113,25 +110,21 @@ class Flusher:
         if self._idle.is_set():
             self._start_flush()
 
-    def _work(self) -> None:
-        loop = self._loop
-        assert loop is not None
-        while (job := self._jobs.get()) is not None:
-            begin_ns = self._clock.monotonic_ns()
-            error: OSError | None = None
-            try:
-                job.run()
-            except OSError as failure:
-                error = failure
-            loop.call_soon_threadsafe(self._done, job, error, self._clock.monotonic_ns() - begin_ns)
+    def _run(self, job: FlushJob) -> None:
+        """Run on the lane's thread."""
+        began_ns = self._clock.monotonic_ns()
+        try:
+            job.run()
+        finally:
+            self._took_ns = self._clock.monotonic_ns() - began_ns
 
-    def _done(self, job: FlushJob, error: OSError | None, took_ns: int) -> None:
+    def _done(self, job: FlushJob, error: Exception | None) -> None:
         self._idle.set()
         self.flushes += 1
-        self.longest_flush_ns = max(self.longest_flush_ns, took_ns)
+        self.longest_flush_ns = max(self.longest_flush_ns, self._took_ns)
         if error is None:
             self._store.flush_done(job)
         else:
-            _log.error("flush_failed", error=str(error), errno=error.errno)
+            _log.error("flush_failed", error=str(error), errno=getattr(error, "errno", None))
             self._store.flush_failed(job, error)
         self._on_progress()

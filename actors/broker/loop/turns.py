@@ -14,12 +14,12 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from actors.broker.loop.flusher import Flusher
-from actors.broker.loop.held_pulls import HeldPull, HeldPulls, shutting_down
+from actors.broker.loop.wait_registry import HeldRequest, WaitRegistry, shutting_down
 from actors.broker.put_times import PutTimes
 from actors.remoting.codes import ResponseCode
 from actors.remoting.remoting_errors import Refused
 from store.clock import NS_PER_MS, Clock
-from store.message_store import MessageStore
+from store.message_store import Arrival, MessageStore
 
 DISPATCH_LATER_NS = 2_000_000
 DISPATCH_LATER_BYTES = 256 * 1024
@@ -50,11 +50,11 @@ class Turns:
         self,
         store: MessageStore,
         flusher: Flusher,
-        held: HeldPulls,
+        held: WaitRegistry[Arrival],
         clock: Clock,
         request_tick: Callable[[], None],
         write_out: Callable[[], None],
-        resume: Callable[[Sequence[HeldPull]], None],
+        resume: Callable[[Sequence[HeldRequest[Arrival]]], None],
         put_times: PutTimes,
         catch_up_timeout_ms: int,
     ) -> None:
@@ -66,7 +66,7 @@ class Turns:
         self._store = store
         self._flusher = flusher
         self._held = held
-        store.await_messages(held.queues)
+        store.await_messages(held.keys)
         held.on_sooner(self._arm_hold_timer)
         self._clock = clock
         self._request_tick = request_tick
@@ -88,10 +88,11 @@ class Turns:
         times, positions = self._put_times, self._store.positions
         if times.puts:
             times.end_turn(positions.written)
-        if self._may_dispatch_later():
-            self._tick_store(dispatch=False)
-        else:
-            self._tick_store(before_dispatch=self._write_out)  # whoever sent goes on meanwhile
+        self._store.confirm()
+        if not self._may_dispatch_later():
+            if self._store.has_more_to_dispatch:
+                self._write_out()  # senders have their responses before this thread dispatches
+            self._advance_store()
             if self._store.has_more_to_do:
                 self._request_tick()
         if self._readers:
@@ -105,7 +106,7 @@ class Turns:
         if positions.dispatched >= positions.confirmed:
             return True
         if self._store.has_more_to_dispatch and not self._is_stopped:
-            self._tick_store()
+            self._advance_store()
         return positions.dispatched >= positions.confirmed
 
     def when_caught_up(self) -> asyncio.Future[None]:
@@ -192,21 +193,11 @@ class Turns:
         self._dispatched_ns = 0
         self._request_tick()
 
-    def _tick_store(
-        self, *, dispatch: bool = True, before_dispatch: Callable[[], None] | None = None
-    ) -> None:
-        # With tens of thousands of queues to tell of, telling is work. Pulls are held on this thread only.
-        tells = len(self._held) > 0
-        arrivals = self._store.tick(
-            dispatch=dispatch, tells=tells, leaves=True, before_dispatch=before_dispatch
-        )
-        waited_for = self._held.queues
-        for arrival in arrivals:
-            topic, queue_id = arrival.topic, arrival.queue_id
-            if (topic, queue_id) in waited_for:
-                woken = self._held.arrived(topic, queue_id, arrival.max_offset, arrival.tags_codes)
-                if woken:
-                    self._resume(woken)
+    def _advance_store(self) -> None:
+        for arrival in self._store.advance():
+            woken = self._held.arrived((arrival.topic, arrival.queue_id), arrival)
+            if woken:
+                self._resume(woken)
 
     def _arm_hold_timer(self) -> None:
         deadline_ns = self._held.next_deadline_ns
@@ -222,5 +213,5 @@ class Turns:
 
     def _expire_pulls(self) -> None:
         self._hold_timer = None
-        self._resume(self._held.expired(self._clock.monotonic_ns()))
+        self._resume(self._held.expired())
         self._arm_hold_timer()

@@ -12,8 +12,8 @@ from actors.remoting.codes import RequestCode, ResponseCode
 from actors.remoting.command import RemotingCommand
 from actors.remoting.json_fields import load_kept_object
 from actors.remoting.remoting_errors import Refused
-from actors.remoting.request import Action, Cost, RequestContext, Resource
-from actors.remoting.table import RequestRow
+from actors.remoting.request import RequestContext, RequestRow
+from actors.remoting.targets import Action, Resource, Target, on_every
 from store.message.validate import RETRY_TOPIC_PREFIX
 from store.metadata import MessageRequestMode, MessageRequestModeTable
 
@@ -38,21 +38,16 @@ class RequestModes:
 
     def rows(self) -> Iterable[RequestRow]:
         """The requests that this handles."""
-        code, group, cost = RequestCode, Resource.GROUP, Cost.ADMIN
+        code = RequestCode
+        every = on_every(Resource.GROUP, Action.LIST)
         return (
-            RequestRow(code.SET_MESSAGE_REQUEST_MODE, self.set, None, group, Action.UPDATE, cost),
-            RequestRow(code.GET_ALL_MESSAGE_REQUEST_MODE, self.all, None, group, Action.LIST, cost),
+            RequestRow(code.SET_MESSAGE_REQUEST_MODE, self.set, None, _targets),
+            RequestRow(code.GET_ALL_MESSAGE_REQUEST_MODE, self.all, None, every),
         )
 
     def set(self, context: RequestContext) -> RemotingCommand:
         """SET_MESSAGE_REQUEST_MODE."""
-        content = load_kept_object(context.command.body, "message request mode")
-        try:
-            mode = MessageRequestMode.from_json(content)
-        except ValueError as error:
-            raise Refused(
-                ResponseCode.INVALID_PARAMETER, f"{content!r} is no message request mode: {error}"
-            ) from error
+        mode = _decode(context)
         self._check(mode)
         self.table.put(mode)
         self._on_change()
@@ -83,3 +78,21 @@ class RequestModes:
                 ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
                 f"mode {mode.mode} is not offered by this broker: its groups consume by {PULL}",
             )
+
+
+def _targets(context: RequestContext) -> Iterable[Target]:
+    mode = _decode(context)
+    return (
+        Target(Resource.TOPIC, mode.topic, Action.UPDATE),
+        Target(Resource.GROUP, mode.consumer_group, Action.UPDATE),
+    )
+
+
+def _decode(context: RequestContext) -> MessageRequestMode:
+    content = load_kept_object(context.command.body, "message request mode")
+    try:
+        return MessageRequestMode.from_json(content)
+    except ValueError as error:
+        raise Refused(
+            ResponseCode.INVALID_PARAMETER, f"{content!r} is no message request mode: {error}"
+        ) from error

@@ -5,8 +5,9 @@ from __future__ import annotations
 import string
 from collections import Counter
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from actors.broker.broker_settings import BrokerSettings
 from actors.broker.metadata.topic_attributes import altered

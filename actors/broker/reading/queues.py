@@ -26,8 +26,8 @@ from actors.remoting.headers import (
 )
 from actors.remoting.raymq_requests import QueueRange, SplitsBody
 from actors.remoting.remoting_errors import Refused
-from actors.remoting.request import Action, Cost, RequestContext, Resource
-from actors.remoting.table import RequestRow
+from actors.remoting.request import Cost, RequestContext, RequestRow
+from actors.remoting.targets import Action, on_topic
 from store.consumequeue.unit import UNIT_BYTES
 from store.message.record import decode_record
 from store.message_store import MessageStore
@@ -60,18 +60,17 @@ class QueueQueries:
 
     def rows(self) -> Iterable[RequestRow]:
         """The requests that this handles."""
-        code, topic, get, query = RequestCode, Resource.TOPIC, Action.GET, Cost.QUERY
+        code, get, query = RequestCode, on_topic(Action.GET), Cost.QUERY
         queue, search = TopicQueueHeader, SearchOffsetHeader
+        splits = RayMQRequestCode.DESCRIBE_SPLITS
         return (
-            RequestRow(code.GET_MAX_OFFSET, self.max_offset, queue, topic, get, query),
-            RequestRow(code.GET_MIN_OFFSET, self.min_offset, queue, topic, get, query),
-            RequestRow(code.SEARCH_OFFSET_BY_TIMESTAMP, self.search_offset, search, topic, get, query),
-            RequestRow(code.GET_EARLIEST_MSG_STORETIME, self.earliest_store_time, queue, topic, get, query),
-            RequestRow(code.VIEW_MESSAGE_BY_ID, self.view_message, ViewMessageHeader, topic, get, query),
-            RequestRow(code.QUERY_MESSAGE, self.query_message, QueryMessageHeader, topic, get, query),
-            RequestRow(
-                RayMQRequestCode.DESCRIBE_SPLITS, self.describe_splits, TopicHeader, topic, get, query
-            ),
+            RequestRow(code.GET_MAX_OFFSET, self.max_offset, queue, get, query),
+            RequestRow(code.GET_MIN_OFFSET, self.min_offset, queue, get, query),
+            RequestRow(code.SEARCH_OFFSET_BY_TIMESTAMP, self.search_offset, search, get, query),
+            RequestRow(code.GET_EARLIEST_MSG_STORETIME, self.earliest_store_time, queue, get, query),
+            RequestRow(code.VIEW_MESSAGE_BY_ID, self.view_message, ViewMessageHeader, get, query),
+            RequestRow(code.QUERY_MESSAGE, self.query_message, QueryMessageHeader, get, query),
+            RequestRow(splits, self.describe_splits, TopicHeader, get, query),
         )
 
     def max_offset(self, context: RequestContext) -> RemotingCommand | None:

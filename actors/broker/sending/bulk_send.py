@@ -23,8 +23,8 @@ from actors.remoting.headers import (
     SendRunsResponse,
 )
 from actors.remoting.remoting_errors import Refused
-from actors.remoting.request import Action, Cost, RequestContext, Resource
-from actors.remoting.table import RequestRow
+from actors.remoting.request import Cost, RequestContext, RequestRow
+from actors.remoting.targets import Action, on_topic
 from store.clock import Clock
 from store.message.record import RecordDraft
 from store.message.runs import decode_runs, encode_offsets
@@ -56,11 +56,11 @@ class BulkSender:
 
     def rows(self) -> Iterable[RequestRow]:
         """The requests that this handles."""
-        code, topic, pub = RayMQRequestCode, Resource.TOPIC, Action.PUB
+        code, pub = RayMQRequestCode, on_topic(Action.PUB)
         return (
-            RequestRow(code.SEND_RECORDS, self.send_records, SendRecordsHeader, topic, pub, Cost.SEND),
-            RequestRow(code.SEND_RUNS, self.send_runs, SendRunsHeader, topic, pub, Cost.SEND),
-            RequestRow(code.APPEND_BATCH, self.append_batch, AppendBatchHeader, topic, pub, Cost.SEND),
+            RequestRow(code.SEND_RECORDS, self.send_records, SendRecordsHeader, pub, Cost.SEND),
+            RequestRow(code.SEND_RUNS, self.send_runs, SendRunsHeader, pub, Cost.SEND),
+            RequestRow(code.APPEND_BATCH, self.append_batch, AppendBatchHeader, pub, Cost.SEND),
         )
 
     def send_records(self, context: RequestContext) -> None:

@@ -17,8 +17,8 @@ from actors.remoting.command import RemotingCommand
 from actors.remoting.connection import Connection
 from actors.remoting.hot_headers import SendMessageHeader, SendMessageHeaderV1
 from actors.remoting.remoting_errors import Refused, RemotingError
-from actors.remoting.request import Action, Cost, RequestContext, Resource
-from actors.remoting.table import RequestRow
+from actors.remoting.request import Cost, RequestContext, RequestRow
+from actors.remoting.targets import Action, on_topic
 from store.clock import Clock
 from store.message.properties import MessageConst, decode_properties, encode_properties
 
@@ -52,11 +52,10 @@ class Replies:
 
     def rows(self) -> Iterable[RequestRow]:
         """The requests that this handles."""
-        topic, pub, cost = Resource.TOPIC, Action.PUB, Cost.SEND
-        code = RequestCode
+        code, pub = RequestCode, on_topic(Action.PUB)
         return (
-            RequestRow(code.SEND_REPLY_MESSAGE, self.send, SendMessageHeaderV1, topic, pub, cost),
-            RequestRow(code.SEND_REPLY_MESSAGE_V2, self.send, SendMessageHeader, topic, pub, cost),
+            RequestRow(code.SEND_REPLY_MESSAGE, self.send, SendMessageHeaderV1, pub, Cost.SEND),
+            RequestRow(code.SEND_REPLY_MESSAGE_V2, self.send, SendMessageHeader, pub, Cost.SEND),
         )
 
     def send(self, context: RequestContext) -> None:

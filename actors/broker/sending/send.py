@@ -17,8 +17,8 @@ from actors.broker.stats import BrokerStats
 from actors.remoting.codes import RequestCode, ResponseCode
 from actors.remoting.hot_headers import SendMessageHeader, SendMessageHeaderV1
 from actors.remoting.remoting_errors import Refused
-from actors.remoting.request import Action, Cost, RequestContext, Resource
-from actors.remoting.table import RequestRow
+from actors.remoting.request import Cost, RequestContext, RequestRow
+from actors.remoting.targets import Action, on_topic
 from store.message.record import RecordDraft
 from store.message.sys_flag import TRANSACTION_MASK
 from store.message.validate import DLQ_TOPIC_PREFIX, RETRY_TOPIC_PREFIX
@@ -48,12 +48,11 @@ class Sender:
 
     def rows(self) -> Iterable[RequestRow]:
         """The requests that this handles."""
-        short, long = SendMessageHeader, SendMessageHeaderV1
-        topic, pub = Resource.TOPIC, Action.PUB
+        short, long, pub = SendMessageHeader, SendMessageHeaderV1, on_topic(Action.PUB)
         return (
-            RequestRow(RequestCode.SEND_MESSAGE, self.send, long, topic, pub, Cost.SEND),
-            RequestRow(RequestCode.SEND_MESSAGE_V2, self.send, short, topic, pub, Cost.SEND),
-            RequestRow(RequestCode.SEND_BATCH_MESSAGE, self.send_batch, short, topic, pub, Cost.SEND),
+            RequestRow(RequestCode.SEND_MESSAGE, self.send, long, pub, Cost.SEND),
+            RequestRow(RequestCode.SEND_MESSAGE_V2, self.send, short, pub, Cost.SEND),
+            RequestRow(RequestCode.SEND_BATCH_MESSAGE, self.send_batch, short, pub, Cost.SEND),
         )
 
     def send(self, context: RequestContext) -> None:

@@ -18,8 +18,8 @@ from actors.remoting.codes import RequestCode, ResponseCode
 from actors.remoting.command import RemotingCommand
 from actors.remoting.headers import ConsumerSendMsgBackHeader
 from actors.remoting.remoting_errors import Refused
-from actors.remoting.request import Action, Cost, RequestContext, Resource
-from actors.remoting.table import RequestRow
+from actors.remoting.request import Cost, RequestContext, RequestRow
+from actors.remoting.targets import Action, on_group
 from store.message.message import MessageExt
 from store.message.properties import MessageConst, properties_text
 from store.message.record import RecordDraft, decode_record
@@ -54,7 +54,7 @@ class SendBack:
     def rows(self) -> Iterable[RequestRow]:
         """The requests that this handles."""
         back, header = RequestCode.CONSUMER_SEND_MSG_BACK, ConsumerSendMsgBackHeader
-        return (RequestRow(back, self.send_back, header, Resource.GROUP, Action.SUB, Cost.SEND),)
+        return (RequestRow(back, self.send_back, header, on_group(Action.SUB, "group"), Cost.SEND),)
 
     def send_back(self, context: RequestContext) -> None:
         """Respond when the message is confirmed under its new topic."""

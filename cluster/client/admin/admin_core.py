@@ -1,4 +1,4 @@
-"""What the async admin stands on: its connections, and asking all masters the same."""
+"""AdminCore: connections of the async admin, and calls to one, all, or a topic's masters."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from store.message.message_queue import MessageQueue
 
 
 class AdminCore:
-    """Connections, and who is asked."""
+    """Connections, and calls to nameservers and masters."""
 
     def __init__(
         self,
@@ -56,11 +56,11 @@ class AdminCore:
         await self.close()
 
     async def route(self, topic: str) -> TopicRoute:
-        """Where the queues of `topic` are. Raises TopicNotFound."""
+        """Return where the queues of `topic` are. Raises TopicNotFound."""
         return await self._opened().routes.refresh(topic)
 
     async def cluster_info(self) -> ClusterInfo:
-        """All brokers and their addresses, as the nameservers know them together."""
+        """Return all brokers and their addresses, joined from all nameservers."""
         known = ClusterInfo()
         for answer in await self._ask_nameservers(RequestCode.GET_BROKER_CLUSTER_INFO):
             info = ClusterInfo.decode(answer.body)
@@ -74,7 +74,7 @@ class AdminCore:
         return sorted({*route.readable, *route.keyed})
 
     async def _masters(self, brokers: Iterable[str] | None) -> dict[str, str]:
-        """The masters' addresses by broker name. Raises ConfigInvalid for a broker that is not there."""
+        """Return the masters' addresses by broker name. Raises ConfigInvalid for an unknown broker."""
         info = await self.cluster_info()
         masters = {
             name: data.broker_addrs[0]
@@ -92,7 +92,7 @@ class AdminCore:
         return {name: masters[name] for name in wanted}
 
     async def _ask_nameservers(self, code: int, header: Header | None = None) -> list[RemotingCommand]:
-        """The answers of all nameservers that answer, at least one. Raises BrokerRefused."""
+        """Return the responses of all nameservers that respond, at least one. Raises BrokerRefused."""
         ext = {} if header is None else header.to_ext()
         answers = await self._opened().nameservers.ask_all(lambda: RemotingCommand(code, dict(ext)))
         for answer in answers:
@@ -101,7 +101,7 @@ class AdminCore:
         return answers
 
     async def _master(self, broker: str) -> str:
-        """The address of one broker's master. Raises ConfigInvalid."""
+        """Return the address of one broker's master. Raises ConfigInvalid."""
         return (await self._masters([broker]))[broker]
 
     async def _master_of_queue(self, queue: MessageQueue) -> str:

@@ -22,6 +22,7 @@ from actors.remoting.raymq_requests import SplitsBody
 from cluster.client.admin.aio_broker_admin import BrokerAdmin
 from cluster.client.admin.aio_group_admin import GroupAdmin
 from cluster.client.errors import (
+    BrokerRefused,
     BrokerUnreachable,
     ClientError,
     DeadlineExceeded,
@@ -41,9 +42,9 @@ from store.message.record import decode_records
 READ_WRITE = PERM_READ | PERM_WRITE
 END_OF_TIME_MS = (1 << 63) - 1
 AGREEMENT_MS = 1_000
-"""How long a new topic is waited for at nameservers that do not have it yet although another has."""
+"""How long to wait for nameservers that do not have a new topic yet although another one has."""
 SPLITS_TIMEOUT_MS = 30_000
-"""Of 20,000 queues whose beginning has just been deleted a broker reads the first units from the disk."""
+"""Of 20,000 queues whose oldest files were just deleted, a broker reads the first units from the disk."""
 
 
 class Admin(GroupAdmin, BrokerAdmin):
@@ -54,8 +55,7 @@ class Admin(GroupAdmin, BrokerAdmin):
         print(await admin.end_offsets("orders"))
     """
 
-    # ---- topics
-    # ------------------------------------------------------------------------------------------------
+    # ---- topics --------------------------------------------------------------------------------------------
 
     async def create_topic(
         self,
@@ -92,57 +92,52 @@ class Admin(GroupAdmin, BrokerAdmin):
         header = DeleteTopicHeader(topic)
         for address in (await self._masters(None)).values():
             await self._call(address, RequestCode.DELETE_TOPIC_IN_BROKER, header)
-        # One that is away forgets everything anyway.
+        # A nameserver that is unreachable now starts without any topic anyway.
         await self._ask_nameservers(RequestCode.DELETE_TOPIC_IN_NAMESRV, header)
 
     async def topics(self) -> list[str]:
-        """All topics, those of the system among them."""
+        """Return all topics, including those of the system."""
         answers = await self._ask_nameservers(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
         return sorted({topic for answer in answers for topic in decode_topic_list(answer.body)})
 
     async def splits(self, topic: str) -> list[SplitsBody]:
-        """What each broker lets a bulk reader read of `topic`, and where its files are."""
-        route = await self.route(topic)
+        """Return what each broker lets a bulk reader read of `topic`, and where its files are."""
         header = TopicHeader(topic)
-        addresses = [address for name in route.brokers() if (address := route.master(name))]
         answers = [
             await self._call(address, RayMQRequestCode.DESCRIBE_SPLITS, header, timeout_ms=SPLITS_TIMEOUT_MS)
-            for address in addresses
+            for address in (await self.route(topic)).masters().values()
         ]
         return [SplitsBody.decode(answer.body) for answer in answers]
 
-    # ---- offsets and groups
-    # ------------------------------------------------------------------------------------
+    # ---- offsets and groups --------------------------------------------------------------------------------
 
     async def beginning_offsets(self, topic: str) -> dict[MessageQueue, int]:
-        """The offset of the oldest message of each queue."""
+        """Return the offset of the oldest message of each queue."""
         offsets = OffsetClient(self._opened(), "")
         return {queue: await offsets.beginning(queue) for queue in await self._queues(topic)}
 
     async def end_offsets(self, topic: str) -> dict[MessageQueue, int]:
-        """The offset that the next message of each queue will get."""
+        """Return the offset that the next message of each queue will get."""
         offsets = OffsetClient(self._opened(), "")
         return {queue: await offsets.end(queue) for queue in await self._queues(topic)}
 
     async def offsets_at(self, topic: str, timestamp_ms: int) -> dict[MessageQueue, int]:
-        """The offset of the first message of each queue stored at `timestamp_ms` (since the epoch) or
-        later.
-        """
+        """Return the offset of each queue's first message stored at `timestamp_ms` or later."""
         offsets = OffsetClient(self._opened(), "")
         return {queue: await offsets.at_time(queue, timestamp_ms) for queue in await self._queues(topic)}
 
     async def offsets_for_times(self, times_ms: Mapping[MessageQueue, int]) -> dict[MessageQueue, int]:
-        """As `offsets_at`, with a time of its own for each queue."""
+        """Return the same as `offsets_at`, with a time for each queue."""
         offsets = OffsetClient(self._opened(), "")
         return {queue: await offsets.at_time(queue, time_ms) for queue, time_ms in times_ms.items()}
 
     async def committed_offsets(self, group: str, topic: str) -> dict[MessageQueue, int | None]:
-        """How far `group` has come in each queue, None where it has committed nothing."""
+        """Return the committed offset of `group` in each queue, None where it has committed nothing."""
         offsets = OffsetClient(self._opened(), group)
         return {queue: await offsets.committed(queue) for queue in await self._queues(topic)}
 
     async def commit_offsets(self, group: str, offsets: Mapping[MessageQueue, int]) -> None:
-        """Set how far `group` has come; members that are running do not notice. Raises BrokerRefused."""
+        """Set the committed offsets of `group`; running members do not notice. Raises BrokerRefused."""
         for queue in offsets:
             await self._opened().routes.get(queue.topic)
         commits = {queue: Commit(offset, 0) for queue, offset in offsets.items()}
@@ -150,7 +145,7 @@ class Admin(GroupAdmin, BrokerAdmin):
         outcome.raise_unheard()
 
     async def group_members(self, group: str) -> list[str]:
-        """The client ids of a consumer group's members; empty when nobody is there."""
+        """Return the client ids of a consumer group's members; empty if none is online."""
         failure: ClientError = BrokerUnreachable("the cluster has no broker")
         header = ConsumerGroupHeader(group)
         for address in (await self._masters(None)).values():
@@ -162,15 +157,14 @@ class Admin(GroupAdmin, BrokerAdmin):
                 failure = error
                 continue
             return list(GroupMembers.decode(answer.body).members)
-        if getattr(failure, "code", None) == ResponseCode.SYSTEM_ERROR:
-            return []  # RocketMQ's word for a group without members
+        if isinstance(failure, BrokerRefused) and failure.code == ResponseCode.SYSTEM_ERROR:
+            return []  # RocketMQ's response for a group without members
         raise failure
 
-    # ---- messages
-    # ----------------------------------------------------------------------------------------------
+    # ---- messages ------------------------------------------------------------------------------------------
 
     async def message_by_id(self, offset_msg_id: str) -> MessageExt:
-        """The message with the broker's own id (`SendResult.offset_msg_id`). Raises BrokerRefused."""
+        """Return the message with the broker's own id (`SendResult.offset_msg_id`). Raises BrokerRefused."""
         host, offset = decode_message_id(offset_msg_id)
         address = f"[{host.ip}]:{host.port}" if ":" in host.ip else f"{host.ip}:{host.port}"
         answer = await self._call(address, RequestCode.VIEW_MESSAGE_BY_ID, ViewMessageHeader(offset))
@@ -186,18 +180,13 @@ class Admin(GroupAdmin, BrokerAdmin):
         end_ms: int = END_OF_TIME_MS,
         unique: bool = False,
     ) -> list[MessageExt]:
-        """The messages of `topic` with `key` (`unique`: with that UNIQ_KEY), stored between the two times,
-        oldest first.
+        """Return the messages of `topic` with `key` (`unique`: with that UNIQ_KEY), oldest first.
 
-        At most `max_messages` from each broker.
+        They were stored from `begin_ms` to `end_ms`. At most `max_messages` from each broker.
         """
         header = QueryMessageHeader(topic, key, max_messages, begin_ms, end_ms, unique)
-        route = await self.route(topic)
         found: list[MessageExt] = []
-        for name in route.brokers():
-            address = route.master(name)
-            if address is None:
-                continue
+        for name, address in (await self.route(topic)).masters().items():
             answer = await self._opened().ask(
                 address, RemotingCommand(RequestCode.QUERY_MESSAGE, header.to_ext())
             )
@@ -208,8 +197,7 @@ class Admin(GroupAdmin, BrokerAdmin):
             found += _messages(answer, name)
         return sorted(found, key=lambda message: message.store_timestamp)
 
-    # ---- its own
-    # -----------------------------------------------------------------------------------------------
+    # ---- internal ------------------------------------------------------------------------------------------
 
     async def _awaited_route(self, topic: str, is_there: Callable[[TopicRoute | None], bool]) -> TopicRoute:
         begin_s = time.monotonic()

@@ -41,31 +41,29 @@ _NOTHING_THERE = (
 
 
 class BrokerAdmin(AdminCore):
-    """What concerns brokers, and what is asked of them one by one."""
+    """Calls about brokers, topics' statistics and single messages."""
 
     async def brokers(self) -> dict[str, str]:
-        """The masters' addresses by broker name."""
+        """Return the masters' addresses by broker name."""
         return await self._masters(None)
 
     async def broker_runtime(self, broker: str) -> dict[str, str]:
-        """What a broker says of itself, by RocketMQ's names. Raises ConfigInvalid for one that is not
-        there.
-        """
+        """Return a broker's runtime figures, by RocketMQ's names. Raises ConfigInvalid for an unknown one."""
         answer = await self._call(await self._master(broker), RequestCode.GET_BROKER_RUNTIME_INFO)
         return decode_kv_table(answer.body)
 
     async def broker_config(self, broker: str) -> dict[str, str]:
-        """A broker's settings, by RocketMQ's names. Raises NotSupported, ConfigInvalid."""
+        """Return a broker's settings, by RocketMQ's names. Raises NotSupported, ConfigInvalid."""
         answer = await self._call(await self._master(broker), RequestCode.GET_BROKER_CONFIG)
         lines = bytes(answer.body).decode().splitlines()
         pairs = (line.partition("=") for line in lines if "=" in line and not line.startswith("#"))
         return {key.strip(): value.strip() for key, _, value in pairs}
 
     async def change_broker_config(self, broker: str, settings: Mapping[str, str]) -> None:
-        """Change settings of a broker that runs, by RocketMQ's names; all of them or none.
+        """Change settings of a running broker, by RocketMQ's names; all of them or none.
 
-        They stay over a restart, until `raymq up` says otherwise. Raises ConfigInvalid; Refused for a setting
-        that there is not, that needs a restart, or whose value cannot be.
+        They survive restarts until `raymq up` sets others. Raises ConfigInvalid; BrokerRefused for a setting
+        that does not exist or needs a restart, and for an impossible value.
         """
         for key, value in settings.items():
             if not key or set(f"{key}{value}") & set("\r\n\\") or set(key) & set("=:# !\t"):
@@ -74,17 +72,18 @@ class BrokerAdmin(AdminCore):
         await self._call(await self._master(broker), RequestCode.UPDATE_BROKER_CONFIG, body=body)
 
     async def clean_broker(self, broker: str, what: Cleaning) -> None:
-        """Have a broker clean its store: `expired-files` begins to delete log files whose time is over,
-        `expired-queues` removes queues whose messages are all gone (they begin at offset 0 again),
-        `unused-topics` removes the queues of topics that do not exist. Raises ConfigInvalid, Refused.
+        """Let a broker clean its store: `expired-files` starts to delete expired log files, `expired-queues`
+        removes queues whose messages are all deleted (they begin at offset 0 again), `unused-topics` removes
+        the queues of topics that do not exist. Raises ConfigInvalid, BrokerRefused.
         """
         if what not in _CLEANINGS:
             raise ConfigInvalid(f"{what!r} cannot be cleaned: choose from {', '.join(_CLEANINGS)}")
         await self._call(await self._master(broker), _CLEANINGS[what])
 
     async def broker_stats(self, broker: str, table: str, key: str) -> BrokerStatsData | None:
-        """A counter over a minute, an hour and a day, as TOPIC_PUT_NUMS and a topic; None where it has not
-        counted.
+        """Return a counter over a minute, an hour and a day, such as TOPIC_PUT_NUMS of a topic.
+
+        Returns None if it has not counted.
         """
         command = RemotingCommand(RequestCode.VIEW_BROKER_STATS_DATA, BrokerStatsHeader(table, key).to_ext())
         address = await self._master(broker)
@@ -96,7 +95,7 @@ class BrokerAdmin(AdminCore):
         return BrokerStatsData.decode(answer.body)
 
     async def set_writable(self, broker: str, *, writable: bool) -> int:
-        """Let producers write to a broker, or keep them away, in all nameservers; gives the topics' count."""
+        """Allow or forbid writes to a broker in all nameservers; return the number of its topics."""
         code = RequestCode.ADD_WRITE_PERM_OF_BROKER if writable else RequestCode.WIPE_WRITE_PERM_OF_BROKER
         await self._master(broker)
         count = 0
@@ -108,7 +107,7 @@ class BrokerAdmin(AdminCore):
     # ---- topics --------------------------------------------------------------------------------------------
 
     async def system_topics(self) -> list[str]:
-        """The topics that brokers made for themselves."""
+        """Return the topics that brokers created for themselves."""
         found: set[str] = set()
         for address in (await self._masters(None)).values():
             answer = await self._call(address, RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER)
@@ -116,37 +115,36 @@ class BrokerAdmin(AdminCore):
         return sorted(found)
 
     async def broker_topics(self, broker: str) -> dict[str, TopicConfig]:
-        """All topics of one broker and their settings. Raises ConfigInvalid."""
+        """Return all topics of one broker and their settings. Raises ConfigInvalid."""
         answer = await self._call(await self._master(broker), RequestCode.GET_ALL_TOPIC_CONFIG)
         table = orjson.loads(answer.body)["topicConfigTable"]
         return {name: TopicConfig.from_json(table[name]) for name in sorted(table)}
 
     async def topic_stats(self, topic: str) -> TopicStatsTable:
-        """The ends of each queue of `topic`, and how much is put in. Raises TopicNotFound."""
+        """Return the offsets of each queue of `topic`, and its rate of messages. Raises TopicNotFound."""
         route = await self.route(topic)
         stats = TopicStatsTable()
-        for name in route.brokers():
-            if (address := route.master(name)) is not None:
-                answer = await self._call(address, RequestCode.GET_TOPIC_STATS_INFO, TopicHeader(topic))
-                of_broker = TopicStatsTable.decode(answer.body)
-                stats.offsets |= of_broker.offsets
-                stats.put_tps += of_broker.put_tps
+        for address in route.masters().values():
+            answer = await self._call(address, RequestCode.GET_TOPIC_STATS_INFO, TopicHeader(topic))
+            of_broker = TopicStatsTable.decode(answer.body)
+            stats.offsets |= of_broker.offsets
+            stats.put_tps += of_broker.put_tps
         stats.offsets = dict(sorted(stats.offsets.items()))
         return stats
 
     async def topic_configs(self, topic: str) -> dict[str, TopicConfig]:
-        """The settings of `topic` by broker. Raises TopicNotFound."""
+        """Return the settings of `topic` by broker. Raises TopicNotFound."""
         route = await self.route(topic)
         found: dict[str, TopicConfig] = {}
-        for name in route.brokers():
-            if (address := route.master(name)) is not None:
-                answer = await self._call(address, RequestCode.GET_TOPIC_CONFIG, TopicHeader(topic))
-                found[name] = TopicConfig.from_json(orjson.loads(answer.body))
+        for name, address in route.masters().items():
+            answer = await self._call(address, RequestCode.GET_TOPIC_CONFIG, TopicHeader(topic))
+            found[name] = TopicConfig.from_json(orjson.loads(answer.body))
         return found
 
     async def set_topic_perm(self, topic: str, perm: int, brokers: Iterable[str] | None = None) -> list[str]:
-        """Let `topic` be written (2) and read (4) on `brokers`, by default all that have it; gives them.
-        Raises TopicNotFound.
+        """Set whether `topic` can be written (2) and read (4) on `brokers`, by default all that have it.
+
+        Returns the brokers. Raises TopicNotFound.
         """
         found = await self.topic_configs(topic)
         wanted = sorted(found) if brokers is None else list(brokers)
@@ -170,7 +168,7 @@ class BrokerAdmin(AdminCore):
     # ---- messages ------------------------------------------------------------------------------------------
 
     async def messages_at(self, queue: MessageQueue, offset: int, count: int = 1) -> list[MessageExt]:
-        """Up to `count` messages of a queue from `offset` on. Raises TopicNotFound, BrokerRefused."""
+        """Return up to `count` messages of a queue from `offset` on. Raises TopicNotFound, BrokerRefused."""
         await self.route(queue.topic)
         address = await self._master_of_queue(queue)
         found: list[MessageExt] = []
@@ -200,7 +198,7 @@ class BrokerAdmin(AdminCore):
         return found
 
     async def units(self, queue: MessageQueue, offset: int, count: int = 32) -> ConsumeQueueUnits:
-        """Units of a consume queue from `offset` on. Raises BrokerRefused where there are none."""
+        """Return units of a consume queue from `offset` on. Raises BrokerRefused if there are none."""
         header = ConsumeQueueHeader(queue.topic, queue.queue_id, offset, count)
         await self.route(queue.topic)
         answer = await self._call(await self._master_of_queue(queue), RequestCode.QUERY_CONSUME_QUEUE, header)

@@ -1,4 +1,4 @@
-"""Consumer groups, async face: their settings, how far they are, who is in them, and moving their offsets."""
+"""Consumer groups, async face: their settings, progress and members, and how to reset their offsets."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ TO_THE_END_MS = -1
 
 
 class GroupAdmin(AdminCore):
-    """What concerns consumer groups, and producers."""
+    """Calls about consumer groups and producers."""
 
     async def groups(self) -> dict[str, SubscriptionGroupConfig]:
-        """All consumer groups and their settings, of whichever broker has them."""
+        """Return all consumer groups of all brokers and their settings."""
         found: dict[str, SubscriptionGroupConfig] = {}
         for address in (await self._masters(None)).values():
             answer = await self._call(address, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
@@ -55,13 +55,13 @@ class GroupAdmin(AdminCore):
             await self._call(address, RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=body)
 
     async def delete_group(self, group: str, *, offsets: bool = True) -> None:
-        """Delete a group on all brokers, with what it has committed unless `offsets` is false."""
+        """Delete a group on all brokers, with its committed offsets unless `offsets` is false."""
         header = DeleteGroupHeader(group, clean_offset=offsets)
         for address in (await self._masters(None)).values():
             await self._call(address, RequestCode.DELETE_SUBSCRIPTIONGROUP, header)
 
     async def group_stats(self, group: str, topic: str | None = None) -> ConsumeStats:
-        """How far a group is in each queue of `topic`, or of all that it has consumed."""
+        """Return the progress of a group in each queue of `topic`, or of all topics that it has consumed."""
         stats = ConsumeStats()
         header = ConsumeStatsHeader(group, topic)
         for address in (await self._masters(None)).values():
@@ -73,7 +73,7 @@ class GroupAdmin(AdminCore):
         return stats
 
     async def all_group_stats(self) -> dict[str, ConsumeStats]:
-        """How far all groups are in all that they have consumed."""
+        """Return the progress of all groups in all topics that they have consumed."""
         found: dict[str, ConsumeStats] = {}
         for address in (await self._masters(None)).values():
             answer = await self._call(
@@ -87,18 +87,17 @@ class GroupAdmin(AdminCore):
         return dict(sorted(found.items()))
 
     async def group_time_spans(self, group: str, topic: str) -> list[QueueTimeSpan]:
-        """How long ago what a group consumes of each queue was stored."""
+        """Return when the messages that a group consumes next were stored, for each queue."""
         route = await self.route(topic)
         header = GroupTopicHeader(group, topic)
         spans: list[QueueTimeSpan] = []
-        for name in route.brokers():
-            if (address := route.master(name)) is not None:
-                answer = await self._call(address, RequestCode.QUERY_CONSUME_TIME_SPAN, header)
-                spans += decode_time_spans(answer.body)
+        for address in route.masters().values():
+            answer = await self._call(address, RequestCode.QUERY_CONSUME_TIME_SPAN, header)
+            spans += decode_time_spans(answer.body)
         return sorted(spans, key=lambda span: span.queue)
 
     async def group_connection(self, group: str) -> ConsumerConnection | None:
-        """Who consumes as `group` and what; None when nobody is online."""
+        """Return the members of `group` and their subscriptions; None if none is online."""
         merged: ConsumerConnection | None = None
         for address in (await self._masters(None)).values():
             try:
@@ -119,7 +118,7 @@ class GroupAdmin(AdminCore):
         return merged
 
     async def producers(self, group: str) -> list[ClientConnection]:
-        """The producers of a group that are connected."""
+        """Return the connected producers of a group."""
         found: dict[str, ClientConnection] = {}
         for address in (await self._masters(None)).values():
             try:
@@ -127,24 +126,23 @@ class GroupAdmin(AdminCore):
                     address, RequestCode.GET_PRODUCER_CONNECTION_LIST, ProducerGroupHeader(group)
                 )
             except BrokerRefused as error:
-                if error.code != ResponseCode.SYSTEM_ERROR:  # RocketMQ's word for a group without members
+                if error.code != ResponseCode.SYSTEM_ERROR:  # RocketMQ's response for a group without members
                     raise
                 continue
             found |= {connection.client_id: connection for connection in decode_producers(answer.body)}
         return [found[client_id] for client_id in sorted(found)]
 
     async def groups_of_topic(self, topic: str) -> list[str]:
-        """The groups that have consumed `topic` or subscribe to it. Raises TopicNotFound."""
+        """Return the groups that have consumed `topic` or subscribe to it. Raises TopicNotFound."""
         route = await self.route(topic)
         found: set[str] = set()
-        for name in route.brokers():
-            if (address := route.master(name)) is not None:
-                answer = await self._call(address, RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, TopicHeader(topic))
-                found.update(decode_group_list(answer.body))
+        for address in route.masters().values():
+            answer = await self._call(address, RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, TopicHeader(topic))
+            found.update(decode_group_list(answer.body))
         return sorted(found)
 
     async def topics_of_group(self, group: str) -> list[str]:
-        """The topics that a group has consumed."""
+        """Return the topics that a group has consumed."""
         found: set[str] = set()
         for address in (await self._masters(None)).values():
             answer = await self._call(address, RequestCode.QUERY_TOPICS_BY_CONSUMER, GroupHeader(group))
@@ -154,22 +152,21 @@ class GroupAdmin(AdminCore):
     async def reset_offsets(
         self, group: str, topic: str, timestamp_ms: int = TO_THE_END_MS
     ) -> dict[MessageQueue, int]:
-        """Have `group` go on with the first message stored at `timestamp_ms` or later, or past the last one.
+        """Move `group` to the first message stored at `timestamp_ms` or later, or past the last one.
 
-        Members that run are told at their next pull. Gives the new offsets. Raises GroupNotFound,
+        Running members learn it at their next pull. Returns the new offsets. Raises GroupNotFound,
         TopicNotFound.
         """
         route = await self.route(topic)
         offsets: dict[MessageQueue, int] = {}
         header = ResetOffsetHeader(topic, group, timestamp_ms)
-        for name in route.brokers():
-            if (address := route.master(name)) is not None:
-                answer = await self._call(address, RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, header)
-                offsets |= decode_offsets(answer.body)
+        for address in route.masters().values():
+            answer = await self._call(address, RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, header)
+            offsets |= decode_offsets(answer.body)
         return dict(sorted(offsets.items()))
 
     async def reset_offset(self, group: str, queue: MessageQueue, offset: int) -> None:
-        """Have `group` go on at an offset of one queue. Raises BrokerRefused where the queue has no such."""
+        """Move `group` to an offset of one queue. Raises BrokerRefused if the queue has no such offset."""
         if offset < 0:
             raise ConfigInvalid(f"offset {offset} is negative")
         header = ResetOffsetHeader(queue.topic, group, queue_id=queue.queue_id, offset=offset)
@@ -177,15 +174,15 @@ class GroupAdmin(AdminCore):
         await self._call(address, RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, header)
 
     async def clone_offsets(self, source: str, target: str, topic: str | None = None) -> None:
-        """Give group `target` the offsets of `source`, in `topic` or in all that it has consumed."""
+        """Copy the offsets of `source` to `target`, in `topic` or in all topics that it has consumed."""
         header = CloneGroupOffsetHeader(source, target, topic, offline=True)
         for address in (await self._masters(None)).values():
             await self._call(address, RequestCode.CLONE_GROUP_OFFSET, header)
 
     async def running_info(self, group: str, client_id: str) -> bytes:
-        """What a member says of itself, RocketMQ's ConsumerRunningInfo as it came.
+        """Return the running info of a member, RocketMQ's ConsumerRunningInfo as it was received.
 
-        Raises GroupNotFound when it is not connected, BrokerRefused when it does not say.
+        Raises GroupNotFound if it is not connected, BrokerRefused if it does not respond.
         """
         header = ClientHeader(group, client_id)
         for address in (await self._masters(None)).values():
@@ -197,8 +194,8 @@ class GroupAdmin(AdminCore):
                 continue
             connected = {each.client_id for each in ConsumerConnection.decode(answer.body).connections}
             if client_id in connected:
-                told = await self._call(address, RequestCode.GET_CONSUMER_RUNNING_INFO, header)
-                return bytes(told.body)
+                response = await self._call(address, RequestCode.GET_CONSUMER_RUNNING_INFO, header)
+                return bytes(response.body)
         raise GroupNotFound(
             ResponseCode.CONSUMER_NOT_ONLINE, f"no member {client_id!r} of group {group!r} is connected"
         )

@@ -97,7 +97,9 @@ class PullCore:
         answer_status(table, self._queues)
         self.instance.start_route_refresh()
         if self.config.auto_commit:
-            self.instance.supervisor.start("auto-commit", self._commit_now_and_then)
+            self.instance.supervisor.every(
+                "auto-commit", lambda: self.session.commit_interval_ms, self._commit_all
+            )
 
     def _queues(self) -> dict[MessageQueue, QueueInfo]:
         """What is held, for administrators."""
@@ -375,10 +377,8 @@ class PullCore:
             names = ", ".join(map(str, refused))
             raise CommitFenced(GENERATION_FENCED, f"others hold these queues now: {names}")
 
-    async def _commit_now_and_then(self) -> None:
-        while True:
-            await self.session.until_commit_is_due()
-            await self.commit_states(list(self.deliveries.states.values()), raising=False)
+    async def _commit_all(self) -> None:
+        await self.commit_states(list(self.deliveries.states.values()), raising=False)
 
     async def close(self, *, committing: bool) -> None:
         """Give everything back: stop, commit (all handed out when `committing`), release, leave the group."""

@@ -72,7 +72,7 @@ class PushCore:
         )
         self._answer_tools(table)
         self.instance.start_route_refresh()
-        self.instance.supervisor.start("commit", self._commit_now_and_then)
+        self.instance.supervisor.every("commit", lambda: self.session.commit_interval_ms, self._commit_all)
         self.instance.supervisor.start("consume-timeout", self._watch_listeners)
         self.instance.supervisor.start("stats", self._note_stats)
 
@@ -261,6 +261,7 @@ class PushCore:
         self._pending.discard(queue)
         work = self._works.get(queue)
         if work is not None:
+            log.warning("queue_lost", queue=str(queue), consumed=work.process_queue.commit_offset)
             self._drop(work)
             # Where nobody has begun on it yet, this spares the next owner what is done; else it is refused.
             self.instance.spawn(self._commit([work]), f"last commit {queue}")
@@ -327,10 +328,8 @@ class PushCore:
         if is_ours:
             self.session.membership.fenced(work.queue)
 
-    async def _commit_now_and_then(self) -> None:
-        while True:
-            await self.session.until_commit_is_due()
-            await self._commit(list(self._works.values()))
+    async def _commit_all(self) -> None:
+        await self._commit(list(self._works.values()))
 
     # ---- what listeners could not do
 

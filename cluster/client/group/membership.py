@@ -59,8 +59,10 @@ class Membership:
         """What the next request must name: everything held, and what is being let go but not released."""
         return [GrantedQueue(queue, held.generation) for queue, held in sorted(self._queues.items())]
 
-    def held(self) -> list[MessageQueue]:
-        """The queues to consume from."""
+    def held(self, now_ms: int) -> list[MessageQueue]:
+        """Return the queues to consume from: none once the lease is over."""
+        if self.lease_left_ms(now_ms) <= 0:
+            return []
         return sorted(queue for queue, held in self._queues.items() if held.holding is Holding.HELD)
 
     def generation_of(self, queue: MessageQueue) -> int | None:
@@ -78,7 +80,8 @@ class Membership:
         """
         if reply.generation < self.generation:
             return Changes()
-        was_over = self._heard_at_ms is not None and self.lease_left_ms(now_ms or asked_at_ms) <= 0
+        now_ms = asked_at_ms if now_ms is None else now_ms
+        was_over = self._heard_at_ms is not None and self.lease_left_ms(now_ms) <= 0
         self.generation = reply.generation
         self.members = tuple(reply.members)
         self.lease_ms = reply.lease_ms or self.lease_ms  # the rebalancer may bound what was asked for

@@ -19,8 +19,9 @@ def as_message(
     keys: str | Sequence[str] | None,
     properties: dict[str, str] | None,
 ) -> Message:
-    """The message that a call describes: a Message alone, or a topic and a body with the rest. Raises
-    ConfigInvalid.
+    """Return the message that a call describes: a Message alone, or a topic and a body with the rest.
+
+    Raises ConfigInvalid.
     """
     if isinstance(message, Message):
         if body is not None or tags is not None or keys is not None or properties is not None:
@@ -37,7 +38,7 @@ def as_message(
 
 
 def check_queue(topic: str, queue: object) -> None:
-    """Whether messages of `topic` can be meant for `queue`. Raises ConfigInvalid."""
+    """Raise ConfigInvalid unless messages of `topic` can go to `queue`."""
     if not isinstance(queue, MessageQueue):
         raise ConfigInvalid(f"queue is {queue!r}: give one of Producer.queues(topic)")
     if queue.queue_id < 0:
@@ -53,7 +54,7 @@ def chooser(
     selector: MessageQueueSelector | None,
     argument: object,
 ) -> Choose | None:
-    """How the queue is chosen; None: any in turn. Raises ConfigInvalid when more than one way is given."""
+    """Return how the queue is chosen; None: any in turn. Raises ConfigInvalid if several ways are given."""
     if (sharding_key is not None) + (queue is not None) + (selector is not None) > 1:
         raise ConfigInvalid("give one of sharding_key, queue and selector")
     if queue is not None:

@@ -1,9 +1,8 @@
-"""Sending from the caller's own thread, over a connection that waits: the blocking face's way for one
-message.
+"""DirectConnections: blocking connections on which the caller's own thread makes the first attempt of a send.
 
-Two hand-overs between threads cost more than the broker's whole answer (0.23 ms a send through the loop,
-0.10 ms so), so a plain `send` asks by itself and leaves everything but a quick success – no route yet, a
-lost connection, a refusal – to the loop.
+Two hand-overs between threads cost more than the whole round trip to the broker (0.23 ms a send through the
+loop, 0.10 ms directly), so a plain `send` exchanges one request itself and leaves everything but a success
+– no route yet, a lost connection, a retriable refusal – to the loop.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ from cluster.client.hooks import CallHook
 from cluster.client.transport.hooked_calls import after_call, before_call
 
 RECEIVE_BYTES = 64 * 1024
-# After so long unused, a connection is looked at before it is trusted: the broker closes idle ones.
+# A connection that was idle for longer is checked before use: the broker closes idle ones.
 TRUSTED_S = 1.0
 _TIMEVAL = struct.Struct("@ll")
 _LENGTH = struct.Struct(">I")
@@ -57,7 +56,7 @@ class DirectConnection:
 
     @property
     def is_usable(self) -> bool:
-        """Whether the broker has not closed it meanwhile."""
+        """Return False if the broker has closed it."""
         if time.monotonic() - self._used_at_s < TRUSTED_S:
             return True
         try:
@@ -66,10 +65,10 @@ class DirectConnection:
             return True
         except OSError:
             return False
-        return False  # the end, or something that nobody asked for
+        return False  # closed, or bytes without a request
 
     def exchange(self, command: RemotingCommand, timeout_ms: int) -> RemotingCommand:
-        """The answer. Raises TimedOut, Closed; the connection cannot be used again then."""
+        """Return the response. After TimedOut or Closed the connection cannot be used again."""
         if timeout_ms != self._timeout_ms:
             self._timeout_ms = timeout_ms
             interval = _TIMEVAL.pack(timeout_ms // 1000, timeout_ms % 1000 * 1000)
@@ -92,7 +91,7 @@ class DirectConnection:
         return answer
 
     def _receive(self) -> RemotingCommand:
-        """The next frame; never reads beyond it, since nothing follows an answer that nobody asked for."""
+        """Return the next frame; nothing can follow it, as there is one request at a time."""
         data = self._socket.recv(RECEIVE_BYTES)
         while len(data) < PREFIX.size or len(data) < _LENGTH.size + _LENGTH.unpack_from(data)[0]:
             more = self._socket.recv(RECEIVE_BYTES)
@@ -121,7 +120,7 @@ class DirectConnections:
         self._is_closed = False
 
     def exchange(self, address: str, command: RemotingCommand, timeout_ms: int) -> RemotingCommand:
-        """The answer. Raises ConnectFailed, TimedOut, Closed, and what a hook raises before the call."""
+        """Return the response. Raises ConnectFailed, TimedOut, Closed, and what a `before_call` raises."""
         if not self._hooks:
             return self._exchange(address, command, timeout_ms)
         before_call(self._hooks, address, command)
@@ -140,9 +139,9 @@ class DirectConnections:
         try:
             answer = connection.exchange(command, timeout_ms)
         except BaseException:
-            connection.close()  # its answer may still come: nobody else may read it
+            connection.close()  # its response may still come, and belongs to no other request
             raise
-        self._give_back(connection)
+        self._release(connection)
         return answer
 
     def _taken(self, address: str) -> DirectConnection | None:
@@ -157,7 +156,7 @@ class DirectConnections:
             connection.close()
         return None
 
-    def _give_back(self, connection: DirectConnection) -> None:
+    def _release(self, connection: DirectConnection) -> None:
         idle = self._idle.get(connection.address)
         if idle is None:
             with self._lock:
@@ -167,7 +166,7 @@ class DirectConnections:
             self.close()
 
     def close(self) -> None:
-        """End all; those in use end when they are given back."""
+        """End all; those in use end when they are returned."""
         self._is_closed = True
         for idle in list(self._idle.values()):
             while idle:

@@ -1,4 +1,4 @@
-"""Which broker to send to next: in turn, and with `send_latency_fault_enable` round those that are slow or
+"""Which broker to send to next: in turn, with `send_latency_fault_enable` passing over those that are slow or
 failed (RocketMQ MQFaultStrategy and LatencyFaultTolerance, with the tables of 5.3.3).
 
     a send took at least   50   100    550   1,800   3,000    5,000   15,000 ms
@@ -24,7 +24,7 @@ FAILED_COUNTS_AS_MS = 10_000
 
 
 def not_available_ms(latency_ms: float) -> int:
-    """For how long a broker that took so long is avoided."""
+    """Return how long a broker with this latency is avoided."""
     for least_ms, avoided_ms in zip(reversed(LATENCY_MAX_MS), reversed(NOT_AVAILABLE_MS), strict=True):
         if latency_ms >= least_ms:
             return avoided_ms
@@ -33,7 +33,7 @@ def not_available_ms(latency_ms: float) -> int:
 
 @dataclass(slots=True)
 class FaultItem:
-    """What is held against one broker."""
+    """Latency and reachability of one broker."""
 
     latency_ms: float
     available_from_ms: int
@@ -47,17 +47,17 @@ class LatencyFaultTolerance:
         self._items: dict[str, FaultItem] = {}
 
     def update(self, broker_name: str, latency_ms: float, now_ms: int, *, is_reachable: bool) -> None:
-        """A send to this broker took so long, or counts as if it had."""
+        """Record the latency of a send, or the one that a failure counts as."""
         available_from_ms = now_ms + not_available_ms(latency_ms)
         self._items[broker_name] = FaultItem(latency_ms, available_from_ms, is_reachable)
 
     def is_available(self, broker_name: str, now_ms: int) -> bool:
-        """Whether there is no reason to avoid it now."""
+        """Return True if the broker need not be avoided now."""
         item = self._items.get(broker_name)
         return item is None or now_ms >= item.available_from_ms
 
     def is_reachable(self, broker_name: str) -> bool:
-        """Whether the last connection to it worked."""
+        """Return True if the last connection to the broker worked."""
         item = self._items.get(broker_name)
         return item is None or item.is_reachable
 
@@ -72,11 +72,11 @@ class MQFaultStrategy:
         self._clock = clock
 
     def now_ms(self) -> int:
-        """Monotonic milliseconds."""
+        """Return monotonic milliseconds."""
         return self._clock.monotonic_ns() // NS_PER_MS
 
     def choose(self, queues: Sequence[MessageQueue], avoid_broker: str | None = None) -> MessageQueue:
-        """The next of `queues` (never empty), on another broker than `avoid_broker` where there is one."""
+        """Return the next of `queues` (never empty), not on `avoid_broker` if there is another."""
         if not self.is_enabled:
             return self._turns.choose(queues, avoid_broker)
         now_ms, faults = self.now_ms(), self.faults
@@ -86,12 +86,14 @@ class MQFaultStrategy:
         return self._turns.choose(reachable or queues)
 
     def took(self, broker_name: str, started_ms: int) -> None:
-        """A send that began then has succeeded."""
+        """Record a send that began at `started_ms` and succeeded."""
+        if not self.is_enabled:
+            return
         now_ms = self.now_ms()
         self.faults.update(broker_name, now_ms - started_ms, now_ms, is_reachable=True)
 
     def failed(self, broker_name: str, error: ClientError) -> None:
-        """A send has failed; only what another broker may cure is held against this one."""
-        if error.retriable:
+        """Record a failed send; errors that another broker would return too do not count."""
+        if self.is_enabled and error.retriable:
             is_reachable = not isinstance(error, BrokerUnreachable)
             self.faults.update(broker_name, FAILED_COUNTS_AS_MS, self.now_ms(), is_reachable=is_reachable)

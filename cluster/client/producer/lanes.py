@@ -1,7 +1,7 @@
-"""Lanes: finished records on their way, at most one batch of a queue unresolved.
+"""Lanes: encoded records in flight, at most one unresolved batch per queue.
 
-A batch is for one queue, or for several of one broker. It goes when what is before it in each of its queues
-has ended: here A and B are on their way, and C waits for both.
+A batch is for one queue, or for several of one broker. It is sent when the batches before it in each of its
+queues are settled: here A and B are in flight, and C waits for both.
 
     queue 0   A ─→ C
     queue 1   A
@@ -9,9 +9,9 @@ has ended: here A and B are on their way, and C waits for both.
 
     waiting … → in flight ──acknowledged──→ next
                     ├─ lost, timed out, busy: the same bytes again, before any successor, until the deadline
-                    └─ refused: all of it or nothing is stored, so now each of its queues by itself
+                    └─ refused: all or nothing is stored, so each of its queues is sent by itself
 
-So a broker that dies and comes back leaves a queue in order: a batch whose result is unknown may stand in it
+So a broker that crashes and restarts leaves a queue in order: a batch whose result is unknown may stand in it
 twice (with the same UNIQ_KEYs), but never after its successors for the first time.
 """
 
@@ -55,7 +55,7 @@ Outcome = Stored | ClientError
 
 
 class Job(Protocol):
-    """What batches belong to together: of a queue that has lost one, no later one may be stored."""
+    """Groups batches: after a failed batch of a queue, no later one may be stored there."""
 
     failures: dict[MessageQueue, ClientError]
 
@@ -64,7 +64,7 @@ class Job(Protocol):
 class LaneBatch:
     """Records: a run for each of `queues`, which are of one topic and broker, their ids rising.
 
-    `done` is called once, on the loop, with what has become of each run.
+    `done` is called once, on the loop, with the outcome of each run.
     """
 
     queues: Sequence[MessageQueue]
@@ -73,16 +73,16 @@ class LaneBatch:
     done: Callable[[LaneBatch, Sequence[Outcome]], None]
     resends: int = 0
     waits: int = 0
-    """How many batches before it have not ended, counted once for each queue that they have in common."""
+    """How many batches before it are not settled, counted once for each queue in common."""
     followers: list[LaneBatch] = field(default_factory=list)
 
     @property
     def size_bytes(self) -> int:
-        """How much it sends."""
+        """Return the size of its records."""
         return len(self.runs.records)
 
     def parts(self) -> list[LaneBatch]:
-        """The same, each queue by itself."""
+        """Return one batch for each of its queues."""
         made: list[LaneBatch] = []
         begin = 0
         ids, messages, sizes, records = self.runs
@@ -96,7 +96,7 @@ class LaneBatch:
 
 
 class Lanes:
-    """What one producer has under way, by queue. Lives on its instance's loop."""
+    """The batches of one producer that are not settled, by queue. Lives on its instance's loop."""
 
     def __init__(self, instance: ClientInstance, config: ProducerConfig) -> None:
         self._instance = instance
@@ -104,7 +104,7 @@ class Lanes:
         self._last: dict[MessageQueue, LaneBatch] = {}
 
     def offer(self, batch: LaneBatch) -> None:
-        """Send `batch`, behind all that was offered to its queues before."""
+        """Send `batch` after all that was offered to its queues before."""
         for queue in batch.queues:
             before = self._last.get(queue)
             if before is not None:
@@ -133,7 +133,7 @@ class Lanes:
         return [error] * len(batch.queues)
 
     def _settle(self, batch: LaneBatch, outcomes: Sequence[Outcome]) -> list[LaneBatch]:
-        """Tell whose it is; returns the batches that have waited for this one only."""
+        """Report the outcomes; return the batches that waited for this one only."""
         batch.done(batch, outcomes)
         for queue in batch.queues:
             if self._last[queue] is batch:
@@ -150,13 +150,13 @@ class Lanes:
     async def _deliver(self, batch: LaneBatch) -> Sequence[Outcome]:
         lost: Mapping[MessageQueue, ClientError] = batch.job.failures
         if lost and not lost.keys().isdisjoint(batch.queues):
-            # To be stored behind a lost batch of the same table would leave a hole in the order.
+            # Stored after a lost batch of the same table, it would leave a hole in the order.
             return await self._deliver_apart(batch, lost)
         outcome = await self._attempt(batch)
         if not isinstance(outcome, ClientError):
             return outcome
         if len(batch.queues) > 1 and isinstance(outcome, BrokerRefused) and not is_curable(outcome):
-            # One bad queue must not keep the rows of the others, and an older broker takes one only.
+            # One bad queue must not hold up the others' rows, and an older broker accepts one queue only.
             return await self._deliver_apart(batch, {})
         return [outcome] * len(batch.queues)
 
@@ -173,7 +173,7 @@ class Lanes:
         return await asyncio.gather(*map(deliver, batch.parts()))
 
     async def _attempt(self, batch: LaneBatch) -> list[Stored] | ClientError:
-        """Send until it is acknowledged, refused for good, or the deadline has come."""
+        """Send until it is acknowledged or refused for good, or the deadline expires."""
         deadline_ms = self._instance.now_ms() + self._config.delivery_timeout_ms
         backoff = Backoff()
         while True:
@@ -189,7 +189,7 @@ class Lanes:
             await self._instance.routes.refresh_or_keep(batch.queues[0].topic)
 
     async def _send(self, batch: LaneBatch, timeout_ms: int) -> Sequence[int]:
-        """The offset of each run's first row."""
+        """Return the offset of each run's first row."""
         queue = batch.queues[0]
         address = self._instance.master_of(queue.topic, queue.broker_name)
         command = self._send_one(batch) if len(batch.queues) == 1 else self._send_runs(batch)

@@ -1,4 +1,5 @@
-"""A message made ready to be sent: checked, given its id, and put into a SEND_MESSAGE_V2 header.
+"""OutboundFactory: checks messages, gives them ids and encodes their SEND_MESSAGE_V2 requests.
+
 Thread-safe, no I/O.
 
 The header's fields have RocketMQ's one-letter names (protocols.md, B.4):
@@ -53,7 +54,7 @@ def _compiled_encoder() -> _Encode:
 def _nothing_is_ordinary(
     messages: Sequence[Message], ids: Sequence[str], max_body_bytes: int, reserved_bytes: int
 ) -> bytes | None:
-    """Where nothing is compiled, all batches are taken message by message."""
+    """Encode no batch: until kernels are compiled, all are encoded message by message."""
 
 
 _encode_ordinary: CompiledLater[[Sequence[Message], Sequence[str], int, int], bytes | None] = CompiledLater(
@@ -62,7 +63,7 @@ _encode_ordinary: CompiledLater[[Sequence[Message], Sequence[str], int, int], by
 
 
 class Outbound(NamedTuple):
-    """One request to be sent to one queue, whichever that will be. `properties` is the header's text."""
+    """One request, for a queue that is chosen later. `properties` is the header's text."""
 
     topic: str
     code: int
@@ -76,7 +77,7 @@ class Outbound(NamedTuple):
     sys_flag: int = 0
 
     def command(self, queue_id: int) -> RemotingCommand:
-        """The request that puts it into the queue with this id. A new one for each attempt."""
+        """Return the request for the queue with this id; each attempt needs a new one."""
         ext = {
             "a": self.group,
             "b": self.topic,
@@ -105,7 +106,7 @@ class OutboundFactory:
         self._queue_nums = str(config.default_topic_queue_nums)
 
     def message(self, message: Message) -> Outbound:
-        """The request that sends one message. Raises MessageRejected when the broker would refuse it."""
+        """Return the request of one message. Raises MessageRejected if a broker would refuse it."""
         if type(message.body) is not bytes:
             check_types([message])
         self.check_topic(message.topic)
@@ -118,8 +119,9 @@ class OutboundFactory:
         return self._outbound(message.topic, _ONE, message.flag, properties, body, msg_id, sys_flag)
 
     def _compressed(self, body: bytes) -> tuple[bytes, int]:
-        """The body as it is sent, and the sysFlag that says how. Raises MessageIllegal for one that no
-        consumer would inflate.
+        """Return the body as it is sent, and its sysFlag.
+
+        Raises MessageIllegal for a body that no consumer would inflate.
         """
         config = self._config
         if len(body) < config.compress_over_bytes or config.compression is None:
@@ -133,8 +135,9 @@ class OutboundFactory:
         return (packed, sys_flag) if len(packed) < len(body) else (body, 0)
 
     def batch(self, messages: Sequence[Message]) -> Outbound:
-        """The request that stores `messages` in one queue, all or nothing. Raises MessageRejected,
-        ConfigInvalid.
+        """Return the request that stores `messages` in one queue, all or nothing.
+
+        Raises MessageRejected, ConfigInvalid.
         """
         if not messages:
             raise ConfigInvalid("the batch is empty: give at least one message")
@@ -207,7 +210,7 @@ class OutboundFactory:
         return Outbound(topic, code, group, queue_nums, now_ms, flag, properties, body, msg_id, sys_flag)
 
     def _properties(self, message: Message) -> tuple[str, str]:
-        """The property text with its UNIQ_KEY. The caller's message stays as it is: it may be sent again."""
+        """Return the property text and the UNIQ_KEY. The caller's message stays as it is."""
         properties = message.properties
         msg_id = properties.get(MessageConst.UNIQ_KEY)
         if msg_id is None:
@@ -224,7 +227,7 @@ class OutboundFactory:
 
 
 def check_types(messages: Sequence[object]) -> None:
-    """Raise ConfigInvalid for the first that is no message of bytes."""
+    """Raise ConfigInvalid for the first that is not a message with a body of bytes."""
     for message in messages:
         if not isinstance(message, Message):
             raise ConfigInvalid(f"{message!r} is no Message")
@@ -235,5 +238,5 @@ def check_types(messages: Sequence[object]) -> None:
 
 
 def rejected(error: MessageIllegal) -> MessageRejected:
-    """The client's error for a message that fails its checks before it is sent."""
+    """Return the client's error for a message that fails its checks before it is sent."""
     return MessageRejected(ResponseCode.MESSAGE_ILLEGAL, str(error), "", False)

@@ -251,8 +251,7 @@ class Sender:
         status = STATUS_OF_CODE.get(answer.code)
         if status is None:
             raise self._counted(queue, refused(answer.code, answer.remark, address))
-        if self._strategy.is_enabled:
-            self._strategy.took(queue.broker_name, send.attempt_began_ms)
+        self._strategy.took(queue.broker_name, send.attempt_began_ms)
         ext = answer.ext
         if (queue_id := int(ext["queueId"])) != queue.queue_id:
             queue = MessageQueue(queue.topic, queue.broker_name, queue_id)
@@ -266,8 +265,7 @@ class Sender:
         )
 
     def _counted(self, queue: MessageQueue, error: ClientError) -> ClientError:
-        if self._strategy.is_enabled:
-            self._strategy.failed(queue.broker_name, error)
+        self._strategy.failed(queue.broker_name, error)
         return error
 
     def _finish(self, send: Send, future: SendFuture, outcome: SendResult | BaseException) -> None:

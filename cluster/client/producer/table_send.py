@@ -1,7 +1,7 @@
-"""Sending columns: rows become records in a thread of the caller's, and leave through the lanes of the loop.
+"""TableSender: encodes columns in the caller's thread and sends them through the lanes of the loop.
 
 table ─ slices ─→ queue of each row ─→ frames, by queue ─→ lanes (one batch of a queue unresolved)
-                                             ↑ waits while more than `table_buffer_bytes` are on their way
+                                             ↑ waits while more than `table_buffer_bytes` are in flight
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import asyncio
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from actors.remoting.codes import ResponseCode
 from cluster.client.config import ProducerConfig
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 
 class BufferBudget:
-    """How many bytes of records may be on their way. Encoders wait here; the loop gives back."""
+    """Bounds the bytes of records in flight: encoders acquire, the loop releases."""
 
     def __init__(self, limit_bytes: int) -> None:
         self._limit_bytes = limit_bytes
@@ -50,14 +50,14 @@ class BufferBudget:
         self._changed = threading.Condition()
 
     def acquire(self, size_bytes: int) -> None:
-        """Wait until `size_bytes` fit; what is larger than the limit fits when nothing else is there."""
+        """Wait until `size_bytes` fit; more than the limit fits when nothing else is in flight."""
         with self._changed:
             while self._used_bytes and self._used_bytes + size_bytes > self._limit_bytes:
                 self._changed.wait()
             self._used_bytes += size_bytes
 
     def release(self, size_bytes: int) -> None:
-        """Give back."""
+        """Release what a settled batch had acquired."""
         with self._changed:
             self._used_bytes -= size_bytes
             self._changed.notify_all()
@@ -65,7 +65,7 @@ class BufferBudget:
 
 @dataclass(eq=False)
 class TableJob:
-    """One table on its way: counts what is acknowledged, keeps the first failure of each queue."""
+    """One table in flight: counts acknowledged rows and keeps the first failure of each queue."""
 
     topic: str
     budget: BufferBudget
@@ -77,13 +77,13 @@ class TableJob:
     _ended: threading.Event = field(default_factory=threading.Event)
 
     def offered(self) -> None:
-        """One more batch is on its way."""
+        """Count one more batch in flight."""
         with self._lock:
             self._open += 1
             self.batches += 1
 
     def settled(self, batch: LaneBatch, outcomes: Sequence[Outcome]) -> None:
-        """A batch has ended, on the loop."""
+        """Take the outcomes of a batch, on the loop."""
         for queue, rows, outcome in zip(batch.queues, batch.runs.messages, outcomes, strict=True):
             if isinstance(outcome, ClientError):
                 self.failures.setdefault(queue, outcome)
@@ -93,7 +93,7 @@ class TableJob:
         self._leave()
 
     def wait(self) -> None:
-        """Wait until every batch that was offered has ended; nothing may be offered after."""
+        """Wait until every offered batch is settled; nothing may be offered after."""
         self._leave()
         self._ended.wait()
 
@@ -104,7 +104,7 @@ class TableJob:
                 self._ended.set()
 
     def receipt(self, rows: int) -> TableReceipt:
-        """The table's receipt. Raises TableSendFailed when a row of its `rows` is not acknowledged."""
+        """Return the receipt. Raises TableSendFailed if one of the table's `rows` is not acknowledged."""
         receipts = self._receipts
         if self.failures:
             raise TableSendFailed(self.topic, rows, receipts.rows, self.failures)
@@ -141,8 +141,8 @@ class TableSender:
     ) -> TableReceipt:
         """Send all rows and wait for their acknowledgement; `stop` ends it early.
 
-        Raises MessageRejected for a row that no broker would take, TableSendFailed, and what finding a route
-        raises.
+        Raises MessageRejected for a row that no broker would accept, TableSendFailed, and as
+        `RouteCache.get` does.
         """
         context = self._hooks.before_table(topic, columns.rows)
         try:
@@ -166,7 +166,7 @@ class TableSender:
         job = TableJob(topic, self._budget)
         try:
             if columns.rows:
-                queues = [queue] if queue is not None else self._on_loop(self._queues(topic, columns))
+                queues = [queue] if queue is not None else self._queues_for(topic, columns)
                 self._offer_all(job, columns, queues, stop)
         finally:
             job.wait()
@@ -174,11 +174,14 @@ class TableSender:
             raise ClientClosed(f"the send of a table to {topic!r} was given up")
         return job.receipt(columns.rows)
 
+    def _queues_for(self, topic: str, columns: TableColumns) -> Sequence[MessageQueue]:
+        return asyncio.run_coroutine_threadsafe(self._queues(topic, columns), self._loop).result()
+
     async def _queues(self, topic: str, columns: TableColumns) -> Sequence[MessageQueue]:
         route = await self._route(topic)
         queues = route.keyed
         if not columns.is_keyed and route.writable:
-            # Whole runs go to one queue each: begin where the last table ended.
+            # Each slice goes to one queue: begin where the last table ended.
             first = route.writable.index(self._sender.in_turn(route))
             queues = (*route.writable[first:], *route.writable[:first])
         if not queues:
@@ -186,7 +189,7 @@ class TableSender:
         return queues
 
     async def _route(self, topic: str) -> TopicRoute:
-        """The topic's route; a nameserver on its way back is waited for."""
+        """Return the topic's route; wait for a nameserver that restarts."""
         instance = self._instance
         deadline_ms = instance.now_ms() + self._config.delivery_timeout_ms
         backoff = Backoff()
@@ -223,7 +226,7 @@ class TableSender:
     def _frames(
         self, topic: str, rows: pa.RecordBatch, first_row: int, queues: QueueList, turn: int
     ) -> Iterator[Frame]:
-        """The requests that send one slice."""
+        """Return the requests that send one slice."""
         from cluster.client.producer.table_columns import rows_of_slice
         from cluster.client.producer.table_frames import frames
 
@@ -241,6 +244,3 @@ class TableSender:
         self._budget.acquire(batch.size_bytes)
         job.offered()
         self._loop.call_soon_threadsafe(self._lanes.offer, batch)
-
-    def _on_loop(self, work: Any) -> Any:
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result()

@@ -15,10 +15,10 @@ class Backoff:
         self._last_ms = last_ms
         self._next_ms = first_ms
         self._seed = seed
-        self._random: random.Random | None = None  # made when it is needed: a seed costs more than a send
+        self._random: random.Random | None = None  # made at first use: a seed costs more than a send
 
     def next_ms(self) -> float:
-        """The next delay."""
+        """Return the next delay."""
         delay_ms = self._next_ms
         if self._random is None:
             self._random = random.Random(self._seed)
@@ -26,5 +26,5 @@ class Backoff:
         return delay_ms * (1 - 0.2 * self._random.random())
 
     def reset(self) -> None:
-        """Begin again: an attempt succeeded."""
+        """Start again from the first delay: an attempt succeeded."""
         self._next_ms = self._first_ms

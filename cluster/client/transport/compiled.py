@@ -1,9 +1,9 @@
-"""A function whose compiled twin takes over where there is enough to do.
+"""CompiledLater: a function whose compiled twin takes over after many messages.
 
     plain ──→ KERNELS_FROM messages in this process ──→ a thread loads numba ──→ compiled, from then on
 
-To load numba takes a second of the processor, in which the plain one goes on: a command that reads a few
-messages ends without ever having paid for it.
+Loading numba takes a second of CPU time, during which the plain function is used: a command that reads a
+few messages never pays for it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ KERNELS_FROM = 50_000
 
 
 class CompiledLater(Generic[Parameters, Result]):
-    """Called as the plain function is; for all clients of a process."""
+    """Callable with the plain function's signature; shared by all clients of a process."""
 
     def __init__(
         self, plain: Callable[Parameters, Result], load: Callable[[], Callable[Parameters, Result]]
@@ -33,21 +33,21 @@ class CompiledLater(Generic[Parameters, Result]):
         self.loading: threading.Thread | None = None
 
     def __call__(self, *arguments: Parameters.args, **named: Parameters.kwargs) -> Result:
-        """What the function gives. Raises as the plain one."""
+        """Call the plain or the compiled function. Raises as the plain one."""
         return self._function(*arguments, **named)
 
     def did(self, messages: int) -> None:
-        """So many messages more have come by."""
+        """Count `messages` more; at KERNELS_FROM start to load the compiled function."""
         if self.loading is not None:
             return
         with self._counting:
             self._messages_left -= messages
             if self.loading is None and self._messages_left <= 0:
-                # No daemon: an interpreter that ends in the middle of this import may crash.
+                # Not a daemon: an interpreter that exits during this import may crash.
                 thread = threading.Thread(target=self._take_over, name="raymq-load-kernels")
-                with suppress(RuntimeError):  # no thread is to be had now: again with the next messages
+                with suppress(RuntimeError):  # no thread is available: try again with the next messages
                     thread.start()
                     self.loading = thread
 
     def _take_over(self) -> None:
-        self._function = self._load()  # where that fails, the thread says why, and the plain one stays
+        self._function = self._load()  # if that fails, the thread logs why, and the plain one stays

@@ -1,4 +1,4 @@
-"""What every client is made of: connections, routes, heartbeats, and the tasks that keep them going."""
+"""ClientInstance: connections, routes, heartbeats and background tasks of one client."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _sequence = itertools.count()
 
 
 def local_address() -> str:
-    """The address by which this machine reaches others; loopback where there is no network."""
+    """Return the address by which this machine reaches others; loopback if there is no network."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             probe.connect(("192.0.2.1", 9))  # documentation range: UDP connect sends nothing
@@ -50,7 +50,7 @@ def local_address() -> str:
 
 
 def unique_client_id(clock: Clock, instance_name: str = "") -> str:
-    """An id that no other client has: two with one id would share their queues (RocketMQ
+    """Return an id that no other client has: two with one id would share their queues (RocketMQ
     `ip@instanceName`).
     """
     name = instance_name or f"{os.getpid()}#{clock.wall_ms()}"
@@ -98,11 +98,11 @@ class ClientInstance:
 
     @property
     def is_orphan(self) -> bool:
-        """Whether its loop is closed, and everything on it with it."""
+        """Return True if its loop is closed, and everything on it with it."""
         return self._loop.is_closed()
 
     def now_ms(self) -> int:
-        """Monotonic milliseconds."""
+        """Return monotonic milliseconds."""
         return self.clock.monotonic_ns() // NS_PER_MS
 
     def spawn(
@@ -132,13 +132,13 @@ class ClientInstance:
         self.supervisor.every("heartbeat", lambda: self.config.heartbeat_ms, beat)
 
     async def send_heartbeats(self, heartbeat: HeartbeatData, topics: list[str]) -> None:
-        """One heartbeat to each broker of `topics`, all at once; a broker that is away misses it."""
+        """Send one heartbeat to each broker of `topics`, all at once; an unreachable broker misses it."""
         body = heartbeat.encode()
         addresses: set[str] = set()
         for topic in topics:
             route = self.routes.peek(topic)
             if route is not None:
-                addresses.update(filter(None, map(route.master, route.brokers())))
+                addresses.update(route.masters().values())
 
         async def beat(address: str) -> None:
             try:
@@ -151,7 +151,7 @@ class ClientInstance:
     async def ask(
         self, address: str, command: RemotingCommand, timeout_ms: int | None = None
     ) -> RemotingCommand:
-        """The peer's answer, whatever its code. Raises BrokerUnreachable, DeadlineExceeded, ClientClosed."""
+        """Return the response of any code. Raises BrokerUnreachable, DeadlineExceeded, ClientClosed."""
         if self.is_closed:
             raise ClientClosed("the client is closed")
         timeout_ms = self.config.request_timeout_ms if timeout_ms is None else timeout_ms
@@ -163,14 +163,14 @@ class ClientInstance:
     async def invoke(
         self, address: str, command: RemotingCommand, timeout_ms: int | None = None
     ) -> RemotingCommand:
-        """The peer's answer when it is a success; raises BrokerRefused (typed by code) otherwise."""
+        """Return the response if it is a success; raise BrokerRefused (typed by code) otherwise."""
         answer = await self.ask(address, command, timeout_ms)
         if answer.code != ResponseCode.SUCCESS:
             raise refused(answer.code, answer.remark, address)
         return answer
 
     def translated(self, error: RemotingError) -> ClientError:
-        """The client's error for one of the connection's."""
+        """Return the client's error for an error of the connection."""
         if self.is_closed:
             return ClientClosed("the client was closed before the answer came")
         if isinstance(error, TimedOut):
@@ -178,7 +178,7 @@ class ClientInstance:
         return BrokerUnreachable(str(error))
 
     def master_of(self, topic: str, broker_name: str) -> str:
-        """The address to dial for a broker's queues. Raises BrokerUnreachable when no route names it."""
+        """Return the address to dial for a broker's queues. Raises BrokerUnreachable if no route names it."""
         route = self.routes.peek(topic)
         address = route.master(broker_name) if route is not None else None
         if address is None:
@@ -186,7 +186,7 @@ class ClientInstance:
         return address
 
     async def close(self) -> None:
-        """End the tasks and the connections. What still waits for an answer gets ClientClosed."""
+        """End the tasks and the connections. Calls that still wait for a response get ClientClosed."""
         if self.is_closed:
             return
         self.is_closed = True

@@ -1,7 +1,7 @@
-"""The thread in which the blocking face's asyncio core runs, and how other threads hand work to it.
+"""LoopThread: runs the asyncio core of the blocking faces, and what other threads post to it.
 
-One loop (uvloop) a process, shared by all blocking clients. A forked child has none of its parent's threads:
-what hangs on a loop of the parent says so there, and what is made in the child gets a loop of its own.
+One loop (uvloop) per process, shared by all blocking clients. A forked child has none of its parent's
+threads: a client of the parent raises ClientClosed there, and one made in the child gets a loop of its own.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class LoopThread:
     def __init__(self, name: str = "raymq-client") -> None:
         self.loop: asyncio.AbstractEventLoop = uvloop.new_event_loop()
         self.is_of_parent = False
-        """Whether the process has forked since: nobody runs this loop here."""
+        """True after a fork: no thread runs this loop in the child."""
         self._posted: deque[tuple[Callable[..., object], tuple[object, ...]]] = deque()
         self._is_rung = False
         self._is_stopping = False
@@ -43,7 +43,7 @@ class LoopThread:
 
     @classmethod
     def shared(cls) -> LoopThread:
-        """The process's own loop thread, started at first use."""
+        """Return the process's own loop thread, which the first call starts."""
         with cls._shared_lock:
             if cls._shared is None:
                 cls._shared = LoopThread()
@@ -55,7 +55,7 @@ class LoopThread:
             try:
                 self.loop.run_forever()
             except (SystemExit, KeyboardInterrupt):
-                # Of somebody's callback: it would take with it every client of the process, without a word.
+                # Raised by a callback: it would silently end every client of the process.
                 log.exception("callback_would_end_the_loop")
         self.loop.close()
 
@@ -72,19 +72,19 @@ class LoopThread:
 
     @classmethod
     def all_forked(cls) -> None:
-        """This is a child now."""
+        """Mark all loop threads in a forked child."""
         cls._shared = None
         cls._shared_lock = threading.Lock()  # another thread may have held it
         for thread in list(_threads):
             thread.forked()
 
     def forked(self) -> None:
-        """The thread stayed with the parent."""
+        """Mark this loop as one without a thread."""
         self.is_of_parent = True
         self._is_rung = False
 
     def post(self, call: Callable[..., object], *args: object) -> None:
-        """Have `call(*args)` run on the loop, after whatever this thread posted before. From any thread."""
+        """Run `call(*args)` on the loop, after all that this thread posted before. For any thread."""
         self._posted.append((call, args))
         if not self._is_rung:  # one wake-up for a burst
             self._ring()
@@ -95,7 +95,7 @@ class LoopThread:
         self.loop.call_soon_threadsafe(self._drain)
 
     def _drain(self) -> None:
-        # First the flag, then the work: whoever saw it set had appended before, and is found below.
+        # First the flag, then the work: a thread that saw the flag set has appended its call already.
         self._is_rung = False
         posted = self._posted
         try:

@@ -1,7 +1,7 @@
-"""Asking the nameservers: whichever answers, beginning with the one that answered last.
+"""Nameservers: requests to whichever nameserver responds, beginning with the last one that did.
 
-They do not talk to each other, and may disagree: one that was started again knows only the brokers that have
-registered since. So what one of them lacks is believed only when the others lack it too (`ask_others`).
+They do not talk to each other, and may disagree: one that was restarted knows only the brokers that have
+registered since. So what one of them lacks counts as missing only if the others lack it too (`ask_others`).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Command = Callable[[], RemotingCommand]
 
 
 class Nameservers:
-    """The nameservers of one cluster. `addresses` is asked each time, so that the list may change."""
+    """The nameservers of one cluster. `addresses` is called each time, so that the list may change."""
 
     def __init__(
         self, remoting: RemotingClient, addresses: Callable[[], Sequence[str]], timeout_ms: int
@@ -29,9 +29,9 @@ class Nameservers:
         self._last = ""
 
     async def ask(self, command: Command) -> RemotingCommand:
-        """The first answer, whatever its code; `command` makes a fresh request for each try.
+        """Return the first response, whatever its code; `command` makes a new request for each attempt.
 
-        Raises NameserverUnreachable when none answers.
+        Raises NameserverUnreachable if none responds.
         """
         addresses = sorted(self._addresses(), key=lambda address: address != self._last)
         failures = []
@@ -44,13 +44,13 @@ class Nameservers:
         raise _none_answered(failures)
 
     async def ask_others(self, command: Command) -> list[RemotingCommand]:
-        """The answers of all but the one that `ask` had its last answer from; empty where none gives one."""
+        """Return the responses of all but the one that responded to the last `ask`; empty if none does."""
         others = [address for address in self._addresses() if address != self._last]
         answers = await asyncio.gather(*(self._ask(address, command) for address in others))
         return [answer for answer in answers if not isinstance(answer, RemotingError)]
 
     async def ask_all(self, command: Command) -> list[RemotingCommand]:
-        """The answers of all that answer, at least one. Raises NameserverUnreachable."""
+        """Return the responses of all that respond, at least one. Raises NameserverUnreachable."""
         answers = await asyncio.gather(*(self._ask(address, command) for address in self._addresses()))
         given = [answer for answer in answers if not isinstance(answer, RemotingError)]
         if not given:
@@ -65,7 +65,7 @@ class Nameservers:
 
 
 def _none_answered(failures: Sequence[RemotingError]) -> NameserverUnreachable:
-    told = "; ".join(map(str, failures))
+    reasons = "; ".join(map(str, failures))
     return NameserverUnreachable(
-        f"no nameserver answered ({told}): is the cluster up, and the address right?"
+        f"no nameserver answered ({reasons}): is the cluster up, and the address right?"
     )

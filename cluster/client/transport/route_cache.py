@@ -1,4 +1,4 @@
-"""The routes that a client knows, and how they are kept fresh."""
+"""RouteCache: the routes that a client knows, and how they are refreshed."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class RouteCache:
     def _forget(self, topic: str, task: asyncio.Task[TopicRoute]) -> None:
         self._under_way.pop(topic, None)
         if not task.cancelled():
-            task.exception()  # seen, though every waiter may have left
+            task.exception()  # retrieved, as every waiter may have left
 
     async def refresh_or_keep(self, topic: str) -> None:
         """Refresh the route; if that fails, the old one stays and the next attempt reports what is wrong."""
@@ -89,7 +89,7 @@ class RouteCache:
                     raise
                 now = await self._route_for_creation(topic)
             else:
-                # All its brokers are away at once, or the topic was deleted: only time tells which.
+                # All its brokers left at once, or the topic was deleted: `follow` waits before it decides.
                 now = TopicRoute(topic)
         return self._take(topic, now)
 
@@ -101,12 +101,12 @@ class RouteCache:
             self._routes.pop(topic, None)
             raise TopicNotFound(ResponseCode.TOPIC_NOT_EXIST, f"topic {topic!r} is in no route any more")
         if route == before:
-            return before  # with the lists of queues that it has made
+            return before  # with its cached lists of queues
         self._routes[topic] = route
         return route
 
     async def known_everywhere(self, topic: str) -> list[TopicRoute | None]:
-        """The route as each nameserver that answers has it, None of one that knows no such topic.
+        """Return the route of each nameserver that responds, None for one that does not know the topic.
 
         Raises NameserverUnreachable.
         """
@@ -114,7 +114,7 @@ class RouteCache:
         return [_decoded(topic, each) if each.code == ResponseCode.SUCCESS else None for each in answers]
 
     async def _lookup(self, topic: str) -> TopicRoute:
-        """The route that one nameserver gives; where it lacks what was known here, with what others know."""
+        """Return one nameserver's route, joined with the others' if it lacks a broker that was known."""
         answer = await self._nameservers.ask(_question(topic))
         answers = [answer]
         if answer.code == ResponseCode.TOPIC_NOT_EXIST or (
@@ -127,7 +127,7 @@ class RouteCache:
         return union([_decoded(topic, each) for each in given])
 
     async def _route_for_creation(self, topic: str) -> TopicRoute:
-        """The route of a topic that does not exist yet, taken from the topic that brokers inherit from."""
+        """Return a route for a topic that does not exist yet, made from AUTO_CREATE_TOPIC's."""
         try:
             template = await self._lookup(AUTO_CREATE_TOPIC)
         except TopicNotFound:
@@ -164,7 +164,7 @@ def _decoded(topic: str, answer: RemotingCommand) -> TopicRoute:
 def _refusal(topic: str, answer: RemotingCommand) -> BrokerRefused:
     remark = answer.remark
     if answer.code == ResponseCode.TOPIC_NOT_EXIST:
-        # The nameserver's own words are RocketMQ's, for RocketMQ's tools: two lines, and no cure in them.
+        # The nameserver's remark is RocketMQ's, for RocketMQ's tools: two lines, and no remedy.
         remark = (
             f"no broker that is alive has registered topic {topic!r} here: create it, or look at the "
             "brokers' logs if it exists"

@@ -1,4 +1,4 @@
-"""Routes of a topic, as a client uses them: where to send, what to consume, whom to dial. Pure.
+"""TopicRoute: where to send, what to consume and which address to dial. Pure.
 
 A broker that is restarting leaves the nameserver's answer for some seconds. Keyed sends must not notice:
 with fewer queues, the hash would put a key's next message in another queue than its last. So `follow`
@@ -29,12 +29,12 @@ class QueueShare:
 
     @property
     def is_readable(self) -> bool:
-        """Whether consumers may read."""
+        """Return True if consumers may read."""
         return bool(self.perm & PERM_READ)
 
     @property
     def is_writable(self) -> bool:
-        """Whether producers may write."""
+        """Return True if producers may write."""
         return bool(self.perm & PERM_WRITE)
 
 
@@ -42,8 +42,8 @@ class QueueShare:
 class TopicRoute:
     """One topic's queues and its brokers' addresses: `addresses[broker_name][broker_id] = "host:port"`.
 
-    The lists of queues are made once, when they are first asked for: some are asked for at every send, and a
-    topic may have tens of thousands.
+    The lists of queues are computed once, at first use: some are needed at every send, and a topic may have
+    tens of thousands.
     """
 
     topic: str
@@ -55,7 +55,7 @@ class TopicRoute:
     def writable(self) -> tuple[MessageQueue, ...]:
         """The queues to send to now, neighbours on different brokers.
 
-        Where all brokers have left the routes at once, those that left: nameservers that have just started
+        If all brokers have left the routes at once, those that left: nameservers that have just started
         know no broker yet, and the brokers still serve.
         """
         known = [share for share in self._shares_to_write if self.master(share.broker_name)]
@@ -64,7 +64,7 @@ class TopicRoute:
 
     @cached_property
     def keyed(self) -> tuple[MessageQueue, ...]:
-        """The queues that keys are dealt to, those of brokers that are away for a moment among them."""
+        """The queues that keys are dealt to, including those of brokers that left a short time ago."""
         of_order = _of_order_conf(self.topic, self.order_conf)
         return of_order or _queues(self.topic, self._shares_to_write, writing=True)
 
@@ -78,16 +78,20 @@ class TopicRoute:
         return [share for share in self.shares if share.is_writable]
 
     def master(self, broker_name: str) -> str | None:
-        """The address of the broker's master (id 0), None when it is unknown."""
+        """Return the address of the broker's master (id 0), None if it is unknown."""
         return self.addresses.get(broker_name, {}).get(MASTER_ID)
 
     def brokers(self) -> list[str]:
-        """The names of all brokers that have the topic, sorted."""
+        """Return the names of all brokers that have the topic, sorted."""
         return sorted(share.broker_name for share in self.shares)
+
+    def masters(self) -> dict[str, str]:
+        """Return the known master addresses of the topic's brokers by name, in the order of names."""
+        return {name: address for name in self.brokers() if (address := self.master(name))}
 
 
 def route_of(topic: str, data: TopicRouteData) -> TopicRoute:
-    """The route that a nameserver's answer describes."""
+    """Return the route that a nameserver's response describes."""
     shares = sorted(
         (
             QueueShare(queues.broker_name, queues.read_queue_nums, queues.write_queue_nums, queues.perm)
@@ -100,7 +104,7 @@ def route_of(topic: str, data: TopicRouteData) -> TopicRoute:
 
 
 def lacks(now: TopicRoute, before: TopicRoute | None) -> bool:
-    """Whether a broker that was in `before` is not in `now`, or cannot be dialled by it."""
+    """Return True if a broker of `before` is not in `now`, or has no address there."""
     if before is None:
         return False
     present = {share.broker_name for share in now.shares if now.master(share.broker_name)}
@@ -108,7 +112,7 @@ def lacks(now: TopicRoute, before: TopicRoute | None) -> bool:
 
 
 def union(routes: Sequence[TopicRoute]) -> TopicRoute:
-    """What several nameservers know of one topic together; of each broker what the first says that has it."""
+    """Join the routes of several nameservers; of each broker the first route that has it counts."""
     shares: dict[str, QueueShare] = {}
     addresses: dict[str, Mapping[int, str]] = {}
     for route in reversed(routes):
@@ -121,7 +125,7 @@ def union(routes: Sequence[TopicRoute]) -> TopicRoute:
 
 
 def follow(before: TopicRoute | None, now: TopicRoute, now_ms: int, sticky_ms: int) -> TopicRoute:
-    """`now`, with the brokers that it lacks kept from `before` until they have been away for `sticky_ms`.
+    """Return `now`, with the brokers that it lacks kept from `before` until they left `sticky_ms` ago.
 
     Their queues stay in `keyed` and `readable` and their addresses stay known; `writable` leaves them out
     while another broker is present.
@@ -159,7 +163,7 @@ def _interleaved(queues: Sequence[MessageQueue]) -> tuple[MessageQueue, ...]:
 
 
 def _of_order_conf(topic: str, order_conf: str) -> tuple[MessageQueue, ...]:
-    """The queues that an order topic's `broker-a:4;broker-b:4` names."""
+    """Return the queues that an order topic's `broker-a:4;broker-b:4` names."""
     queues: list[MessageQueue] = []
     for part in filter(None, order_conf.split(";")):
         broker_name, _, count = part.rpartition(":")

@@ -2,12 +2,11 @@
 
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
-
-import numpy as np
-from numpy.typing import NDArray
+from concurrent.futures import Future
 
 from store.commitlog.mapped_file import MappedFile
+from store.dispatch.sink import RecordBatch
+from store.jobs import Jobs
 from store.kernels import resync
 from store.tools.verify.findings import Report
 from store.tools.verify.index import IndexCheck
@@ -16,18 +15,26 @@ _WAITING_MAX = 8
 
 
 class Behind:
-    """One thread, which alone adds to the report as long as it runs."""
+    """A dispatch sink and its thread, which alone adds to the report as long as it runs."""
 
     def __init__(self, report: Report, index: IndexCheck) -> None:
         self._report = report
         self._index = index
-        self._thread = ThreadPoolExecutor(1, "verify")
+        self._lane = Jobs().lane("verify")
         self._waiting: deque[Future[None]] = deque()
 
-    def put(self, keys: NDArray[np.int64], count: int) -> None:
-        """Compare the first `count` rows with the index, soon."""
-        rows = keys[:count].copy()
-        self._submit(lambda: self._index.put(rows, count))
+    def accept(self, batch: RecordBatch) -> None:
+        """Compare the keys with the index, soon."""
+        keys = batch.keys.copy()
+        self._submit(lambda: self._index.put(keys, len(keys)))
+
+    def rewind(self, offset: int) -> None:
+        """Do nothing: a verification does not truncate the log."""
+
+    @property
+    def lacks_from(self) -> int | None:
+        """None: a verification walks the whole log."""
+        return None
 
     def check_whole(self, file: MappedFile, begin: int, end: int) -> None:
         """Soon, check those of the records in [begin, end) that have a CRC of the whole
@@ -48,7 +55,7 @@ class Behind:
     def _submit(self, work: Callable[[], None]) -> None:
         while len(self._waiting) >= _WAITING_MAX:
             self._waiting.popleft().result()
-        self._waiting.append(self._thread.submit(work))
+        self._waiting.append(self._lane.submit(work))
 
     def finish(self) -> None:
         """Wait until all is done. Raises what went wrong."""
@@ -56,4 +63,4 @@ class Behind:
             while self._waiting:
                 self._waiting.popleft().result()
         finally:
-            self._thread.shutdown(cancel_futures=True)
+            self._lane.close()

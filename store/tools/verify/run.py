@@ -6,7 +6,9 @@ from pathlib import Path
 from store.commitlog.log_paths import LogPaths
 from store.consumequeue.table import ConsumeQueueTable
 from store.disk.files import Descriptors, data_ranges
-from store.dispatch.dispatcher import Dispatcher
+from store.dispatch.dispatcher import Dispatcher, Mode
+from store.dispatch.queue_sink import ConsumeQueueSink
+from store.dispatch.sink import DispatchSink
 from store.ownership.identity import (
     AbortFile,
     StoreLock,
@@ -18,7 +20,7 @@ from store.ownership.identity import (
 from store.recovery.opening import CONSUME_QUEUE, INDEX
 from store.recovery.summary import DerivedSummary, read_summary
 from store.recovery.tail import Tail, find_tail
-from store.store_errors import StoreError
+from store.store_errors import StoreError, StoreFormatUnknown
 from store.store_settings import StoreSettings
 from store.tools.layout import find_sizes, log_directories, require_directory
 from store.tools.verify import notes
@@ -68,9 +70,9 @@ class Verification:
     def _read_name(self) -> StoreName | None:
         try:
             return read_name(self.root)
+        except StoreFormatUnknown:
+            raise
         except StoreError as error:
-            if "this program knows" in error.reason:
-                raise
             self.report.add(error.path or self.root, -1, 0, "notes", error.reason)
             return None
 
@@ -92,8 +94,8 @@ class Verification:
             tail.holes, self.log.first, tail.position,
             is_ours=self.name is not None, may_lag=self.may_lag,
         )  # fmt: skip
-        dispatcher = self._dispatch(tail, index, lambda done: progress(done, total))
-        self._judge_queues(tail, dispatcher.refused)
+        refused = self._dispatch(tail, index, lambda done: progress(done, total))
+        self._judge_queues(tail, refused)
         index.finish()
         self._check_notes(tail, index)
         self._count(tail, index)
@@ -146,21 +148,22 @@ class Verification:
 
     # ---- what is derived from it ---------------------------------------------------------------------------
 
-    def _dispatch(self, tail: Tail, index: IndexCheck, done: Callable[[int], None]) -> Dispatcher:
-        """Dispatch what lies between the holes into queues and index that compare."""
+    def _dispatch(self, tail: Tail, index: IndexCheck, done: Callable[[int], None]) -> dict[int, int]:
+        """Dispatch what lies between the holes into queues and index that compare.
+
+        Returns the offsets of records whose queue offsets cannot be right, and these.
+        """
         behind = Behind(self.report, index)
-        dispatcher = Dispatcher(
-            self.log, self.queues, behind if index.exists else None, self.delays_ms, _SLICE_BYTES
-        )
-        dispatcher.is_recovering = True
-        dispatcher.checks_records = False  # the walk before has done it
+        queue_sink = ConsumeQueueSink(self.log, self.queues)
+        sinks: list[DispatchSink] = [behind, queue_sink] if index.exists else [queue_sink]
+        dispatcher = Dispatcher(self.log, sinks, self.delays_ms, _SLICE_BYTES)
         begin = self.log.first
         scanned = self.log.end - self.log.first
         try:
             for hole in [*tail.holes, None]:
                 end = hole.position if hole is not None else tail.position
                 while begin < end:
-                    following = dispatcher.step(begin, end).position
+                    following = dispatcher.step(begin, end, Mode.CHECKED).position
                     file = self.log.file_at(begin)
                     behind.check_whole(file, begin - file.base, min(following, file.end) - file.base)
                     begin = following
@@ -168,7 +171,7 @@ class Verification:
                 begin = hole.position + hole.size_bytes if hole is not None else end
         finally:
             behind.finish()
-        return dispatcher
+        return queue_sink.refused
 
     def _judge_queues(self, tail: Tail, refused: dict[int, int]) -> None:
         for position, queue_offset in refused.items():

@@ -18,7 +18,7 @@ from actors.broker.broker_settings import BrokerSettings
 from actors.broker.sending.interceptors import SendInterceptor
 from actors.broker.service import BrokerService, warm_up_once
 from actors.nameserver.nameserver_settings import NameserverSettings
-from actors.nameserver.service import NameserverService
+from actors.nameserver.service import NameserverService, build_nameserver
 from actors.remoting.bodies.groups import ConsumerData, HeartbeatData, SubscriptionData
 from actors.remoting.client import RemotingClient
 from actors.remoting.codes import RayMQRequestCode, RequestCode
@@ -178,7 +178,7 @@ def with_broker(
 @asynccontextmanager
 async def registered_broker(root: Path) -> AsyncIterator[tuple[NameserverService, Peer]]:
     """A nameserver, and a client of a broker that it knows."""
-    nameserver = NameserverService(NameserverSettings.model_validate({"listen_port": 0}), SystemClock())
+    nameserver = build_nameserver(NameserverSettings.model_validate({"listen_port": 0}), SystemClock())
     await nameserver.start()
     broker = BrokerService(settings_of(root, nameservers=nameserver.address), SystemClock())
     await broker.start()

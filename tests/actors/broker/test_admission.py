@@ -22,7 +22,7 @@ from tests.eventually import eventually_async
 def a_request(cost: Cost, pending: int = 0, unread_bytes: int = 0) -> Any:
     hub = SimpleNamespace(unread_bytes=unread_bytes)
     connection = SimpleNamespace(pending=pending, hub=hub)
-    return SimpleNamespace(connection=connection, entry=SimpleNamespace(cost=cost))
+    return SimpleNamespace(connection=connection, row=SimpleNamespace(cost=cost))
 
 
 def an_admission(tmp_path: Path, waiting: int = 0, clock: Clock | None = None, **settings: Any) -> Admission:

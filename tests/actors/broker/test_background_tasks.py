@@ -12,7 +12,7 @@ from actors.broker.metadata.tables import BrokerTables
 from actors.broker.service import BrokerService
 from actors.broker.stats import BrokerStats
 from actors.nameserver.nameserver_settings import NameserverSettings
-from actors.nameserver.service import NameserverService
+from actors.nameserver.service import build_nameserver
 from actors.remoting.codes import RequestCode, ResponseCode
 from store.clock import SystemClock
 from store.message.record import decode_record
@@ -91,7 +91,7 @@ def test_a_registration_that_failed_is_made_up_for(
 
     async def story() -> None:
         nonlocal is_failing
-        nameserver = NameserverService(NameserverSettings.model_validate({"listen_port": 0}), SystemClock())
+        nameserver = build_nameserver(NameserverSettings.model_validate({"listen_port": 0}), SystemClock())
         await nameserver.start()
         settings = settings_of(tmp_path, nameservers=nameserver.address, register_interval_ms=60_000)
         broker = BrokerService(settings, clock)

@@ -12,7 +12,7 @@ from actors.broker.broker_settings import BrokerSettings
 from actors.broker.departure import LEASE_MS
 from actors.broker.service import BrokerService
 from actors.nameserver.nameserver_settings import NameserverSettings
-from actors.nameserver.service import NameserverService
+from actors.nameserver.service import build_nameserver
 from actors.remoting.bodies.routes import TopicRouteData
 from actors.remoting.codes import RequestCode, ResponseCode
 from actors.remoting.command import RemotingCommand
@@ -40,8 +40,8 @@ async def permission(peer: Peer, nameserver: str, wanted: int) -> None:
 
 def test_writes_are_off_in_the_routes_before_sends_are_refused_and_come_back(tmp_path: Path) -> None:
     async def story(peer: Peer) -> None:
-        nameserver = NameserverService(NameserverSettings.model_validate({"listen_port": 0}), SystemClock())
-        await nameserver.serve("127.0.0.1", port)
+        nameserver = build_nameserver(NameserverSettings(listen_port=port), SystemClock())
+        await nameserver.start()
         await peer.send("T")
         await permission(peer, nameserver.address, READ_WRITE)
         departure = peer.broker.departure

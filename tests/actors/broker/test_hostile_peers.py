@@ -114,7 +114,7 @@ def test_hundreds_of_connections_come_and_go_and_leave_nothing(tmp_path: Path) -
             assert (await peer.send("U")).code == ResponseCode.SUCCESS
         await until_alone(peer)
         assert peer.broker.describe()["held_pulls"] == 0
-        assert not peer.broker.graph.loop.held.queues
+        assert not peer.broker.graph.loop.held.keys
 
     with structlog.testing.capture_logs():
         with_broker(story, settings_of(tmp_path))
@@ -142,6 +142,14 @@ def test_a_consumer_that_never_reads_cannot_make_the_broker_grow(tmp_path: Path)
         await until_alone(peer)
         assert hub.unread_bytes == 0
         assert (await peer.pull_records("T")).code == ResponseCode.SUCCESS
+
+    with_broker(story, settings_of(tmp_path, max_unread_bytes=4_000_000))
+
+
+def test_the_bound_of_unread_responses_changes_with_the_live_setting(tmp_path: Path) -> None:
+    async def story(peer: Peer) -> None:
+        peer.broker.live.update({"max_unread_bytes": 5_000_000})
+        assert peer.broker.graph.loop.server.hub.limits.max_unread_bytes == 10_000_000
 
     with_broker(story, settings_of(tmp_path, max_unread_bytes=4_000_000))
 

@@ -12,7 +12,7 @@ import pytest
 
 from actors.broker.service import BrokerService
 from actors.nameserver.nameserver_settings import NameserverSettings
-from actors.nameserver.service import NameserverService
+from actors.nameserver.service import build_nameserver
 from actors.remoting.bodies.routes import TopicRouteData
 from actors.remoting.client import RemotingClient
 from actors.remoting.codes import RequestCode, ResponseCode
@@ -158,7 +158,7 @@ def test_topics_of_the_order_configuration_become_ordered(tmp_path: Path) -> Non
 
 def test_a_nameserver_that_comes_back_is_told_at_once(tmp_path: Path) -> None:
     async def story() -> None:
-        first = NameserverService(NameserverSettings.model_validate({"listen_port": 0}), SystemClock())
+        first = build_nameserver(NameserverSettings.model_validate({"listen_port": 0}), SystemClock())
         await first.start()
         address, port = first.address, first.server.port
         # Without the regular turn.
@@ -166,7 +166,7 @@ def test_a_nameserver_that_comes_back_is_told_at_once(tmp_path: Path) -> None:
         broker = BrokerService(settings, SystemClock())
         await broker.start()
         await first.stop()
-        second = NameserverService(NameserverSettings.model_validate({"listen_port": port}), SystemClock())
+        second = build_nameserver(NameserverSettings.model_validate({"listen_port": port}), SystemClock())
         await second.start()
         peer = Peer(broker)
         asked = RemotingCommand(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "TBW102"})

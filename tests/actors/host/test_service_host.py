@@ -6,9 +6,10 @@ import errno
 import threading
 
 import pytest
+import structlog
 
-from actors.host.service_host import EXIT_START_FAILED, NotServing, ServiceHost, State
-from store.store_errors import StoreError
+from actors.host.service_host import EXIT_SERVICE_FAILED, EXIT_START_FAILED, NotServing, ServiceHost, State
+from store.store_errors import StoreError, StoreLocked
 from tests.eventually import LIMIT_S, eventually
 
 
@@ -45,7 +46,7 @@ def test_a_port_or_lock_that_is_held_is_tried_again() -> None:
     service = FakeService(
         [
             OSError(errno.EADDRINUSE, "Address already in use"),
-            StoreError("is locked by another process, PID 1", "/s"),
+            StoreLocked("is locked by another process, PID 1", "/s"),
         ]
     )
     host = ServiceHost(lambda: service, retry_s=0.001)
@@ -82,6 +83,40 @@ def test_at_the_deadline_the_process_ends_so_that_ray_tries_another() -> None:
     host.stop()
 
 
+def test_a_service_that_fails_is_stopped_and_the_process_ends_with_the_reason() -> None:
+    codes: list[int] = []
+    service = FakeService([])
+    host = ServiceHost(lambda: service, leave=codes.append)
+    eventually(lambda: host.is_serving)
+
+    def fail_twice() -> None:
+        host.fail("task sweep failed 10 times in a row")
+        host.fail("task deliver failed 10 times in a row")
+
+    with structlog.testing.capture_logs() as logs:
+        host.call(fail_twice)
+        eventually(lambda: bool(codes))
+    assert (codes, service.stops) == ([EXIT_SERVICE_FAILED], 1)
+    assert (host.state, host.reason) == (State.NOT_SERVING, "task sweep failed 10 times in a row")
+    assert [line["event"] for line in logs] == ["service_failed"]
+    host.stop()
+    assert service.stops == 1
+
+
+def test_a_failed_service_that_cannot_stop_ends_the_process_too() -> None:
+    class Stuck(FakeService):
+        async def stop(self) -> None:
+            raise OSError(errno.EIO, "Input/output error")
+
+    codes: list[int] = []
+    host = ServiceHost(lambda: Stuck([]), leave=codes.append)
+    eventually(lambda: host.is_serving)
+    host.call(host.fail, "task sweep failed 10 times in a row")
+    eventually(lambda: codes == [EXIT_SERVICE_FAILED])
+    assert host.reason == "task sweep failed 10 times in a row"
+    host.stop()
+
+
 def test_a_call_that_takes_too_long_is_given_up() -> None:
     host = ServiceHost(lambda: FakeService([]))
     eventually(lambda: host.is_serving)
@@ -95,7 +130,7 @@ def test_a_call_that_takes_too_long_is_given_up() -> None:
 def test_a_disk_without_space_is_told_and_waited_for() -> None:
     full = StoreError("cannot be made: No space left on device (make room on its disk)", "/s")
     full.__cause__ = OSError(errno.ENOSPC, "No space left on device")
-    another = StoreError("is locked by another process, PID 1", "/s")
+    another = StoreLocked("is locked by another process, PID 1", "/s")
     service = FakeService([full, full, another])
     told: list[str] = []
     hosts: list[ServiceHost] = []

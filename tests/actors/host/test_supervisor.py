@@ -99,6 +99,56 @@ def test_a_periodic_action_is_called_again_after_it_raised(clock: ClockAtRest) -
     assert naps.taken_ms[:4] == [7, 8, 100, 9]
 
 
+def test_a_task_that_fails_ten_times_in_a_row_is_given_up_with_the_reason(clock: ClockAtRest) -> None:
+    naps, runs, reasons = Naps(), 0, []
+
+    async def work() -> None:
+        nonlocal runs
+        runs += 1
+        raise ValueError(f"bad {runs}")
+
+    async def story() -> None:
+        await Supervisor(clock, reasons.append, sleep=naps).start("work", work)
+
+    run(story)
+    assert reasons == ["task work failed 10 times in a row, last with ValueError: bad 10"]
+    assert (runs, len(naps.taken_ms)) == (10, 9)
+
+
+def test_a_success_in_between_starts_the_count_of_failures_anew(clock: ClockAtRest) -> None:
+    naps, calls, reasons = Naps(), 0, []
+
+    def act() -> None:
+        nonlocal calls
+        calls += 1
+        clock.advance(10_000)  # however long the interval is: only a success counts for a periodic action
+        if calls not in (10, 20):
+            raise ValueError
+
+    async def story() -> None:
+        await Supervisor(clock, reasons.append, sleep=naps).every("act", lambda: 0, act)
+
+    run(story)
+    assert (calls, len(reasons)) == (30, 1)
+
+
+def test_a_task_that_runs_for_long_before_it_fails_is_not_given_up(clock: ClockAtRest) -> None:
+    runs, reasons = 0, []
+
+    async def work() -> None:
+        nonlocal runs
+        runs += 1
+        clock.advance(10_000)
+        if runs <= 30:
+            raise ValueError
+
+    async def story() -> None:
+        await Supervisor(clock, reasons.append, sleep=Naps()).start("work", work)
+
+    run(story)
+    assert (runs, reasons) == (31, [])
+
+
 def test_one_failing_task_leaves_the_others_alone(clock: ClockAtRest) -> None:
     calls = 0
 

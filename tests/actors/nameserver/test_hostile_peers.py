@@ -10,7 +10,7 @@ import structlog
 import uvloop
 
 from actors.nameserver.nameserver_settings import NameserverSettings
-from actors.nameserver.service import NameserverService
+from actors.nameserver.service import NameserverService, build_nameserver
 from actors.remoting.bodies.routes import RegisterBrokerBody, TopicRouteData
 from actors.remoting.client import RemotingClient
 from actors.remoting.codes import RequestCode, ResponseCode
@@ -73,7 +73,7 @@ async def raw(service: NameserverService, data: bytes) -> None:
 def test_any_fields_bodies_and_bytes_get_an_answer_or_a_close_and_routes_stay(tmp_path: Path) -> None:
     async def story() -> None:
         settings = NameserverSettings(listen_port=0, data_dir=tmp_path)
-        service = NameserverService(settings, SystemClock())
+        service = build_nameserver(settings, SystemClock())
         await service.start()
         client = RemotingClient(SystemClock())
         try:
@@ -86,7 +86,7 @@ def test_any_fields_bodies_and_bytes_get_an_answer_or_a_close_and_routes_stay(tm
         finally:
             await client.close()
             await service.stop()
-        again = NameserverService(settings, SystemClock())  # its kv config can still be read
+        again = build_nameserver(settings, SystemClock())  # its kv config can still be read
         await again.start()
         await again.stop()
 
@@ -96,7 +96,7 @@ def test_any_fields_bodies_and_bytes_get_an_answer_or_a_close_and_routes_stay(tm
 
 def test_connections_over_the_limit_are_turned_away_and_those_inside_are_served() -> None:
     async def story() -> None:
-        service = NameserverService(NameserverSettings(listen_port=0, max_connections=1), SystemClock())
+        service = build_nameserver(NameserverSettings(listen_port=0, max_connections=1), SystemClock())
         await service.start()
         client = RemotingClient(SystemClock())
         try:

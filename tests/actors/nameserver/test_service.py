@@ -11,8 +11,11 @@ import orjson
 import pytest
 import uvloop
 
+from actors.host import supervisor
+from actors.host.service_host import EXIT_SERVICE_FAILED, ServiceHost
 from actors.nameserver.nameserver_settings import NameserverSettings
-from actors.nameserver.service import NameserverService
+from actors.nameserver.route_table import RouteTable
+from actors.nameserver.service import NameserverService, build_nameserver
 from actors.remoting.bodies.routes import (
     ClusterInfo,
     RegisterBrokerBody,
@@ -29,7 +32,7 @@ from actors.remoting.properties_text import parse_properties
 from actors.remoting.remoting_errors import Refused
 from store.clock import Clock, SystemClock
 from store.metadata.data_version import DataVersion
-from tests.eventually import LIMIT_S, eventually_async
+from tests.eventually import LIMIT_S, eventually, eventually_async
 
 TIMEOUT_MS = int(LIMIT_S * 1000)
 Ask = Callable[..., Awaitable[RemotingCommand]]
@@ -47,7 +50,7 @@ def with_nameserver(
 ) -> None:
     async def run() -> None:
         given = {"listen_port": 0, "data_dir": data_dir, **settings}
-        service = NameserverService(NameserverSettings.model_validate(given), clock or SystemClock())
+        service = build_nameserver(NameserverSettings.model_validate(given), clock or SystemClock())
         await service.start()
         client = RemotingClient(SystemClock())
 
@@ -225,19 +228,22 @@ def test_settings_are_told_and_changed_as_mqadmin_asks() -> None:
         async def settings() -> dict[str, str]:
             return parse_properties(bytes((await ask(RequestCode.GET_NAMESRV_CONFIG)).body).decode())
 
+        async def version() -> int:
+            return int(orjson.loads((await ask(RequestCode.GET_NAMESRV_CONFIG)).ext["version"])["counter"])
+
         told = await settings()
         assert told["scanNotActiveBrokerInterval"] == "5000"
         assert (told["listenPort"], told["orderMessageEnable"], told["data_dir"]) == ("0", "false", "")
         everything = (await ask(RequestCode.GET_NAMESRV_CONFIG)).body
         await ask(RequestCode.UPDATE_NAMESRV_CONFIG, body=bytes(everything))
-        assert service.live.version.counter == 0
+        assert await version() == 0
 
         await ask(
             RequestCode.UPDATE_NAMESRV_CONFIG, body=b"scanNotActiveBrokerInterval=70\nenableTopicList=true"
         )
         assert (await settings())["scanNotActiveBrokerInterval"] == "70"
         assert service.settings.scan_interval_ms == 70
-        assert service.live.version.counter == 1
+        assert await version() == 1
         for body, remark in (
             (b"scanNotActiveBrokerInterval=80\nlistenPort=1", "listen_port: a change needs a restart"),
             (b"scanNotActiveBrokerInterval=80\nclusterTest=true", "clusterTest is false: always so here"),
@@ -250,3 +256,24 @@ def test_settings_are_told_and_changed_as_mqadmin_asks() -> None:
         assert (await settings())["scanNotActiveBrokerInterval"] == "70"
 
     with_nameserver(story)
+
+
+def test_a_nameserver_whose_expiry_always_fails_stops_with_the_reason(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fail(_table: RouteTable, _now_ns: int) -> None:
+        raise ZeroDivisionError("division by zero")
+
+    monkeypatch.setattr(RouteTable, "expire", fail)
+    monkeypatch.setattr(supervisor, "FIRST_BACKOFF_MS", 0)
+    settings = NameserverSettings(listen_port=0, scan_interval_ms=1)
+    codes: list[int] = []
+    host = ServiceHost(
+        lambda: build_nameserver(settings, SystemClock(), lambda reason: host.fail(reason)),
+        leave=codes.append,
+    )
+    eventually(lambda: codes == [EXIT_SERVICE_FAILED])
+    assert host.reason == (
+        "task broker-expiry failed 10 times in a row, last with ZeroDivisionError: division by zero"
+    )
+    host.stop()

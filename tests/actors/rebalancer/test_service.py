@@ -11,11 +11,13 @@ import pytest
 import structlog
 import uvloop
 
+from actors.host import supervisor
 from actors.nameserver.nameserver_settings import NameserverSettings
-from actors.nameserver.service import NameserverService
+from actors.nameserver.service import NameserverService, build_nameserver
+from actors.rebalancer.coordinator import GroupCoordinator
 from actors.rebalancer.group import Group
 from actors.rebalancer.rebalancer_settings import RebalancerSettings
-from actors.rebalancer.service import RebalancerService
+from actors.rebalancer.service import RebalancerService, build_rebalancer
 from actors.remoting.bodies.groups import (
     ConsumerData,
     GroupMembers,
@@ -86,10 +88,10 @@ class Broker:
 
 @asynccontextmanager
 async def rebalancing(data_dir: Path, clock: Clock, **settings: object) -> AsyncIterator[Broker]:
-    nameserver = NameserverService(NameserverSettings(listen_port=0), SystemClock())
+    nameserver = build_nameserver(NameserverSettings(listen_port=0), SystemClock())
     await nameserver.start()
     given = {"data_dir": data_dir, "nameservers": nameserver.address, **settings}
-    rebalancer = RebalancerService(RebalancerSettings.model_validate(given), clock)
+    rebalancer = build_rebalancer(RebalancerSettings.model_validate(given), clock)
     await rebalancer.start()
     broker = Broker(rebalancer, nameserver)
     try:
@@ -144,7 +146,7 @@ def test_brokers_are_told_when_members_or_queues_change(tmp_path: Path, clock) -
             assert broker.changes[-1] == ("g", GroupMembers(("a", "b")))
             await broker.sync(request("a", first))
             await broker.register(6)
-            await broker.rebalancer.refresh_routes()
+            await broker.rebalancer.coordinator.refresh_routes()
             await broker.told(3)
             reply = await broker.sync(request("a", first))
             assert ids(reply) == [0, 1, 2]
@@ -159,7 +161,7 @@ def test_queues_that_left_the_routes_stay_for_a_while(tmp_path: Path, clock) -> 
             first = await broker.sync(request("a"))
             await broker.register(2)
             clock.advance(10_000)
-            await broker.rebalancer.refresh_routes()
+            await broker.rebalancer.coordinator.refresh_routes()
             second = await broker.sync(request("a", first))
             assert ids(second) == [0, 1, 2, 3]
             clock.advance(14_000)
@@ -167,7 +169,7 @@ def test_queues_that_left_the_routes_stay_for_a_while(tmp_path: Path, clock) -> 
             for _ in range(4):
                 clock.advance(14_000)
                 second = await broker.sync(request("a", second))
-            await broker.rebalancer.refresh_routes()
+            await broker.rebalancer.coordinator.refresh_routes()
             assert ids(await broker.sync(request("a", second))) == [0, 1]
 
     run(story)
@@ -189,7 +191,7 @@ def test_a_restarted_rebalancer_waits_one_lease_before_it_grants_what_nobody_rep
             assert ids(await broker.sync(request("late"))) == []
             held = await broker.sync(request("a", held, lease_ms=20_000))
             clock.advance(1)
-            broker.rebalancer.expire()
+            broker.rebalancer.coordinator.expire()
             held = await broker.sync(request("a", held, lease_ms=20_000))
             assert ids(held) == [0, 1], "the waiting is over: it shares"
             await broker.sync(request("a", held, lease_ms=20_000))
@@ -227,8 +229,8 @@ def test_clients_that_assign_themselves_take_their_group_along_unless_they_broad
             await broker.ask(RayMQRequestCode.FORWARD_UNREGISTER, gone.to_ext())
             assert await broker.members("g") == GroupMembers(("python",), False)
             clock.advance(200_000)
-            broker.rebalancer.expire()
-            assert broker.rebalancer.groups == {}
+            broker.rebalancer.coordinator.expire()
+            assert broker.rebalancer.coordinator.groups == {}
 
     run(story)
 
@@ -246,7 +248,7 @@ def test_leases_expire_after_an_expiry_that_failed(
             await broker.sync(request("a"))
             monkeypatch.setattr(Group, "expire", fail)
             clock.advance(200_000)
-            await eventually_async(lambda: not broker.rebalancer.groups)
+            await eventually_async(lambda: not broker.rebalancer.coordinator.groups)
             assert broker.rebalancer.describe()["background_task_failures"] == 1
 
     run(story)
@@ -267,7 +269,7 @@ def test_what_cannot_be_granted_is_refused_with_the_reason(tmp_path: Path, clock
                 await broker.sync(request("b", subscriptions={"T": "tag"}))
             assert error.value.code == 7002
             await broker.sync(request("a", group="fixed"))
-            assert broker.rebalancer.groups["fixed"].strategy.name == "AVG_BY_CIRCLE"
+            assert broker.rebalancer.coordinator.groups["fixed"].strategy.name == "AVG_BY_CIRCLE"
 
     with structlog.testing.capture_logs():
         run(story)
@@ -292,7 +294,7 @@ def test_without_a_nameserver_nothing_is_granted_and_nothing_taken(tmp_path: Pat
             await broker.register(2)
             first = await broker.sync(request("a"))
             await broker.nameserver.stop()
-            await broker.rebalancer.refresh_routes()
+            await broker.rebalancer.coordinator.refresh_routes()
             assert ids(await broker.sync(request("a", first))) == [0, 1]
             assert ids(await broker.sync(request("x", group="h", subscriptions={"U": "*"}))) == []
 
@@ -307,3 +309,27 @@ def test_settings_name_what_is_wrong(tmp_path: Path) -> None:
         RebalancerSettings(data_dir=tmp_path, strategies={"g": "best"})
     settings = RebalancerSettings.model_validate({"data_dir": tmp_path, "nameservers": "a:1; b:2"})
     assert settings.nameservers == ["a:1", "b:2"]
+
+
+@pytest.mark.parametrize("task", ["route-refresh", "lease-expiry"])
+def test_a_rebalancer_whose_task_always_fails_stops_with_the_reason(
+    task: str, tmp_path: Path, clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    method = {"route-refresh": "refresh_routes", "lease-expiry": "expire"}[task]
+
+    def fail(_coordinator: GroupCoordinator) -> None:
+        raise ZeroDivisionError("division by zero")
+
+    monkeypatch.setattr(GroupCoordinator, method, fail)
+    monkeypatch.setattr(supervisor, "FIRST_BACKOFF_MS", 0)
+    given = {"data_dir": tmp_path, "route_interval_ms": 1, "expire_interval_ms": 1}
+    reasons: list[str] = []
+
+    async def story() -> None:
+        rebalancer = build_rebalancer(RebalancerSettings.model_validate(given), clock, reasons.append)
+        await rebalancer.start()
+        await eventually_async(lambda: bool(reasons))
+        await rebalancer.stop()
+
+    run(story)
+    assert reasons == [f"task {task} failed 10 times in a row, last with ZeroDivisionError: division by zero"]

@@ -6,13 +6,17 @@ import os
 
 import pytest
 import structlog
-from remoting_peers import ECHO, RawPeer, echo, raw_peer, request, run, serving
+from remoting_peers import ECHO, echo, raw_peer, request, run, serving
 
 from actors.remoting.codes import FLAG_ONEWAY, ResponseCode
 from actors.remoting.command import PREFIX, RemotingCommand
+from actors.remoting.counters import RequestCounters
 from actors.remoting.remoting_errors import Refused
-from actors.remoting.request import RequestContext
+from actors.remoting.request import Cost, RequestContext, RequestRow
+from actors.remoting.server import RemotingServer
+from actors.remoting.table import RequestTable
 from store.store_errors import MessageIllegal, StoreError
+from tests.conftest import ClockAtRest
 
 
 @pytest.mark.parametrize("serialize_type", [0, 1], ids=["json", "rocketmq"])
@@ -214,32 +218,47 @@ def test_a_port_in_use_is_an_error_and_a_stopped_server_frees_it() -> None:
     run(story())
 
 
-def test_every_code_is_counted() -> None:
+def test_observers_see_every_response_with_its_status_duration_and_size() -> None:
+    clock, counters = ClockAtRest(), RequestCounters()
+
     def refuse(context: RequestContext) -> None:
+        clock.advance(5)
         raise Refused(ResponseCode.SYSTEM_BUSY, "no")
 
-    async def story() -> dict[int, tuple[int, int, int]]:
-        async with serving({1: echo, 2: refuse}) as server, raw_peer(server) as peer:
-            peer.send(request(1, 1), request(2, 2), request(1, 3), request(9, 4))
+    async def story() -> None:
+        table = RequestTable([RequestRow(1, echo), RequestRow(2, refuse)])
+        server = RemotingServer(table, clock, observers=(counters,))
+        await server.start("127.0.0.1", 0)
+        async with raw_peer(server) as peer:
+            peer.send(request(1, 1, b"body"), request(2, 2), request(1, 3), request(9, 4))
             for _ in range(4):
                 await peer.read()
-            chain = server.chain
-            entries = [*chain.table, chain.unknown]
-            return {each.code: (each.requests, each.answers, each.refusals) for each in entries}
+        await server.stop()
 
-    assert run(story()) == {1: (2, 2, 0), 2: (1, 1, 1), 0: (1, 1, 0)}
+    run(story())
+    busy, unknown = ResponseCode.SYSTEM_BUSY, ResponseCode.REQUEST_CODE_NOT_SUPPORTED
+    assert counters.responses == {(1, 0): 2, (2, busy): 1, (0, unknown): 1}
+    assert counters.duration_ns[2] == 5_000_000
+    assert counters.response_bytes[1] == len(b"body")
+    assert counters.failed({1, 2}) == 1
 
 
-def test_a_request_that_closes_its_connection_ends_it_after_its_answer() -> None:
+@pytest.mark.parametrize("cost", [Cost.SEND, Cost.PULL])
+@pytest.mark.parametrize("body", [b"", b"body"])
+def test_a_request_that_closes_its_connection_is_the_last_and_is_answered(cost: Cost, body: bytes) -> None:
+    handled: list[int] = []
+
     def last_words(context: RequestContext) -> None:
+        handled.append(context.command.opaque)
         context.reply(RemotingCommand.response(remark="bye"))
         context.connection.close("asked to")
 
-    async def story(peers: list[RawPeer]) -> str | None:
-        async with serving({1: last_words}) as server, raw_peer(server) as peer:
-            peer.send(request(1, 1), request(1, 2))
+    async def story() -> str | None:
+        async with serving({1: last_words}, costs={1: cost}) as server, raw_peer(server) as peer:
+            await peer.deliver(request(1, 1, body), request(1, 2, body))
             answer = await peer.read()
             assert await peer.is_closed()
             return answer.remark
 
-    assert run(story([])) == "bye"
+    assert run(story()) == "bye"
+    assert handled == [1]

@@ -97,14 +97,20 @@ def test_a_peer_that_does_not_read_gets_no_further_answers_produced() -> None:
 
 
 def test_peers_that_do_not_read_have_a_bound_together_and_others_are_served(clock) -> None:
+    """The bound is changed while the server runs."""
     size = 256 * 1024
 
     def big(context: RequestContext) -> RemotingCommand:
         return RemotingCommand.response(parts=[memoryview(bytes(size))])
 
     async def story() -> None:
-        limits = RemotingLimits(high_water_bytes=4 << 20, max_unread_bytes=6 << 20)
-        async with serving({1: big, ECHO + 1: echo}, limits=limits) as server, AsyncExitStack() as stack:
+        started_with = RemotingLimits(high_water_bytes=4 << 20)
+        async with (
+            serving({1: big, ECHO + 1: echo}, limits=started_with) as server,
+            AsyncExitStack() as stack,
+        ):
+            server.hub.change_limits(max_unread_bytes=6 << 20)
+            limits = server.hub.limits
             deaf = [await stack.enter_async_context(raw_peer(server)) for _ in range(6)]
             for peer in deaf:
                 peer.writer.transport.pause_reading()  # type: ignore[attr-defined]

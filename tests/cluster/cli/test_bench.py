@@ -22,7 +22,7 @@ def test_a_failure_is_a_line_and_what_was_measured_before_it_is_shown(
         raise error
 
     monkeypatch.setattr("cluster.bench.registry.run_named", runs)
-    monkeypatch.setattr("store.logs.tell_events", lambda *_: None)  # this process is not the command's own
+    monkeypatch.setattr("store.logs.log_to_handler", lambda *_: None)  # this process is not the command's own
     ended = CliRunner().invoke(build(["bench"]), ["bench", "all"], env={"COLUMNS": "200"})
     assert ended.exit_code == 1
     assert "123,456" in ended.stdout

@@ -13,9 +13,9 @@ import pytest
 from actors.broker.broker_settings import BrokerSettings
 from actors.broker.service import BrokerService
 from actors.nameserver.nameserver_settings import NameserverSettings
-from actors.nameserver.service import NameserverService
+from actors.nameserver.service import NameserverService, build_nameserver
 from actors.rebalancer.rebalancer_settings import RebalancerSettings
-from actors.rebalancer.service import RebalancerService
+from actors.rebalancer.service import build_rebalancer
 from cluster.client import Admin
 from cluster.client.transport.loop_thread import LoopThread
 from store.clock import Clock, SystemClock
@@ -68,7 +68,7 @@ class Cluster:
     def start_nameserver(self, address: str = "127.0.0.1:0") -> str:
         """Start a nameserver; gives its address."""
         port = int(address.rpartition(":")[2])
-        nameserver = NameserverService(NameserverSettings(listen_port=port), SystemClock())
+        nameserver = build_nameserver(NameserverSettings(listen_port=port), SystemClock())
         self._thread.run(nameserver.start())
         self._nameservers[nameserver.address] = nameserver
         return nameserver.address
@@ -97,13 +97,13 @@ class Cluster:
             data_dir=self._root / "rebalancer",
             **more,
         )
-        self._rebalancer = RebalancerService(settings, self._rebalancer_clock)
+        self._rebalancer = build_rebalancer(settings, self._rebalancer_clock)
         self._thread.run(self._rebalancer.start())
         self._rebalancer_port = int(self._rebalancer.address.rpartition(":")[2])
 
     def refresh_routes(self) -> None:
         """Let the rebalancer look at the routes now."""
-        self._thread.run(self._rebalancer.refresh_routes())
+        self._thread.run(self._rebalancer.coordinator.refresh_routes())
 
     def stop_rebalancer(self) -> None:
         self._thread.run(self._rebalancer.stop())

@@ -12,10 +12,10 @@ from queue import SimpleQueue
 from typing import Any
 
 import pytest
-import structlog
 
 from cluster.client import MessageExt, Producer, PullConsumer, PushConfig, PushConsumer, aio
 from cluster.client.transport.loop_thread import LoopThread
+from store import logs
 from tests.eventually import LIMIT_S, NEVER_S, eventually, eventually_async
 
 from .conftest import Cluster
@@ -59,14 +59,15 @@ def test_whatever_a_listener_raises_costs_no_thread_and_no_loop(
 
 
 @pytest.mark.parametrize("is_async", [False, True])
-def test_a_program_whose_structlog_fails_has_its_messages_again_all_the_same(
-    cluster: Cluster, group: str, is_async: bool
+def test_a_program_whose_logging_fails_has_its_messages_again_all_the_same(
+    cluster: Cluster, group: str, is_async: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     topic, bodies = cluster.topic(queues=1), []
     fill(cluster, topic, 2)
 
-    def render(logger: object, method: str, event: structlog.typing.EventDict) -> str:
-        raise RuntimeError("Set changed size during iteration")
+    class FailingHandler(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            raise RuntimeError("Set changed size during iteration")
 
     def listen(messages: list[MessageExt]) -> None:
         bodies.extend(message.body for message in messages)
@@ -76,7 +77,7 @@ def test_a_program_whose_structlog_fails_has_its_messages_again_all_the_same(
     async def listen_async(messages: list[MessageExt]) -> None:
         listen(messages)
 
-    structlog.configure(processors=[render])
+    monkeypatch.setattr(logging.getLogger(logs.LOGGER_NAME), "handlers", [FailingHandler()])
     with PushConsumer(cluster.address, group, listen_async if is_async else listen, config=QUICK) as consumer:
         consumer.subscribe(topic)
         eventually(lambda: len(bodies) == 3)

@@ -199,6 +199,33 @@ def test_an_unknown_topic_and_a_read_only_one_are_told_apart(clusters: Callable[
             producer.send(read_only, b"x")
 
 
+def test_all_sends_refresh_a_route_without_writable_queues(cluster: Cluster) -> None:
+    def read_only_topic() -> str:
+        return cluster.topic(queues=1, perm=4)
+
+    def permit(topic: str) -> None:
+        with Admin(cluster.address) as admin:
+            admin.set_topic_perm(topic, 6)
+            eventually(lambda: admin.route(topic).writable)
+
+    with Producer(cluster.address, "sends") as producer:
+        for send in (producer.send, lambda topic, body: producer.send_async(topic, body).result(LIMIT_S)):
+            topic = read_only_topic()
+            with pytest.raises(PermissionDenied, match="no writable queue"):
+                send(topic, b"x")
+            permit(topic)
+            assert send(topic, b"x").status is SendStatus.SEND_OK
+
+    async def send_by_async_face(topic: str) -> SendStatus:
+        async with aio.Producer(cluster.address, "sends") as producer:
+            with pytest.raises(PermissionDenied, match="no writable queue"):
+                await producer.send(topic, b"x")
+            await asyncio.to_thread(permit, topic)
+            return (await producer.send(topic, b"x")).status
+
+    assert asyncio.run(send_by_async_face(read_only_topic())) is SendStatus.SEND_OK
+
+
 def test_an_unkeyed_send_goes_to_another_broker_when_one_is_gone(clusters: Callable[..., Cluster]) -> None:
     cluster = clusters()
     topic = cluster.topic()

@@ -8,7 +8,11 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+import structlog
 
+from actors.broker.group.client_requests import ClientRequests
+from actors.remoting.bodies.groups import SyncGroupRequest
+from actors.remoting.request import RequestContext
 from cluster.client import (
     Admin,
     ConsumerConfig,
@@ -20,7 +24,7 @@ from cluster.client import (
     PushConsumer,
 )
 from cluster.client.consumer.queue_work import Limits, QueueWork
-from cluster.client.errors import BrokerUnreachable, ConfigInvalid, QueueNotAssigned
+from cluster.client.errors import ConfigInvalid, QueueNotAssigned
 from cluster.client.hooks import ConsumeContext
 from tests.conftest import ClockAtRest
 from tests.eventually import LIMIT_S, eventually
@@ -244,10 +248,38 @@ def test_consume_hooks_see_each_call_and_what_came_of_it(
     assert after == [(b"1", False, ValueError), (b"1", False, None), (b"1", True, None)]
 
 
+class LostSyncs:
+    """Brokers leave the SYNC_GROUP of `client_id` without a response. Make it before the brokers."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.client_id = ""
+        self.count = 0
+        """Requests without a response."""
+        sync_group = ClientRequests.sync_group
+
+        def lose(requests: ClientRequests, context: RequestContext) -> None:
+            if SyncGroupRequest.decode(context.command.body).client_id == self.client_id:
+                self.count += 1
+            else:
+                sync_group(requests, context)
+
+        monkeypatch.setattr(ClientRequests, "sync_group", lose)
+
+    def lose_those_of(self, cluster: Cluster, group: str) -> None:
+        """Lose the requests of the only member of `group`."""
+        with Admin(cluster.address) as admin:
+            [self.client_id] = admin.group_members(group)
+
+
 @pytest.mark.parametrize("pulls", [False, True])
 def test_a_suspended_member_drops_at_once_what_is_not_granted_again(
-    clusters: Callable[..., Cluster], group: str, pulls: bool, clock: ClockAtRest
+    clusters: Callable[..., Cluster],
+    group: str,
+    pulls: bool,
+    clock: ClockAtRest,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    syncs = LostSyncs(monkeypatch)
     cluster = clusters(brokers=1, rebalancer_clock=clock)
     topic = cluster.topic(queues=1)
     fill(cluster, topic, 10)
@@ -257,7 +289,7 @@ def test_a_suspended_member_drops_at_once_what_is_not_granted_again(
         entered.release()
         go_on.wait(LIMIT_S)
 
-    settings: dict[str, Any] = {"lease_ms": 1_000, "sync_interval_ms": 100}
+    settings: dict[str, Any] = {"lease_ms": 1_000, "sync_interval_ms": 100, "request_timeout_ms": 200}
     first: PushConsumer | PullConsumer
     if pulls:
         first = PullConsumer(cluster.address, group, config=ConsumerConfig(**settings), clock=clock)
@@ -268,22 +300,20 @@ def test_a_suspended_member_drops_at_once_what_is_not_granted_again(
         first = PushConsumer(cluster.address, group, stuck, config=config, clock=clock).start()
         first.subscribe(topic)
         assert entered.acquire(timeout=LIMIT_S)
-    core = first._consumer._core
-    session, held = core.session, getattr(core, "_works", None) or core.deliveries.states
     [queue] = first.assignment()
-    old = held[queue]
-    exchange = session._exchange
-
-    first._thread.run(_set(session, "_exchange", _lost_answer))
+    syncs.lose_those_of(cluster, group)
     lasting = PushConfig(lease_ms=LONG_LEASE_MS, sync_interval_ms=100)
-    with PushConsumer(cluster.address, group, seen, config=lasting) as second:
+    with (
+        structlog.testing.capture_logs() as logs,
+        PushConsumer(cluster.address, group, seen, config=lasting) as second,
+    ):
         second.subscribe(topic)
         # In steps: a request of the first that is still under way renews its lease once more.
         eventually(lambda: clock.advance(20) or len(seen.numbers) == 10)
-        assert held.get(queue) is old, "it has heard nothing yet: it is suspended"
-        first._thread.run(_set(session, "_exchange", exchange))
-        eventually(lambda: held.get(queue) is not old)
-        assert old.is_leaving
+        assert first.assignment() == [queue], "it has no response yet: it is suspended"
+        assert not any(each["event"] == "queue_lost" for each in logs)
+        syncs.client_id = ""  # the request under way fails when its time-out is over
+        eventually(lambda: clock.advance(20) or any(each["event"] == "queue_lost" for each in logs))
         assert not go_on.is_set(), "without waiting for its listener"
         go_on.set()
         first.close()
@@ -291,12 +321,27 @@ def test_a_suspended_member_drops_at_once_what_is_not_granted_again(
         eventually(lambda: committed(cluster, group, topic) == 10)
 
 
-async def _lost_answer() -> None:
-    raise BrokerUnreachable("the answer is lost")
-
-
-async def _set(target: Any, name: str, value: Any) -> None:
-    setattr(target, name, value)
+def test_a_lease_that_ends_while_a_sync_is_under_way_suspends_the_consumer(
+    clusters: Callable[..., Cluster], group: str, clock: ClockAtRest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    syncs = LostSyncs(monkeypatch)
+    cluster = clusters(brokers=1)
+    topic = cluster.topic(queues=1)
+    config = ConsumerConfig(
+        lease_ms=1_000, sync_interval_ms=100, request_timeout_ms=int(LIMIT_S * 1000), auto_commit=False
+    )
+    consumer = PullConsumer(cluster.address, group, config=config, clock=clock)
+    with structlog.testing.capture_logs() as logs, consumer:
+        consumer.subscribe(topic)
+        eventually(consumer.assignment)
+        syncs.lose_those_of(cluster, group)
+        eventually(lambda: syncs.count == 1)
+        clock.advance(config.lease_ms)
+        eventually(lambda: any(each["event"] == "consumer_suspended" for each in logs))
+        fill(cluster, topic, 10)
+        assert consumer.poll(timeout_ms=0) == []
+        assert syncs.count == 1
+        syncs.client_id = ""
 
 
 def test_while_the_lease_is_over_nothing_is_fetched_and_nothing_fetched_is_listened_to(

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pyarrow as pa
 import pytest
 
-from actors.broker.sending.send import Sender
+from actors.broker.sending.bulk_send import BulkSender
 from actors.remoting.codes import RayMQRequestCode, ResponseCode
 from actors.remoting.remoting_errors import Refused
 from actors.remoting.request import RequestContext
@@ -210,10 +210,10 @@ def test_a_queue_that_is_gone_keeps_no_rows_from_the_others(clusters: Callable[.
 def test_a_broker_that_knows_no_runs_gets_each_queue_by_itself(
     clusters: Callable[..., Cluster], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def unknown(sender: Sender, context: RequestContext) -> None:
+    def unknown(sender: BulkSender, context: RequestContext) -> None:
         raise Refused(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, "as a broker of an older version says it")
 
-    monkeypatch.setattr(Sender, "send_runs", unknown)
+    monkeypatch.setattr(BulkSender, "send_runs", unknown)
     cluster = clusters(brokers=1)
     topic = cluster.topic(queues=8)
     with Producer(cluster.address, "tables") as producer:

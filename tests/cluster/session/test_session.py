@@ -178,6 +178,7 @@ def test_an_embedded_ray_that_comes_up_too_late_is_tried_once_more_and_then_told
     late: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import ray
+    from ray._private import worker
 
     tries: list[object] = []
 
@@ -189,7 +190,7 @@ def test_an_embedded_ray_that_comes_up_too_late_is_tried_once_more_and_then_told
     monkeypatch.setattr(ray, "init", init)
     monkeypatch.setattr(ray_session, "prepare_to_import_ray", lambda environment, *, starts: None)
     monkeypatch.setattr(ray_session, "ray_environment", lambda environment: {})
-    monkeypatch.setattr(ray._private.worker, "_worker_logs_enabled", True)
+    monkeypatch.setattr(worker, "_worker_logs_enabled", True)
 
     def connect() -> None:
         ray_session.connect(topology(), tmp_path, Way(Mode.EMBEDDED))
@@ -207,21 +208,19 @@ def test_workers_are_not_started_by_uv_again_although_the_program_imported_ray_f
 ) -> None:
     import ray
     from ray._private import ray_constants, worker
-    from ray._private.runtime_env import uv_runtime_env_hook
 
-    runtime_envs: list[object] = []
+    runs_workers_by_uv: list[bool] = []
 
     def init(**options: object) -> None:
-        runtime_envs.append(worker._maybe_modify_runtime_env(None, False))
+        runs_workers_by_uv.append(ray_constants.RAY_ENABLE_UV_RUN_RUNTIME_ENV)
 
     monkeypatch.setattr(ray, "init", init)
-    monkeypatch.setattr(uv_runtime_env_hook, "_get_uv_run_cmdline", lambda: ["uv", "run", "python", "own.py"])
     monkeypatch.setattr(ray_constants, "RAY_ENABLE_UV_RUN_RUNTIME_ENV", True)  # as Ray has it by default
     monkeypatch.setattr(worker, "_worker_logs_enabled", True)
     monkeypatch.delenv("RAY_ENABLE_UV_RUN_RUNTIME_ENV", raising=False)
     monkeypatch.setenv(TOKEN_PATH_ENV, str(tmp_path / "none"))
     ray_session.connect(topology(), tmp_path, Way(Mode.ATTACHED, "127.0.0.1:6379"))
-    assert runtime_envs == [None]
+    assert runs_workers_by_uv == [False]
 
 
 @pytest.mark.parametrize("variables", [{}, {"TMPDIR": "b"}, {"TMPDIR": "b", "RAY_TMPDIR": "a"}])

@@ -317,9 +317,9 @@ def _pristine(factory) -> tuple[Path, list[MessageExt]]:
             clock.advance(ms=number % 2)
             store.append(a_draft(b"%d " % number * 20, queue_id=number % 3, keys=f"k{number}", tags="T"))
         store.flush_now()
-        store.tick()
+        store.advance()
         while store.has_more_to_dispatch:
-            store.tick()
+            store.advance()
         _STORE["made"] = root, messages(store, all_messages)
         store.close()
     source, before = _STORE["made"]

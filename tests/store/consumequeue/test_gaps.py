@@ -53,7 +53,7 @@ def test_retention_before_a_gap_keeps_what_stands_between(gapped, stores, drain,
         os.utime(path, (0, 0) if is_old else (clock.wall_ms() // 1000 + 10**6,) * 2)
     store.retention.delete_expired()
     for _ in range(12):
-        store.tick()
+        store.advance()
         store.retention.finish()
         clock.advance(store.settings.delete_pause_ms)
     kept = [m for m in before[:40] + before[60:] if m.commit_log_offset >= store.positions.min]
@@ -106,7 +106,7 @@ def test_a_queue_that_is_cut_to_its_beginning_keeps_its_place(stores, draft, dra
         os.utime(path, (0, 0))
     store.retention.delete_expired()
     for _ in range(12):
-        store.tick()
+        store.advance()
         store.retention.finish()
         clock.advance(store.settings.delete_pause_ms)
     first = store.min_offset("Topic", 0)

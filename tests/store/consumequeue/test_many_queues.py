@@ -14,10 +14,9 @@ import pytest
 
 from store.consumequeue import check, consume_queue
 from store.consumequeue.consume_queue import ConsumeQueue
-from store.disk import background
 from store.index.index_file import IndexFile, IndexNote
 from store.store_errors import StoreError
-from store.upkeep import maintenance
+from store.upkeep import checkpoints
 
 
 def fill(store, draft, count: int, queues: int = 3, start: int = 0) -> None:
@@ -107,7 +106,7 @@ def test_a_change_at_the_time_of_the_note_is_not_hidden_by_it(stores, draft, dra
 
 def test_units_that_came_after_the_note_are_put_in_again_after_a_kill(stores, draft, drain):
     store = rested_store(stores, draft, drain, 100)
-    store._maintenance.checkpoint_now()
+    store.truncate_to(store.positions.written)  # its checkpoint: all is noted
     noted = {path: path.stat().st_mtime_ns for path in (store.root / "consumequeue").rglob("0*")}
     fill(store, draft, 20, start=100)
     drain(store)
@@ -199,7 +198,7 @@ def test_after_a_kill_only_the_index_file_that_was_written_to_is_looked_into(
     stores, draft, drain, index_files_checked
 ):
     store = store_with_index(stores, draft, drain)
-    store._maintenance.checkpoint_now()
+    store.truncate_to(store.positions.written)  # its checkpoint: all is noted
     for number in range(100, 110):
         store.append(draft(b"%d" % number, keys=f"k{number}", uniq=f"U{number}"))
     names = sorted(path.name for path in (store.root / "index").iterdir())
@@ -213,7 +212,7 @@ def test_after_a_kill_only_the_index_file_that_was_written_to_is_looked_into(
 
 
 def test_a_checkpoint_of_many_queues_is_made_in_slices(stores, draft, drain, clock, monkeypatch):
-    monkeypatch.setattr(maintenance, "_QUEUES_A_TURN", 30)
+    monkeypatch.setattr(checkpoints, "_QUEUES_A_TURN", 30)
     store = stores.open(commit_log_file_bytes=1 << 16)
     fill(store, draft, 100, queues=100)
     drain(store)
@@ -223,7 +222,7 @@ def test_a_checkpoint_of_many_queues_is_made_in_slices(stores, draft, drain, clo
         assert (store.root / "raymq.derived").read_bytes() == noted_before, turn
         fill(store, draft, 1, queues=100, start=turn)  # some queues change while others are noted
         drain(store)
-    store._maintenance.finish()
+    store.finish_background()
     assert (store.root / "raymq.derived").read_bytes() != noted_before
     again = stores.open(stores.kill(store, "killed").name, commit_log_file_bytes=1 << 16)
     assert len(list(again.queues())) == 100
@@ -246,8 +245,8 @@ def test_a_file_that_keeps_changing_is_looked_at_once_it_has_rested(
 
     def checkpoint() -> None:
         clock.advance(ms=5001)
-        store.tick()
-        store._maintenance.finish()
+        store.advance()
+        store.finish_background()
 
     for number in range(3):
         fill(store, draft, 6, queues=2, start=6 * number)
@@ -269,19 +268,19 @@ def test_a_file_that_keeps_changing_is_looked_at_once_it_has_rested(
 def test_a_checkpoint_that_takes_long_is_not_due_again_soon(
     stores, draft, drain, clock, monkeypatch, took_ms, pause_ms
 ):
-    sync = background.sync_files
+    sync = checkpoints.sync_files
 
     def sync_files(*what: object) -> None:
         clock.advance(ms=took_ms)
         sync(*what)
 
-    monkeypatch.setattr(background, "sync_files", sync_files)
+    monkeypatch.setattr(checkpoints, "sync_files", sync_files)
     store = stores.open()
 
     def noted(wait_ms: int) -> bytes:
         clock.advance(ms=wait_ms)
-        store.tick()
-        store._maintenance.finish()
+        store.advance()
+        store.finish_background()
         return (store.root / "raymq.derived").read_bytes()
 
     fill(store, draft, 30)
@@ -311,16 +310,16 @@ def test_a_checkpoint_that_could_not_be_made_durable_is_the_last(stores, draft, 
         raise OSError(errno.EIO, "Input/output error")
 
     with monkeypatch.context() as patch:
-        patch.setattr(background, "sync_files", lose)
+        patch.setattr(checkpoints, "sync_files", lose)
         clock.advance(ms=5001)
-        store.tick()
-        store._maintenance.finish()
+        store.advance()
+        store.finish_background()
     noted = (store.root / "raymq.derived").read_bytes()
     fill(store, draft, 30, start=30)
     drain(store)
     clock.advance(ms=5001)
-    store.tick()
-    store._maintenance.finish()
+    store.advance()
+    store.finish_background()
     assert (store.root / "raymq.derived").read_bytes() == noted
     with pytest.raises(StoreError, match="derived files could not be made durable: restart"):
         store.close()

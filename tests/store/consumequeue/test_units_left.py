@@ -11,8 +11,12 @@ from dataclasses import dataclass, field
 import pytest
 
 from store.consumequeue.unit import UNIT_BYTES
+from store.dispatch.queue_sink import ConsumeQueueSink
+from store.index.index_service import IndexService
 from store.kernels import unit_files
 from store.store_errors import StoreError
+from store.upkeep.maintenance import Maintenance
+from store.upkeep.retention import Retention
 from tests.eventually import LIMIT_S
 
 QUEUES = 20
@@ -58,17 +62,33 @@ def bodies(read_all, store) -> list[list[bytes]]:
     return [[message.body for message in read_all(store, "Topic", queue_id)] for queue_id in range(QUEUES)]
 
 
+EVERY_QUEUE = {("Topic", queue_id) for queue_id in range(QUEUES)}
+
+
 @pytest.fixture
-def busy(stores, draft, drain, writer):
-    """Give a store with a message in each queue, and a second one that is being written."""
+def crowded(stores, draft, drain, writer):
+    """Give a store with a message in each queue, and more files than may be open."""
     store = stores.open(max_open_files=4, commit_log_file_bytes=1 << 16)
+    store.await_messages(EVERY_QUEUE)
+    for queue_id in range(QUEUES):  # few at a time: their files are opened
+        store.append(draft(b"0", queue_id=queue_id, tags="t0", keys="k0"))
+        if queue_id % 2:
+            writer.goes_on.set()
+            drain(store)
+    writer.goes_on.clear()
+    writer.asked.clear()
+    writer.threads.clear()
+    return store
+
+
+@pytest.fixture
+def busy(crowded, draft, writer):
+    """Give the store while a second message for each queue is being written."""
+    store = crowded
     store.on_work_ended(writer.ended.set)
-    fill(store, draft, 0)
-    drain(store)
-    assert writer.threads == []  # the files had to be made
     fill(store, draft, 1)
     store.flush_now()
-    assert store.tick(leaves=True) == []
+    assert store.advance() == []
     assert writer.asked.wait(LIMIT_S)
     return store
 
@@ -76,13 +96,13 @@ def busy(stores, draft, drain, writer):
 def take(store, writer) -> list:
     writer.goes_on.set()
     assert writer.ended.wait(LIMIT_S)
-    return list(store.tick(leaves=True))
+    return list(store.advance())
 
 
 def test_units_that_were_left_are_there_and_told_once_they_are_written(read_all, writer, busy):
-    assert writer.threads == ["store-background"]
+    assert writer.threads == ["store-units_0"]
     assert offsets(busy) == {1}
-    assert busy.tick(leaves=True) == []
+    assert busy.advance() == []
     assert busy.has_more_to_dispatch
     assert not busy.has_more_to_do  # it would be asked for in vain
     arrivals = take(busy, writer)
@@ -98,7 +118,7 @@ def test_what_is_appended_meanwhile_follows(draft, drain, read_all, writer, busy
     fill(busy, draft, 2)
     assert busy.append(draft(b"3", queue_id=7)).queue_offset == 3
     busy.flush_now()
-    assert busy.tick(leaves=True) == []
+    assert busy.advance() == []
     assert offsets(busy) == {1}
     writer.goes_on.set()
     drain(busy)
@@ -109,16 +129,17 @@ def test_what_is_appended_meanwhile_follows(draft, drain, read_all, writer, busy
 
 def test_queues_that_are_new_are_made_by_the_other_thread_too(stores, draft, read_all, writer):
     store = stores.open()  # its descriptors are not full
+    store.await_messages(EVERY_QUEUE)
     store.on_work_ended(writer.ended.set)
     fill(store, draft, 0)
     store.flush_now()
-    assert store.tick(leaves=True) == []
+    assert store.advance() == []
     assert writer.asked.wait(LIMIT_S)
     assert not (store.root / "consumequeue" / "Topic").exists()
     assert {each.max_offset for each in take(store, writer)} == {1}
     fill(store, draft, 1)
     store.flush_now()
-    assert {each.max_offset for each in store.tick(leaves=True)} == {2}  # their files are opened, and kept so
+    assert {each.max_offset for each in store.advance()} == {2}  # their files are opened, and kept so
     assert len(writer.threads) == 1
     assert bodies(read_all, store) == [[b"0", b"1"]] * QUEUES
     store.close()
@@ -126,8 +147,7 @@ def test_queues_that_are_new_are_made_by_the_other_thread_too(stores, draft, rea
     for number in range(2):
         fill(alone, draft, number)
         alone.flush_now()
-        while alone.has_more_to_dispatch:
-            alone.tick()
+        alone.dispatch_now()
     alone.close()
     assert stores.files(store.root / "consumequeue") == stores.files(alone.root / "consumequeue")
     assert bodies(read_all, stores.open()) == [[b"0", b"1"]] * QUEUES
@@ -135,12 +155,13 @@ def test_queues_that_are_new_are_made_by_the_other_thread_too(stores, draft, rea
 
 def test_what_is_cut_off_is_gone_from_files_that_the_other_thread_made(stores, draft, writer):
     store = stores.open()
+    store.await_messages(EVERY_QUEUE)
     store.on_work_ended(writer.ended.set)
     fill(store, draft, 0)
     kept = store.positions.written
     fill(store, draft, 1)
     store.flush_now()
-    assert store.tick(leaves=True) == []
+    assert store.advance() == []
     assert {each.max_offset for each in take(store, writer)} == {2}
     store.truncate_to(kept)
     for queue_id in range(QUEUES):
@@ -150,13 +171,14 @@ def test_what_is_cut_off_is_gone_from_files_that_the_other_thread_made(stores, d
 
 def test_a_queue_that_cannot_be_made_is_told(stores, draft, drain, read_all, clock, writer):
     store = stores.open()
+    store.await_messages(EVERY_QUEUE)
     store.on_work_ended(writer.ended.set)
     fill(store, draft, 0)
     store.flush_now()
     (store.root / "consumequeue" / "Topic").mkdir(parents=True)
     in_the_way = store.root / "consumequeue" / "Topic" / "3"
     in_the_way.write_text("no directory")
-    store.tick(leaves=True)
+    store.advance()
     assert {each.queue_id for each in take(store, writer)} == {0, 1, 2}
     assert "consume queues or index cannot be written: File exists" in store.write_refusal
     in_the_way.unlink()
@@ -169,15 +191,16 @@ def test_few_queues_are_written_at_once(draft, writer, busy):
     take(busy, writer)
     fill(busy, draft, 2, queues=15)
     busy.flush_now()
-    assert len(busy.tick(leaves=True)) == 15
+    assert len(busy.advance()) == 15
     assert writer.threads[1:] == ["MainThread"]
 
 
-def test_a_tick_that_leaves_nothing_waits_for_what_was_left(draft, read_all, writer, busy):
+def test_dispatch_now_waits_for_what_was_left(draft, read_all, writer, busy):
     fill(busy, draft, 2)
     busy.flush_now()
     writer.goes_on.set()
-    arrivals = busy.tick()
+    busy.dispatch_now()
+    arrivals = busy.advance()
     assert {each.max_offset for each in arrivals[:QUEUES]} == {2}
     assert {each.max_offset for each in arrivals[QUEUES:]} == {3}
     assert bodies(read_all, busy) == [[b"0", b"1", b"2"]] * QUEUES
@@ -185,9 +208,9 @@ def test_a_tick_that_leaves_nothing_waits_for_what_was_left(draft, read_all, wri
 
 def test_nothing_is_noted_or_cleaned_while_units_are_written(writer, busy, monkeypatch):
     turns = []
-    monkeypatch.setattr(busy._maintenance, "turn", lambda: turns.append("notes"))
-    monkeypatch.setattr(busy.retention, "turn", lambda: turns.append("cleans"))
-    busy.tick(leaves=True)
+    monkeypatch.setattr(Maintenance, "turn", lambda _: turns.append("notes"))
+    monkeypatch.setattr(Retention, "turn", lambda _: turns.append("cleans"))
+    busy.advance()
     assert turns == []
     take(busy, writer)
     assert turns[:2] == ["notes", "cleans"]
@@ -197,7 +220,7 @@ def test_steps_without_a_gap_let_notes_be_taken_between_them(draft, writer, busy
     fill(busy, draft, 2)
     busy.flush_now()
     turns = []
-    monkeypatch.setattr(busy._maintenance, "turn", lambda: turns.append(offsets(busy)))
+    monkeypatch.setattr(Maintenance, "turn", lambda _: turns.append(offsets(busy)))
     take(busy, writer)
     assert turns == [{2}]
     assert busy.has_more_to_dispatch  # the next ones are on their way
@@ -209,14 +232,13 @@ def test_whatever_else_is_done_to_the_queues_waits_for_them(
     stores, draft, drain, read_all, writer, busy, monkeypatch, end
 ):
     place = busy.positions.dispatched
-    job_ended = busy._dispatcher._writes._job.ended
-    wait = job_ended.wait
+    finish = ConsumeQueueSink.finish
 
-    def wait_for_the_writer(*timeout_s: float) -> bool:
+    def finish_with_the_writer(sink: ConsumeQueueSink) -> None:
         writer.goes_on.set()
-        return wait(*timeout_s)
+        finish(sink)
 
-    monkeypatch.setattr(job_ended, "wait", wait_for_the_writer)
+    monkeypatch.setattr(ConsumeQueueSink, "finish", finish_with_the_writer)
     if end == "delete_topic":
         assert busy.delete_topic("Topic") == QUEUES
     elif end == "forget_topic":
@@ -257,11 +279,9 @@ def test_without_space_for_one_queue_senders_are_told_and_all_comes_with_the_spa
 
 
 def test_an_index_that_cannot_be_written_fails_the_whole_step(
-    stores, draft, drain, read_all, clock, writer, monkeypatch
+    crowded, draft, drain, read_all, clock, writer, monkeypatch
 ):
-    store = stores.open(max_open_files=4, commit_log_file_bytes=1 << 16)
-    fill(store, draft, 0)
-    drain(store)
+    store = crowded
 
     def fail(*_: object) -> None:
         raise OSError(28, "No space left on device")
@@ -270,8 +290,8 @@ def test_an_index_that_cannot_be_written_fails_the_whole_step(
     store.flush_now()
     writer.goes_on.set()
     with monkeypatch.context() as patched:
-        patched.setattr(store._parts.index, "put", fail)
-        store.tick(leaves=True)
+        patched.setattr(IndexService, "accept", fail)
+        store.advance()
     assert "No space left" in store.write_refusal
     clock.advance(ms=1000)
     drain(store)
@@ -304,7 +324,7 @@ def test_what_was_left_keeps_no_file_of_the_log(writer, busy):
 def test_who_waits_is_told_of_a_step_that_the_end_of_another_topic_has_ended(writer, busy):
     writer.goes_on.set()
     assert busy.forget_topic("Other", lambda error: None) == 0
-    assert {(each.queue_id, each.max_offset) for each in busy.tick(leaves=True)} == {
+    assert {(each.queue_id, each.max_offset) for each in busy.advance()} == {
         (queue_id, 2) for queue_id in range(QUEUES)
     }
-    assert busy.tick(leaves=True) == []
+    assert busy.advance() == []

@@ -40,9 +40,11 @@ def bodies(read_all, store) -> list[list[bytes]]:
 def crowded(stores, draft, drain, together):
     """Give a store whose queues have one message each, and more files than may be open."""
     store = stores.open(max_open_files=4, commit_log_file_bytes=1 << 16)
-    fill(store, draft, 1)
-    drain(store)
-    assert together == []  # the files had to be made
+    store.await_messages({("Topic", queue_id) for queue_id in range(QUEUES)})
+    for queue_id in range(QUEUES):  # one at a time: their files are opened
+        store.append(draft(b"0", queue_id=queue_id, tags="t0"))
+        drain(store)
+    assert together == []
     return store
 
 
@@ -71,7 +73,7 @@ def test_units_written_together_are_those_written_one_by_one(
 def test_every_queue_written_together_tells_those_who_wait(draft, together, crowded):
     fill(crowded, draft, 2, start=1)
     crowded.flush_now()
-    arrivals = crowded.tick()
+    arrivals = crowded.advance()
     assert together == [QUEUES]
     assert {(each.queue_id, each.max_offset) for each in arrivals} == {
         (number, 3) for number in range(QUEUES)
@@ -88,7 +90,7 @@ def test_without_space_for_one_of_many_queues_the_others_have_theirs_and_sends_a
     crowded._parts.descriptors.drop(str(path))
     fill(crowded, draft, 1, start=1)
     crowded.flush_now()
-    assert {each.queue_id for each in crowded.tick()} == set(range(5))
+    assert {each.queue_id for each in crowded.advance()} == set(range(5))
     assert together == [5]
     assert "cannot be written: No space left on device (make room on its disk)" in crowded.write_refusal
     assert [crowded.max_offset("Topic", queue_id) for queue_id in range(QUEUES)] == [2] * 5 + [1] * 7
@@ -116,7 +118,7 @@ def test_killed_between_any_two_of_the_files_the_next_start_has_all(
         return 0
 
     monkeypatch.setattr(unit_files, "write_units", killed)
-    crowded.tick()
+    crowded.advance()
     again = stores.open("killed", max_open_files=4, commit_log_file_bytes=1 << 16)
     assert bodies(read_all, again) == [[b"0", b"1"]] * QUEUES
     again.close()

@@ -15,8 +15,8 @@ from store.consumequeue.unit import UNIT
 from store.disk.residency import PAGE_BYTES, READ_AHEAD_FROM_BYTES, Cold, FileRange, Residency, WarmJob
 from store.kernels import read as kernel
 from store.message.record import decode_record, decode_records
-from store.message.tags import tags_code
 from store.message_store import GetMessageStatus, MessageStore
+from store.reading.message_filter import TagFilter
 from tests.store.cold_disk import make_cold, settled
 
 
@@ -52,10 +52,10 @@ def test_a_cold_pull_names_what_it_lacks_and_then_gives_the_same(filled, monkeyp
 
 
 def test_a_filtered_cold_pull_asks_for_its_own_records_only(filled, monkeypatch) -> None:
-    codes = frozenset({tags_code("b")})
-    expected = filled.get_message("Topic", 1, 0, 32, 1 << 20, codes)
+    wanted = TagFilter(["b"])
+    expected = filled.get_message("Topic", 1, 0, 32, 1 << 20, wanted)
     disk = make_cold(filled, monkeypatch)
-    found = settled(disk, lambda: filled.get_message("Topic", 1, 0, 32, 1 << 20, codes))
+    found = settled(disk, lambda: filled.get_message("Topic", 1, 0, 32, 1 << 20, wanted))
     assert [bytes(part) for part in found.slices] == [bytes(part) for part in expected.slices]
     assert found.status == GetMessageStatus.FOUND
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import mmap
 import os
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
@@ -12,26 +14,35 @@ from store.commitlog.mapped_file import MappedFile, allocate_file
 from store.disk import touch_ahead
 from store.disk.residency import FileRange, Residency
 from store.disk.touch_ahead import AHEAD_BYTES, TouchAhead, touch
+from store.index.index_file import index_file_bytes
+from store.jobs import Jobs, Lane
+from store.upkeep import maintenance
 
 MIB = 1024 * 1024
 FILE_BYTES = 100 * MIB
 
 
-class Submitted:
-    """A `Background` that only lists what it is asked to do."""
+@dataclass
+class Touched:
+    """What is touched by the jobs of a lane."""
 
-    def __init__(self) -> None:
-        self.jobs: list[object] = []
-
-    def submit(self, job) -> None:
-        self.jobs.append(job)
-
-    def collect(self) -> None: ...
+    lane: Lane
+    ranges: list[tuple[str, int, int]] = field(default_factory=list)
 
     def take(self) -> list[tuple[str, int, int]]:
-        taken = [(job._path, job._begin // MIB, job._end // MIB) for job in self.jobs]
-        self.jobs.clear()
+        self.lane.finish()
+        taken = [(path, begin // MIB, end // MIB) for path, begin, end in self.ranges]
+        self.ranges.clear()
         return taken
+
+
+@pytest.fixture
+def touched(monkeypatch) -> Iterator[Touched]:
+    jobs = Jobs()
+    touched = Touched(jobs.lane("touch"))
+    monkeypatch.setattr(touch_ahead, "touch", lambda *where: touched.ranges.append(where))
+    yield touched
+    jobs.close()
 
 
 @pytest.fixture
@@ -75,34 +86,32 @@ def test_a_file_that_is_gone_is_left_alone(tmp_path):
     touch(str(tmp_path / "gone"), 0, MIB)
 
 
-def test_the_writer_is_kept_ahead_of_by_a_bounded_stretch():
-    submitted = Submitted()
-    ahead = TouchAhead(submitted, 0)
+def test_the_writer_is_kept_ahead_of_by_a_bounded_stretch(touched):
+    ahead = TouchAhead(touched.lane, 0)
     assert AHEAD_BYTES == 32 * MIB
     ahead.look("a", 0, FILE_BYTES, 4 * MIB)
-    assert submitted.take() == [("a", 4, 36)]
+    assert touched.take() == [("a", 4, 36)]
     ahead.look("a", 0, FILE_BYTES, 19 * MIB)  # more than half of it is left
-    assert submitted.take() == []
+    assert touched.take() == []
     ahead.look("a", 0, FILE_BYTES, 20 * MIB)
-    assert submitted.take() == [("a", 36, 52)]
+    assert touched.take() == [("a", 36, 52)]
     ahead.look("a", 0, FILE_BYTES, 60 * MIB)  # it was faster than we are: what it has written needs nothing
-    assert submitted.take() == [("a", 60, 92)]
+    assert touched.take() == [("a", 60, 92)]
     ahead.look("a", 0, FILE_BYTES, 80 * MIB)
-    assert submitted.take() == [("a", 92, 100)]
+    assert touched.take() == [("a", 92, 100)]
     ahead.look("a", 0, FILE_BYTES, 99 * MIB)
-    assert submitted.take() == []
+    assert touched.take() == []
 
 
-def test_the_next_file_is_touched_from_where_the_writer_is():
-    submitted = Submitted()
-    ahead = TouchAhead(submitted, 0)
+def test_the_next_file_is_touched_from_where_the_writer_is(touched):
+    ahead = TouchAhead(touched.lane, 0)
     ahead.look("a", 0, FILE_BYTES, 95 * MIB)
     ahead.look("b", FILE_BYTES, FILE_BYTES, FILE_BYTES + 3 * MIB)
-    assert submitted.take() == [("a", 95, 100), ("b", 3, 35)]
+    assert touched.take() == [("a", 95, 100), ("b", 3, 35)]
 
 
-def test_a_store_that_hardly_writes_touches_nothing_ahead():
-    assert TouchAhead(Submitted(), 10 * MIB).look_at == 14 * MIB
+def test_a_store_that_hardly_writes_touches_nothing_ahead(touched):
+    assert TouchAhead(touched.lane, 10 * MIB).look_at == 14 * MIB
 
 
 def test_log_and_index_of_a_busy_store_are_touched_ahead(stores, draft, drain):
@@ -112,14 +121,17 @@ def test_log_and_index_of_a_busy_store_are_touched_ahead(stores, draft, drain):
     for _ in range(5):
         store.append(draft(b"x" * MIB, keys="key"))
         drain(store)
-    store._maintenance._touches.finish()
-    log, index = store._log.file_at(0), store._parts.index.last
+    store.finish_background()
     written = store.positions.written
+    [index] = (store.root / "index").iterdir()
+    entries_end = index_file_bytes(1000, 6)
     residency = Residency()
+    log = MappedFile(store.root / "commitlog" / f"{0:020d}", 0, 64 * MIB)
     assert residency.absent(log, written, 32 * MIB) is None
     assert residency.absent(log, 48 * MIB, 49 * MIB) is not None
-    mapped = MappedFile(index.path, 0, index.size_bytes)
-    assert residency.absent(mapped, index.written_bytes, index.written_bytes + 4 * MIB) is None
+    log.close()
+    mapped = MappedFile(index, 0, index.stat().st_size)
+    assert residency.absent(mapped, entries_end, entries_end + 4 * MIB) is None
     mapped.close()
 
 
@@ -127,10 +139,10 @@ def test_a_start_asks_for_the_slots_of_the_index_file_that_goes_on(stores, draft
     store = stores.open(index_slots=1000)
     store.append(draft(keys="key"))
     drain(store)
-    path = store._parts.index.last.path
+    [path] = (store.root / "index").iterdir()
     store.close()
     touched = []
-    monkeypatch.setattr(touch_ahead, "touch", lambda *where: touched.append(where))
+    monkeypatch.setattr(maintenance, "touch", lambda *where: touched.append(where))
     again = stores.open(index_slots=1000)
-    again._maintenance._touches.finish()
+    again.finish_background()
     assert touched == [(str(path), 0, 40 + 4 * 1000)]

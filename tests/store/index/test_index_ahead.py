@@ -34,9 +34,9 @@ def makers(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def send(store: MessageStore, draft: Draft, first: int, count: int) -> None:
     for number in range(first, first + count):
         store.append(draft(b"body", keys=f"key-{number}"))
-        store.tick()
-        store._maintenance.finish()  # the disk is as fast as the sender
-        store.tick()
+        store.advance()
+        store.finish_background()  # the disk is as fast as the sender
+        store.advance()
 
 
 def index_of(store: MessageStore) -> list[tuple[str, bytes]]:
@@ -54,7 +54,7 @@ def test_dispatch_finds_the_next_file_there_and_the_index_is_the_same(
     send(plain, draft, 0, MESSAGES)
     makers.clear()
     send(store, draft, 0, MESSAGES)
-    assert makers == [threading.current_thread().name, "store-background"]
+    assert makers == [threading.current_thread().name, "store-background_0"]
     assert index_of(store) == index_of(plain)
     assert len(index_of(store)) == 2
     assert all(store.query_by_key("Topic", f"key-{number}") for number in range(MESSAGES))
@@ -105,6 +105,6 @@ def test_a_disk_that_is_full_ahead_of_need_is_told_when_the_file_is_needed(
     assert store.write_refusal is None
     assert ahead(store.root) == []
     store.append(draft(b"body", keys="a b c d e f"))
-    store.tick()
+    store.advance()
     assert "No space left" in (store.write_refusal or "")
     is_full = False

@@ -10,7 +10,7 @@ import pytest
 
 from store.message_store import MessageStore
 from store.ownership.identity import StoreIdentity
-from store.store_errors import StoreError
+from store.store_errors import StoreError, StoreLocked
 from store.store_settings import StoreSettings
 
 HOLDER = """
@@ -41,7 +41,7 @@ def test_a_store_locked_by_another_process_is_refused_with_its_pid(stores):
         text=True,
     ) as holder:
         assert holder.stdout.readline() == "locked\n"
-        with pytest.raises(StoreError, match=f"locked by another process, PID {holder.pid}"):
+        with pytest.raises(StoreLocked, match=f"locked by another process, PID {holder.pid}"):
             stores.open()
         holder.stdin.close()
     stores.open()
@@ -87,7 +87,7 @@ def test_an_old_writer_gives_no_acknowledgement_once_another_has_raised_the_epoc
     successor = epoch.with_name("raymq.epoch.new")
     successor.write_text(f"{number + 1}\n")
     successor.rename(epoch)
-    store.tick()
+    store.advance()
     assert "another writer" in str(told[0])
     with pytest.raises(StoreError, match="another writer"):
         store.append(draft())

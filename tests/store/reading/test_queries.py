@@ -34,9 +34,9 @@ def put_at_steps(store, clock, draft, topic: str, steps_ms: list[int], **named) 
         clock.advance(step_ms)
         times.append(clock.wall_ms())
         store.append(draft(topic=topic, **{name: values[len(times) - 1] for name, values in named.items()}))
-    store.tick()
+    store.advance()
     while store.has_more_to_dispatch:
-        store.tick()
+        store.advance()
     return times
 
 
@@ -87,7 +87,7 @@ def test_what_retention_has_taken_is_never_found(stores, clock, draft, drain):
         os.utime(path, (0, 0))
     store.retention.delete_expired()
     for _ in range(12):
-        store.tick()
+        store.advance()
         store.retention.finish()
         clock.advance(store.settings.delete_pause_ms)
     first = store.min_offset("Topic", 0)

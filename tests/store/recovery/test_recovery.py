@@ -159,7 +159,7 @@ def test_a_stale_record_behind_the_end_is_not_taken_for_a_new_one(stores, draft,
     """RocketMQ leaves the bytes behind its end as they are; ours are zeros, whatever was there before."""
     store = stores.open()
     results = [store.append(draft(b"%d" % number)) for number in range(5)]
-    store.tick()
+    store.advance()
     store.truncate_to(results[2].physical_offset)
     store.append(draft(b"n"))  # ends exactly where the stale fourth record began
     again = stores.open(stores.kill(store, "killed").name)
@@ -402,8 +402,8 @@ def test_a_checkpoint_bounds_what_is_walked_after_a_kill(stores, draft, drain, c
     drain(store)
     noted = store.positions.written
     clock.advance(ms=5001)
-    store.tick()
-    store._maintenance.finish()
+    store.advance()
+    store.finish_background()
     fill(store, draft, 5, start=100)
     again = stores.open(stores.kill(store, "killed").name)
     assert again._parts.tail.records == 6

@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 from cluster.cli.store import app
 from store.message_store import MessageStore
-from store.store_errors import StoreError
+from store.store_errors import StoreError, StoreFormatUnknown
 from store.store_settings import StoreSettings
 from store.tools.rebuild import rebuild
 from store.tools.verify import Report, verify
@@ -52,7 +52,7 @@ def fresh(factory, target: Path) -> Path:
         fill(store, clock)
         store.flush_now()
         while store.has_more_to_dispatch:
-            store.tick()
+            store.advance()
         store.close()
         _MADE["store"] = root
     shutil.copytree(_MADE["store"], target)
@@ -95,7 +95,7 @@ def test_a_store_of_ours_is_sound_however_it_ended(stores, clock, drain):
     store = stores.open()
     fill(store, clock)
     store.flush_now()
-    store.tick()
+    store.advance()
     killed = stores.kill(store, "killed")
     assert verify(killed).findings == []
     report = verify(store.root)  # it is open
@@ -108,6 +108,17 @@ def test_a_store_of_ours_is_sound_however_it_ended(stores, clock, drain):
     store.close()
     report = verify(store.root)
     assert (report.findings, report.notes, report.writer_pid) == ([], [], None)
+
+
+def test_verify_refuses_a_store_of_an_unknown_format_and_reports_a_damaged_name(stores):
+    stores.open().close()
+    name = stores.directory / "store" / "raymq.json"
+    name.write_bytes(b'{"formatVersion": 9}')
+    with pytest.raises(StoreFormatUnknown, match="format 9, this program knows 1"):
+        verify(name.parent)
+    name.write_bytes(b"{")
+    [finding] = verify(name.parent).findings
+    assert "is no JSON" in str(finding)
 
 
 def test_queues_of_deleted_topics_are_not_missed_and_those_made_again_are_sound(stores, draft, drain):
@@ -139,7 +150,7 @@ def test_a_store_whose_oldest_files_are_gone_is_sound(stores, clock, drain):
         os.utime(path, (0, 0))
     store.retention.delete_expired()
     for _ in range(200):
-        store.tick()
+        store.advance()
         store.retention.finish()
     assert store.positions.min > 0
     assert verify(store.root).findings == []

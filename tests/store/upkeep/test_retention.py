@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from store.consumequeue.consume_queue import ConsumeQueue
 from store.disk.disk_use import DiskLevels, DiskUse, Pressure, survey
 from store.disk.residency import Cold, FileRange
-from store.live_settings import take_over, with_changes
+from store.live_settings import LiveSettings
 from store.store_errors import StoreError
 from store.store_settings import StoreSettings
 from store.upkeep.retention import Round, files_to_delete, is_time_to_delete
@@ -84,11 +84,11 @@ def set_age(path: Path, clock, hours: int) -> None:
 def one_round(store, clock) -> None:
     """Let a whole round run: the survey, each deletion, the correction of the queues."""
     clock.advance(store.settings.clean_interval_ms)
-    store.tick()
+    store.advance()
     for _ in range(12):
         store.retention.finish()
         clock.advance(store.settings.delete_pause_ms)
-        store.tick()
+        store.advance()
     store.retention.finish()
 
 
@@ -178,7 +178,7 @@ def test_at_its_hour_what_is_older_than_72_hours_goes_unread_or_not(aged, clock,
     one_round(store, clock)
     assert len(log_files(store)) == 6  # not its hour
 
-    take_over(store.settings, with_changes(store.settings, {"delete_when_h": str(other_hour(clock, 0))}))
+    LiveSettings(store.settings).update({"delete_when_h": str(other_hour(clock, 0))})
     one_round(store, clock)
 
     assert log_files(store)[0] == f"{2 * 8192:020d}"
@@ -218,7 +218,7 @@ def test_the_file_that_is_written_to_never_goes(aged, clock, disk, read_all, dra
         one_round(store, clock)
     assert log_files(store) == [f"{5 * 8192:020d}"]
     store.append(draft(BODY))
-    store.tick()
+    store.advance()
     assert [message.queue_offset for message in read_all(store)] == [10, 11]
 
 
@@ -301,10 +301,10 @@ def test_a_reader_right_after_a_deletion_begins_with_a_record_that_is_there(aged
     store = aged(file_reserved_time_h=3)
     disk.percent = 76
     clock.advance(store.settings.clean_interval_ms)
-    store.tick()
+    store.advance()
     store.retention.finish()
     store.retention._correct_some = lambda now_ns: None  # no turn has come to the queue yet
-    store.tick()
+    store.advance()
     assert store.retention.has_stale_queues
     found = store.get_message("Topic", 0, 0, 1, 1 << 20)
     assert (found.status.name, found.next_begin_offset) == ("OFFSET_TOO_SMALL", 2)
@@ -350,7 +350,7 @@ def test_queues_whose_messages_are_all_gone_are_removed_by_hand(stores, draft, d
     assert (store.min_offset("Kept", 0), store.max_offset("Kept", 0)) == (1, 1)
     assert store.retention.clean_expired_queues(lambda topic: topic == "Kept", 9) == []
     store.append(draft(b"new", topic="Old"))
-    store.tick()
+    store.advance()
     assert [message.body for message in read_all(store, "Old")] == [b"new"]
 
 

@@ -8,7 +8,7 @@ import orjson
 import pytest
 
 from actors.nameserver.nameserver_settings import NameserverSettings
-from actors.nameserver.service import NameserverService
+from actors.nameserver.service import build_nameserver
 from actors.remoting.codes import RequestCode, ResponseCode
 from actors.remoting.command import RemotingCommand
 from actors.remoting.headers import CreateTopicHeader
@@ -45,8 +45,8 @@ def with_nameserver(story: Story, tmp_path: Path) -> None:
     port = free_port()
 
     async def told(peer: Peer) -> None:
-        nameserver = NameserverService(NameserverSettings.model_validate({"listen_port": 0}), SystemClock())
-        await nameserver.serve("127.0.0.1", port)
+        nameserver = build_nameserver(NameserverSettings(listen_port=port), SystemClock())
+        await nameserver.start()
         try:
             create = CreateTopicHeader("T", 5, 5, 6).to_ext()
             await peer.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, create)

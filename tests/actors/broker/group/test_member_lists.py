@@ -17,7 +17,7 @@ from actors.broker.group.rebalancer_link import MEMBERS_TIMEOUT_MS
 from actors.broker.service import BrokerService
 from actors.rebalancer.group import Group
 from actors.rebalancer.rebalancer_settings import RebalancerSettings
-from actors.rebalancer.service import RebalancerService
+from actors.rebalancer.service import RebalancerService, build_rebalancer
 from actors.remoting.bodies.groups import ConsumerData, GroupMembers, HeartbeatData, SubscriptionData
 from actors.remoting.codes import RayMQRequestCode, RequestCode, ResponseCode
 from actors.remoting.command import RemotingCommand
@@ -57,14 +57,14 @@ async def serving(settings: BrokerSettings) -> AsyncIterator[BrokerService]:
 
 
 async def rebalancer_at(root: Path, port: int = 0) -> RebalancerService:
-    rebalancer = RebalancerService(RebalancerSettings(data_dir=root, listen_port=port), SystemClock())
+    rebalancer = build_rebalancer(RebalancerSettings(data_dir=root, listen_port=port), SystemClock())
     await rebalancer.start()
     return rebalancer
 
 
 async def heard(rebalancer: RebalancerService) -> Group:
     """The group, once the rebalancer has heard of it."""
-    return await eventually_async(lambda: rebalancer.groups.get("G"))
+    return await eventually_async(lambda: rebalancer.coordinator.groups.get("G"))
 
 
 def test_a_member_is_in_the_list_that_it_asks_for(tmp_path: Path) -> None:

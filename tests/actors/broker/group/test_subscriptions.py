@@ -4,24 +4,24 @@ from __future__ import annotations
 
 import pytest
 
-from actors.broker.group.subscriptions import require_tag_type, tags_codes_of
+from actors.broker.group.subscriptions import compile_filter, require_tag_type
 from actors.remoting.codes import ResponseCode
 from actors.remoting.remoting_errors import Refused
-from store.message.tags import tags_code
+from store.reading.message_filter import MATCH_ALL, TagFilter
 
 
 @pytest.mark.parametrize("expression", ["", "*", " * ", "a || *"])
 def test_everything(expression: str) -> None:
-    assert tags_codes_of(expression) is None
+    assert compile_filter(expression) is MATCH_ALL
 
 
 def test_tags_are_split_and_trimmed() -> None:
-    assert tags_codes_of("TagA|| b ||") == {tags_code("TagA"), tags_code("b")}
+    assert compile_filter("TagA|| b ||") == TagFilter(["b", "TagA"])
 
 
 def test_only_bars_are_refused() -> None:
     with pytest.raises(Refused) as refused:
-        tags_codes_of(" || ")
+        compile_filter(" || ")
     assert refused.value.code == ResponseCode.SUBSCRIPTION_PARSE_FAILED
 
 

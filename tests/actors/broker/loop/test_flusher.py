@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import cast
 
 import pytest
@@ -12,6 +13,10 @@ import pytest
 from actors.broker.loop.flusher import Flusher
 from store.clock import SystemClock
 from store.commitlog.flush import FlushJob
+from store.message.record import RecordDraft
+from store.message_store import MessageStore
+from store.ownership.identity import StoreIdentity
+from store.store_settings import StoreSettings
 from tests.actors.broker.brokers import run
 from tests.eventually import LIMIT_S
 
@@ -148,3 +153,25 @@ def test_stopping_waits_for_the_flush_in_flight() -> None:
         assert store.done == [job]
 
     with_flusher(story, sync=True)
+
+
+@pytest.mark.parametrize("fault", [OSError(5, "Input/output error"), ZeroDivisionError("a bug")])
+def test_whatever_a_flush_raises_fails_the_store(tmp_path: Path, fault: Exception) -> None:
+    async def story() -> None:
+        identity = StoreIdentity("C", "b", 0)
+        store = MessageStore.open(tmp_path, StoreSettings(flush="sync"), identity, SystemClock())
+        progress, errors = asyncio.Event(), []
+        flusher = Flusher(store, SystemClock(), progress.set, flushes_each_tick=True, flush_interval_ms=1)
+        flusher.start()
+        result = store.append(RecordDraft("T", 0, b"body", b""))
+        store.on_confirmed(result.physical_offset + result.size_bytes, errors.append)
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(FlushJob, "run", lambda _: (_ for _ in ()).throw(fault))
+            flusher.poke()
+            await progress.wait()
+        assert "failed, restart to recover" in str(errors[0])
+        assert "failed, restart to recover" in (store.write_refusal or "")
+        await flusher.stop()
+        store.close()
+
+    run(story)

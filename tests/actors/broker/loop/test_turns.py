@@ -82,11 +82,11 @@ def test_answers_are_written_before_what_was_sent_is_dispatched(
 ) -> None:
     is_answered = threading.Event()
     waits: list[bool] = []
-    start = Dispatcher.start
+    step = Dispatcher.step
 
-    def wait_then_start(*arguments):
+    def wait_then_step(*arguments):
         waits.append(is_answered.wait(LIMIT_S))
-        return start(*arguments)
+        return step(*arguments)
 
     def send(address: str) -> bytes:
         """A client with a processor of its own: the loop is held while it waits for the answer."""
@@ -101,7 +101,7 @@ def test_answers_are_written_before_what_was_sent_is_dispatched(
     async def story(peer: Peer) -> None:
         assert (await peer.send("T")).code == ResponseCode.SUCCESS
         assert await max_offset(peer, 0) == 1
-        monkeypatch.setattr(Dispatcher, "start", wait_then_start)
+        monkeypatch.setattr(Dispatcher, "step", wait_then_step)
         monkeypatch.setattr(turns, "DISPATCH_LATER_NS", 0)  # in the turn of the send
         assert b'"queueOffset":"1"' in await asyncio.to_thread(send, peer.broker.address)
         assert waits == [True]

@@ -55,7 +55,7 @@ def test_modes_are_kept_over_a_restart_and_go_with_their_topic_or_group(tmp_path
         (body("T", "CG", "POP"), "REQUEST_CODE_NOT_SUPPORTED", "mode POP is not offered by this broker"),
         (body("NoTopic", "CG"), "TOPIC_NOT_EXIST", "NoTopic"),
         (body("%RETRY%CG", "CG"), "NO_PERMISSION", "retry topic is not allowed to set mode"),
-        (b'{"topic":"T"}', "INVALID_PARAMETER", "consumer_group missing"),
+        (b'{"topic":"T"}', "INVALID_PARAMETER", "consumerGroup is missing"),
         (b'{"topic":"T","consumerGroup":7}', "INVALID_PARAMETER", "consumerGroup is 7"),
         (b"POP", "SYSTEM_ERROR", "the body is no message request mode"),
     ],

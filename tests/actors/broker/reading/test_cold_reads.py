@@ -214,7 +214,7 @@ async def delete_beginning(peer: Peer, monkeypatch: pytest.MonkeyPatch, queues: 
     monkeypatch.setattr(store.retention, "_residency", cool(peer, monkeypatch))
     monkeypatch.setattr(store.retention, "_correct_some", lambda _: None)
     store.flush_now()
-    store.tick()
+    store.advance()
     store.retention._drop(0)
 
 

@@ -60,7 +60,7 @@ def test_levels_too_high_are_the_highest_and_none_is_none(tmp_path: Path, clock)
 @pytest.fixture
 def by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the broker deliver nothing, so that the test's own `Delays` do."""
-    monkeypatch.setattr("actors.broker.service.HOUSEKEEPING_MS", 1_000_000_000)
+    monkeypatch.setattr("actors.broker.build.DELIVERY_INTERVAL_MS", 1_000_000_000)
 
 
 def delays_of(peer: Peer, clock: Clock, bring: Bring | None = None) -> Delays:

@@ -18,7 +18,7 @@ def test_granted_queues_are_started_once() -> None:
     member = Membership(lease_ms=15_000)
     assert member.apply(granted(1, A0, A1), 0).started == (GrantedQueue(A0, 1), GrantedQueue(A1, 1))
     assert not member.apply(granted(1, A0, A1), 10)
-    assert member.held() == [A0, A1]
+    assert member.held(10) == [A0, A1]
 
 
 def test_a_revoked_queue_is_named_until_it_is_released() -> None:
@@ -26,7 +26,7 @@ def test_a_revoked_queue_is_named_until_it_is_released() -> None:
     member.apply(granted(1, A0, A1), 0)
     changes = member.apply(granted(2, A0, A1, revoke=(A1,)), 10)
     assert changes.leaving == (A1,)
-    assert member.held() == [A0]
+    assert member.held(10) == [A0]
     assert [grant.queue for grant in member.owned()] == [A0, A1]
     assert not member.apply(granted(2, A0, A1, revoke=(A1,)), 20), "it is told once to let go"
     member.released(A1)
@@ -53,7 +53,7 @@ def test_a_late_answer_changes_nothing() -> None:
     member = Membership(lease_ms=15_000)
     member.apply(granted(5, A0), 0)
     assert not member.apply(granted(4, B0), 10)
-    assert member.held() == [A0]
+    assert member.held(10) == [A0]
 
 
 def test_the_lease_runs_from_when_the_member_asked() -> None:
@@ -64,6 +64,16 @@ def test_the_lease_runs_from_when_the_member_asked() -> None:
     assert member.lease_left_ms(16_000) == 0
     member.keep(16_000)
     assert member.lease_left_ms(16_000) == 15_000, "nobody can give away queues while the rebalancer is down"
+
+
+def test_nothing_is_held_once_the_lease_is_over() -> None:
+    member = Membership(lease_ms=15_000)
+    member.apply(granted(1, A0), 1_000)
+    assert member.held(15_999) == [A0]
+    assert member.held(16_000) == []
+    assert [grant.queue for grant in member.owned()] == [A0], "it is still named to the rebalancer"
+    member.apply(granted(1, A0), 16_000)
+    assert member.held(16_000) == [A0]
 
 
 def test_what_is_not_granted_after_the_lease_is_lost_at_once() -> None:
@@ -88,4 +98,4 @@ def test_leaving_lets_go_of_everything() -> None:
     member = Membership(lease_ms=15_000)
     member.apply(granted(1, A0, B0), 0)
     assert member.leave_all() == (A0, B0)
-    assert member.held() == []
+    assert member.held(0) == []

@@ -4,40 +4,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from store.metadata.fields import Field, entries, read_fields, table_entries, write_fields
-from store.store_errors import StoreError
+from store.metadata.fields import ConfigObject, entries, faults_of, others, table_entries
 
 _TABLE = "messageRequestModeMap"
-_FIELDS = (
-    Field("topic", "topic", str),
-    Field("consumerGroup", "consumer_group", str),
-    Field("mode", "mode", str),
-    Field("popShareQueueNum", "pop_share_queue_num", int),
-)
 
 
-@dataclass(frozen=True, slots=True)
-class MessageRequestMode:
+class MessageRequestMode(ConfigObject, frozen=True):
     """One group's mode on one topic (RocketMQ SetMessageRequestModeRequestBody)."""
 
     topic: str
     consumer_group: str
     mode: str = "PULL"
     pop_share_queue_num: int = 0
-    unknown: Mapping[str, Any] = field(default_factory=dict)
-
-    @classmethod
-    def from_json(cls, content: Mapping[str, Any]) -> "MessageRequestMode":
-        """Raises ValueError."""
-        known, unknown = read_fields(content, _FIELDS)
-        missing = {"topic", "consumer_group"} - known.keys()
-        if missing:
-            raise ValueError(f"{', '.join(sorted(missing))} missing")
-        return cls(**known, unknown=unknown)
-
-    def to_json(self) -> dict[str, Any]:
-        """RocketMQ's object."""
-        return write_fields(self, _FIELDS, self.unknown)
 
 
 @dataclass(slots=True)
@@ -50,16 +28,14 @@ class MessageRequestModeTable:
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> "MessageRequestModeTable":
         """Raises StoreError."""
-        table = cls({}, {name: value for name, value in content.items() if name != _TABLE})
-        try:
+        table = cls({}, others(content, _TABLE))
+        with faults_of("messageRequestMode.json"):
             found = table_entries(content, _TABLE)
             for topic in found:
                 table.modes[topic] = {
                     group: MessageRequestMode.from_json({"topic": topic, "consumerGroup": group, **mode})
                     for group, mode in entries(found, topic).items()
                 }
-        except ValueError as error:
-            raise StoreError(f"messageRequestMode.json: {error}") from error
         return table
 
     def to_json(self) -> dict[str, Any]:

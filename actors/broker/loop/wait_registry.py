@@ -1,0 +1,184 @@
+"""WaitRegistry: requests that wait for an arrival, at the price of one small object each.
+
+                  ┌── arrived, and it satisfies the request ──► released: the caller resumes it
+                  ├── expired ────────────────────────────────► released
+    hold ──► held ┼── of_topic, of_connection ────────────────► released
+                  ├── its connection closes ──────────────────► dropped
+                  └── close ──────────────────────────────────► refused
+
+No task, no thread and no loop over all requests: an arrival looks only at the requests of its own key, and a
+heap knows the next deadline.
+"""
+
+from __future__ import annotations
+
+import heapq
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Hashable
+from typing import Any, Generic, TypeVar
+
+from actors.remoting.codes import ResponseCode
+from actors.remoting.connection import Connection
+from actors.remoting.remoting_errors import Refused
+from actors.remoting.request import RequestContext
+from store.clock import NS_PER_MS, Clock
+
+Key = tuple[str, Any]
+"""What a request waits for: messages of (topic, queue id), or of (topic, group)."""
+ArrivalT = TypeVar("ArrivalT", contravariant=True)
+KeyT = TypeVar("KeyT", bound=Hashable)
+
+DEADLINE_SPAN_NS = 1 << 24
+"""Deadlines are rounded up to a multiple of this, 17 ms: each end of a wait wakes a client, and to serve
+thousands together is less work.
+"""
+_LONG_WAIT_MS = 5_000
+_LATE_MS = 5_000
+"""RocketMQ checks held pulls every 5 s, so they wait up to that much longer than requested, and its clients
+allow for it (they time out after 30 s).
+"""
+
+
+def suspend_ms(requested_ms: int, max_hold_ms: int) -> int:
+    """Return how long a pull of RocketMQ's clients is held: as long as there, for fewer pulls per second."""
+    return min(requested_ms + _LATE_MS if requested_ms >= _LONG_WAIT_MS else requested_ms, max_hold_ms)
+
+
+def shutting_down() -> Refused:
+    """Return the refusal of requests that would still wait when the broker has stopped.
+
+    An error, as a client that receives an empty response requests again at once.
+    """
+    return Refused(ResponseCode.SERVICE_NOT_AVAILABLE, "this broker is shutting down")
+
+
+class HeldRequest(ABC, Generic[ArrivalT]):
+    """A request that may wait for an arrival at its key."""
+
+    __slots__ = ("context", "key")
+
+    def __init__(self, context: RequestContext, key: Key) -> None:
+        self.context = context
+        self.key = key
+
+    @abstractmethod
+    def is_satisfied(self, arrival: ArrivalT) -> bool:
+        """Return True if the request should be resumed because of this arrival at its key."""
+
+    @abstractmethod
+    def resume(self) -> None:
+        """Respond: the arrival or the deadline has come."""
+
+
+class WaitRegistry(Generic[ArrivalT]):
+    """All held requests of one broker, at most `requests_max`.
+
+    Dictionaries serve as sets that keep their order; a search through the requests of a key or a connection
+    would be too slow, as there may be thousands.
+    """
+
+    def __init__(self, clock: Clock, requests_max: int) -> None:
+        self._clock = clock
+        self._requests_max = requests_max
+        self._deadlines_ns: dict[HeldRequest[ArrivalT], int] = {}
+        self._by_key: dict[Key, dict[HeldRequest[ArrivalT], None]] = {}
+        self._by_connection: dict[Connection, dict[HeldRequest[ArrivalT], None]] = {}
+        self._by_deadline: dict[int, dict[HeldRequest[ArrivalT], None]] = {}
+        self._heap: list[int] = []  # the keys of _by_deadline, some of which have no request any more
+        self._watched: set[Connection] = set()  # connections whose end drops their requests
+        self._is_closed = False
+        self._on_sooner: Callable[[], None] = lambda: None
+
+    def __len__(self) -> int:
+        return len(self._deadlines_ns)
+
+    @property
+    def keys(self) -> Collection[Key]:
+        """The keys that requests wait for; a view that follows every change."""
+        return self._by_key.keys()
+
+    @property
+    def next_deadline_ns(self) -> int | None:
+        """The monotonic time at which `expired` next returns a request, None if nothing waits."""
+        heap = self._heap
+        while heap and not self._by_deadline[heap[0]]:
+            del self._by_deadline[heapq.heappop(heap)]
+        return heap[0] if heap else None
+
+    def on_sooner(self, callback: Callable[[], None]) -> None:
+        """Call this whenever `next_deadline_ns` has become sooner."""
+        self._on_sooner = callback
+
+    def hold(self, request: HeldRequest[ArrivalT], wait_ms: int) -> None:
+        """Hold a request for `wait_ms`. Raises Refused if the registry is full or closed."""
+        if self._is_closed:
+            raise shutting_down()
+        if len(self) >= self._requests_max:
+            raise Refused(
+                ResponseCode.SYSTEM_BUSY,
+                f"{len(self)} pulls are held, max_held_pulls is {self._requests_max}: raise it, or poll less",
+            )
+        connection = request.context.connection
+        ends_ns = self._clock.monotonic_ns() + wait_ms * NS_PER_MS
+        deadline_ns = -(-ends_ns // DEADLINE_SPAN_NS) * DEADLINE_SPAN_NS
+        self._deadlines_ns[request] = deadline_ns
+        self._by_key.setdefault(request.key, {})[request] = None
+        self._by_connection.setdefault(connection, {})[request] = None
+        if deadline_ns not in self._by_deadline:
+            self._by_deadline[deadline_ns] = {}
+            heapq.heappush(self._heap, deadline_ns)
+        same_deadline = self._by_deadline[deadline_ns]
+        same_deadline[request] = None
+        if len(same_deadline) == 1 and self.next_deadline_ns == deadline_ns:
+            self._on_sooner()
+        if connection not in self._watched:
+            self._watched.add(connection)
+            connection.on_close(self._drop_connection)
+
+    def arrived(self, key: Key, arrival: ArrivalT) -> list[HeldRequest[ArrivalT]]:
+        """Release and return the requests that an arrival at their key satisfies."""
+        return self._release([each for each in self._by_key.get(key, ()) if each.is_satisfied(arrival)])
+
+    def expired(self) -> list[HeldRequest[ArrivalT]]:
+        """Release and return the requests whose deadline has come."""
+        now_ns = self._clock.monotonic_ns()
+        expired: list[HeldRequest[ArrivalT]] = []
+        while (deadline_ns := self.next_deadline_ns) is not None and deadline_ns <= now_ns:
+            expired += self._release(list(self._by_deadline[deadline_ns]))
+        return expired
+
+    def of_topic(self, topic: str) -> list[HeldRequest[ArrivalT]]:
+        """Release and return all requests of a topic, as when it is deleted."""
+        return self._release([each for key in self._by_key if key[0] == topic for each in self._by_key[key]])
+
+    def of_connection(
+        self, connection: Connection, is_wanted: Callable[[HeldRequest[ArrivalT]], bool]
+    ) -> list[HeldRequest[ArrivalT]]:
+        """Release and return those requests of a connection for which `is_wanted` is true."""
+        return self._release([each for each in self._by_connection.get(connection, ()) if is_wanted(each)])
+
+    def close(self) -> None:
+        """Refuse all held requests, and from now on every further one."""
+        self._is_closed = True
+        for request in self._release(list(self._deadlines_ns)):
+            request.context.refuse(shutting_down())
+
+    def _drop_connection(self, connection: Connection) -> None:
+        self._watched.discard(connection)
+        self._release(list(self._by_connection.get(connection, ())))
+
+    def _release(self, requests: list[HeldRequest[ArrivalT]]) -> list[HeldRequest[ArrivalT]]:
+        for request in requests:
+            del self._by_deadline[self._deadlines_ns.pop(request)][request]
+            _remove(self._by_key, request.key, request)
+            _remove(self._by_connection, request.context.connection, request)
+        return requests
+
+
+def _remove(
+    requests_by: dict[KeyT, dict[HeldRequest[ArrivalT], None]], key: KeyT, request: HeldRequest[ArrivalT]
+) -> None:
+    requests = requests_by[key]
+    del requests[request]
+    if not requests:
+        del requests_by[key]

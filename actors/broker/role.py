@@ -1,0 +1,83 @@
+"""Role: what a broker is in its group, and the services that run only in some roles.
+
+    STOPPED ──start──> MASTER ──stop──> STOPPED
+                          └──another process has opened the store──> FENCED ──stop──> STOPPED
+
+A change stops the services that the new role does not have, the last one started first, and then starts those
+that it adds. Replication adds roles and services here; nothing else of the broker asks for its role.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from actors.host.supervisor import Supervisor
+from store.logs import get_logger
+
+_log = get_logger(__name__)
+
+
+class Role(StrEnum):
+    """The roles of a broker."""
+
+    STOPPED = "stopped"
+    MASTER = "master"
+    FENCED = "fenced"
+    """Another process writes the store: this one reads on until it is stopped."""
+
+
+@dataclass(frozen=True, slots=True)
+class RoleService:
+    """A service that runs while the broker has one of `roles`."""
+
+    name: str
+    roles: frozenset[Role]
+    start: Callable[[], Awaitable[None]]
+    stop: Callable[[], Awaitable[None]]
+
+
+class BrokerRole:
+    """The role of one broker, and its services."""
+
+    def __init__(self, services: Sequence[RoleService]) -> None:
+        """`services` are started in this order."""
+        self.role = Role.STOPPED
+        self.epoch = 0
+        """The store's epoch when the broker took its role."""
+        self._services = services
+        self._running: list[RoleService] = []
+        self._change = asyncio.Lock()
+
+    async def become(self, role: Role, epoch: int) -> None:
+        """Change the role; changes are made one after another. Raises what a service's start raises."""
+        async with self._change:
+            if role is self.role:
+                return
+            _log.info("role_changed", role=str(role), before=str(self.role), epoch=epoch)
+            self.role, self.epoch = role, epoch
+            for service in reversed(self._running[:]):
+                if role not in service.roles:
+                    self._running.remove(service)
+                    await service.stop()
+            for service in self._services:
+                if role in service.roles and service not in self._running:
+                    self._running.append(service)
+                    await service.start()
+
+
+def periodic(
+    supervisor: Supervisor, name: str, roles: Iterable[Role], interval_ms: int, act: Callable[[], None]
+) -> RoleService:
+    """Return a service that calls `act` every `interval_ms` in these roles."""
+    tasks: list[asyncio.Task[None]] = []
+
+    async def start() -> None:
+        tasks.append(supervisor.every(name, lambda: interval_ms, act))
+
+    async def stop() -> None:
+        tasks.pop().cancel()
+
+    return RoleService(name, frozenset(roles), start, stop)

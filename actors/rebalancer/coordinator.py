@@ -1,0 +1,254 @@
+"""GroupCoordinator: serves the groups of one rebalancer to brokers.
+
+Each decision about a group is made in `group.py`; here requests, routes, generations and time meet it.
+"""
+
+from collections.abc import Iterable
+
+from actors.rebalancer.generations import Generations
+from actors.rebalancer.group import Group
+from actors.rebalancer.rebalancer_settings import RebalancerSettings
+from actors.rebalancer.route_watch import RouteWatch
+from actors.remoting.bodies.groups import BROADCASTING, GroupMembers, HeartbeatData, SyncGroupRequest
+from actors.remoting.codes import RayMQRequestCode, ResponseCode
+from actors.remoting.command import RemotingCommand
+from actors.remoting.connection import Connection
+from actors.remoting.headers import ConsumerGroupHeader, ForwardHeartbeatHeader, ForwardUnregisterHeader
+from actors.remoting.remoting_errors import Refused
+from actors.remoting.request import Cost, RequestContext, RequestRow
+from actors.remoting.table import RequestTable
+from actors.remoting.targets import Action, Resource, Target, on_group
+from actors.strategies import AllocateMessageQueueStrategy, make_strategy
+from store.clock import NS_PER_MS, Clock
+from store.logs import get_logger
+
+_log = get_logger(__name__)
+
+OUR_LANGUAGE = "PYTHON"
+
+
+class GroupCoordinator:
+    """The consumer groups of one rebalancer; brokers choose the rebalancer by the hash of a group's name."""
+
+    def __init__(
+        self, settings: RebalancerSettings, generations: Generations, routes: RouteWatch, clock: Clock
+    ) -> None:
+        self.groups: dict[str, Group] = {}
+        self._settings = settings
+        self._generations = generations
+        self._routes = routes
+        self._clock = clock
+        self._brokers: dict[str, set[Connection]] = {}
+        """By group: the connections over which a broker has sent something of it."""
+        self._connections: set[Connection] = set()
+        self._touched: set[str] = set()
+        self._loaded_ns = 0
+
+    def load(self) -> None:
+        """Load the generations. Raises OSError or StoreError."""
+        self._generations.load()
+        self._loaded_ns = self._clock.monotonic_ns()
+
+    def expire(self) -> None:
+        """End leases and silent members whose time is over, and forget empty groups."""
+        now_ns = self._clock.monotonic_ns()
+        heard_before_ns = now_ns - self._settings.heartbeat_expiry_ms * NS_PER_MS
+        for name, group in list(self.groups.items()):
+            group.expire(now_ns)
+            group.expire_heartbeats(heard_before_ns, self._settings.lease_ms, now_ns)
+            self._touched.add(name)
+            if group.is_empty and not group.is_recovering(now_ns):
+                self._send_change(group)
+                del self.groups[name]
+                self._brokers.pop(name, None)
+        self.send_changes()
+
+    async def refresh_routes(self) -> None:
+        """Fetch the routes of all consumed topics from the nameservers."""
+        topics = sorted({topic for group in self.groups.values() for topic in group.topics})
+        self._routes.forget_all_but(topics)
+        await self._refresh(topics)
+        self.send_changes()
+
+    def send_changes(self) -> None:
+        """Send the members of each group that has changed to the brokers that serve it."""
+        touched, self._touched = self._touched, set()
+        for name in touched:
+            group = self.groups.get(name)
+            if group is not None and group.take_change():
+                self._send_change(group)
+
+    def table(self) -> RequestTable:
+        """Return the table of the requests that brokers send."""
+        code, row, sub = RayMQRequestCode, RequestRow, on_group(Action.SUB)
+        heartbeat, client = Cost.HEARTBEAT, Cost.CLIENT
+        leave, members = ForwardUnregisterHeader, ConsumerGroupHeader
+        return RequestTable(
+            (
+                row(code.FORWARD_SYNC, self._sync, None, _synced_group, heartbeat),
+                row(code.SYNC_GROUP, self._sync, None, _synced_group, heartbeat),
+                row(
+                    code.FORWARD_HEARTBEAT,
+                    self._heartbeat,
+                    ForwardHeartbeatHeader,
+                    _heartbeat_groups,
+                    heartbeat,
+                ),
+                row(code.FORWARD_UNREGISTER, self._unregister, leave, sub, client),
+                row(code.GROUP_MEMBERS, self._members, members, on_group(Action.GET), client),
+            )
+        )
+
+    # ---- requests ------------------------------------------------------------------------------------
+
+    def _sync(self, context: RequestContext) -> RemotingCommand | None:
+        request = SyncGroupRequest.decode(context.command.body)
+        missing = [topic for topic in request.subscriptions if not self._routes.knows(topic)]
+        if missing:
+            # Once for each topic, so that the first member receives its queues with the first response.
+            context.spawn(self._sync_with_routes(context, request, missing))
+            return None
+        return self._respond_to_sync(context, request)
+
+    async def _sync_with_routes(
+        self, context: RequestContext, request: SyncGroupRequest, topics: list[str]
+    ) -> RemotingCommand:
+        await self._refresh(topics)
+        return self._respond_to_sync(context, request)
+
+    def _respond_to_sync(self, context: RequestContext, request: SyncGroupRequest) -> RemotingCommand:
+        lease_ms = self._lease_ms(request)
+        group = self._group(request.group, context.connection)
+        if not group.topics:  # made by a heartbeat: the first request of a member names the strategy
+            group.choose(self._strategy_of(request.group, request.strategy))
+        for topic in request.subscriptions:
+            if self._routes.knows(topic):
+                group.set_queues(topic, self._routes.queues(topic))
+        try:
+            self._generations.cover(request.group, lease_ms)
+            reply = group.sync(
+                request, lease_ms, self._clock.monotonic_ns(), self._settings.allow_subscription_change
+            )
+        except OSError as error:
+            raise Refused(
+                ResponseCode.SYSTEM_ERROR,
+                f"the generation cannot be kept in {self._settings.data_dir}: {error}",
+            ) from error
+        return RemotingCommand.response(body=reply.encode())
+
+    def _heartbeat(self, context: RequestContext) -> RemotingCommand:
+        header: ForwardHeartbeatHeader = context.header
+        heartbeat = HeartbeatData.decode(context.command.body)
+        for consumer in heartbeat.consumers:
+            group = self._group(consumer.group_name, context.connection)
+            if header.language == OUR_LANGUAGE or consumer.message_model == BROADCASTING:
+                continue  # our clients send SYNC_GROUP, and broadcasting members share no queues
+            subscriptions = {item.topic: item.sub_string for item in consumer.subscriptions}
+            now_ns = self._clock.monotonic_ns()
+            if not group.heartbeat(heartbeat.client_id, header.broker_name, subscriptions, now_ns):
+                _log.warning(
+                    "subscription_changed",
+                    group=group.name,
+                    client=heartbeat.client_id,
+                    subscriptions=subscriptions,
+                    rule="the last heartbeat wins",
+                )
+        return RemotingCommand.response()
+
+    def _unregister(self, context: RequestContext) -> RemotingCommand:
+        header: ForwardUnregisterHeader = context.header
+        group = self.groups.get(header.consumer_group)
+        if group is not None:
+            group.unregister(
+                header.client_id,
+                header.broker_name,
+                header.connection_closed,
+                self._settings.lease_ms,
+                self._clock.monotonic_ns(),
+            )
+        return RemotingCommand.response()
+
+    def _members(self, context: RequestContext) -> RemotingCommand:
+        header: ConsumerGroupHeader = context.header
+        group = self.groups.get(header.consumer_group)
+        members = GroupMembers() if group is None else group.members()
+        if group is not None:
+            self._note_broker(group.name, context.connection)
+        return RemotingCommand.response(body=members.encode())
+
+    # ---- groups --------------------------------------------------------------------------------------
+
+    def _lease_ms(self, request: SyncGroupRequest) -> int:
+        settings = self._settings
+        if request.lease_ms is None:
+            return settings.lease_ms
+        if request.lease_ms > settings.max_lease_ms:
+            raise Refused(
+                ResponseCode.INVALID_PARAMETER,
+                f"a lease of {request.lease_ms} ms is over max_lease_ms {settings.max_lease_ms}",
+            )
+        # A longer lease than requested is safe: the member's own count ends first.
+        return max(request.lease_ms, settings.min_lease_ms)
+
+    def _group(self, name: str, connection: Connection) -> Group:
+        self._note_broker(name, connection)
+        group = self.groups.get(name)
+        if group is None:
+            group = self.groups[name] = self._make_group(name)
+        return group
+
+    def _make_group(self, name: str) -> Group:
+        chosen = self._strategy_of(name, None)
+        lease_before_ms = self._generations.lease_before_ms(name)
+        recovering_until_ns = 0
+        if lease_before_ms is not None:
+            recovering_until_ns = self._loaded_ns + lease_before_ms * NS_PER_MS
+        _log.info("group_created", group=name, strategy=chosen.name, recovering=lease_before_ms is not None)
+        return Group(
+            name,
+            chosen,
+            self._generations.current(name),
+            lambda lease_ms: self._generations.next(name, lease_ms),
+            recovering_until_ns,
+        )
+
+    def _strategy_of(self, group: str, requested: str | None) -> AllocateMessageQueueStrategy:
+        text = self._settings.strategies.get(group) or requested or self._settings.strategy
+        try:
+            return make_strategy(text)
+        except ValueError as error:
+            raise Refused(ResponseCode.INVALID_PARAMETER, str(error)) from error
+
+    def _note_broker(self, group: str, connection: Connection) -> None:
+        self._touched.add(group)
+        self._brokers.setdefault(group, set()).add(connection)
+        if connection not in self._connections:
+            self._connections.add(connection)
+            connection.on_close(self._forget_broker)
+
+    def _forget_broker(self, connection: Connection) -> None:
+        self._connections.discard(connection)
+        for brokers in self._brokers.values():
+            brokers.discard(connection)
+
+    async def _refresh(self, topics: list[str]) -> None:
+        for topic in topics:
+            if await self._routes.refresh(topic):
+                for group in [group for group in self.groups.values() if topic in group.topics]:
+                    group.set_queues(topic, self._routes.queues(topic))
+                    self._touched.add(group.name)
+
+    def _send_change(self, group: Group) -> None:
+        body = group.members().encode()
+        ext = ConsumerGroupHeader(group.name).to_ext()
+        for connection in self._brokers.get(group.name, ()):
+            connection.oneway(RemotingCommand(RayMQRequestCode.GROUP_CHANGED, ext, body))
+
+
+def _synced_group(context: RequestContext) -> Iterable[Target]:
+    return (Target(Resource.GROUP, SyncGroupRequest.decode(context.command.body).group, Action.SUB),)
+
+
+def _heartbeat_groups(context: RequestContext) -> Iterable[Target]:
+    for consumer in HeartbeatData.decode(context.command.body).consumers:
+        yield Target(Resource.GROUP, consumer.group_name, Action.SUB)

@@ -1,0 +1,52 @@
+"""Roles: services start and stop on a change, in order."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from actors.broker.role import BrokerRole, Role, RoleService
+from tests.actors.broker.brokers import Peer, settings_of, with_broker
+from tests.eventually import eventually_async
+
+
+def test_a_change_stops_services_in_reverse_order_and_starts_those_of_the_new_role() -> None:
+    did: list[str] = []
+
+    def service(name: str, *roles: Role) -> RoleService:
+        async def start() -> None:
+            did.append(f"{name} starts")
+
+        async def stop() -> None:
+            did.append(f"{name} stops")
+
+        return RoleService(name, frozenset(roles), start, stop)
+
+    async def story() -> None:
+        role = BrokerRole(
+            (service("a", Role.MASTER), service("b", Role.MASTER, Role.FENCED), service("c", Role.FENCED))
+        )
+        await asyncio.gather(role.become(Role.MASTER, 1), role.become(Role.MASTER, 1))
+        await role.become(Role.FENCED, 2)
+        assert (role.role, role.epoch) == (Role.FENCED, 2)
+        await role.become(Role.STOPPED, 2)
+
+    asyncio.run(story())
+    assert did == ["a starts", "b starts", "a stops", "c starts", "c stops", "b stops"]
+
+
+def test_a_broker_whose_store_another_process_opened_is_fenced(tmp_path: Path) -> None:
+    async def story(peer: Peer) -> None:
+        assert peer.broker.describe()["role"] == "master"
+        epoch = peer.broker.settings.store_root / "raymq.epoch"
+        successor = epoch.with_name("raymq.epoch.new")
+        successor.write_text(str(int(epoch.read_text()) + 1))
+        successor.replace(epoch)
+
+        async def is_fenced() -> bool:
+            await peer.send("T")  # an append compares the epoch
+            return peer.broker.describe()["role"] == "fenced"
+
+        await eventually_async(is_fenced)
+
+    with_broker(story, settings_of(tmp_path))
