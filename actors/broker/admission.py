@@ -1,15 +1,14 @@
-"""Admission: what a broker takes on, and how it says that it takes no more.
+"""Admission: the bounds of what a broker accepts.
 
-Each bound is answered with RocketMQ's SYSTEM_BUSY (producers then try another broker) and a remark that names
-the cause and the numbers:
+A request over a bound is refused with RocketMQ's SYSTEM_BUSY (producers then try another broker) and a remark
+that names the cause and the numbers:
 
-    sends that wait for the disk           send_queue_capacity     [OVERLOAD]
-    requests of one connection             max_pending_requests    [OVERLOAD]
-    answers that all peers leave unread    max_unread_bytes        [OVERLOAD]   pulls are refused, and
-                                                                                so are those that waited
-    sends that waited while the loop hung  os_page_cache_busy_ms   [PCBUSY_CLEAN_QUEUE]
+    sends that wait for the disk              send_queue_capacity     [OVERLOAD]
+    requests of one connection                max_pending_requests    [OVERLOAD]
+    unread response bytes of all peers        max_unread_bytes        [OVERLOAD]   new and held pulls
+    sends that waited while the loop stalled  os_page_cache_busy_ms   [PCBUSY_CLEAN_QUEUE]
 
-What waits for a thread has its own bounds (`off_loop`), and so have held requests (`wait_registry`).
+Reads that wait for a thread (`off_loop`) and held requests (`wait_registry`) have their own bounds.
 """
 
 from __future__ import annotations
@@ -26,27 +25,27 @@ _BUSY = "[OVERLOAD]system busy, start flow control for a while: "
 
 
 class Admission:
-    """A step of the chain: lets a request pass, or raises `Refused`."""
+    """A step of the chain that raises Refused for requests over a bound."""
 
     def __init__(self, settings: BrokerSettings, store: MessageStore, clock: Clock) -> None:
         self._settings = settings
         self._positions = store.positions
         self._clock = clock
         self._hung_ms = 0
-        # Since when the disk has not come to this place: the oldest send has waited so long at least.
+        # Confirmation has been behind this position since then: the oldest send has waited at least so long.
         self._behind_at = 0
         self._behind_since_ns = 0
-        self._waiting = 0  # sends, at the last turn's end: those of one turn wait for nothing but that
+        self._waiting = 0  # sends, at the end of the last turn
         self.refused = 0
 
     def note_lag(self, lag_ns: int) -> None:
-        """The loop ran so late: what it reads in this turn has waited so long at most."""
+        """Note how late the loop runs: what it reads in this turn has waited that long at most."""
         self._hung_ms = (
             lag_ns // NS_PER_MS if lag_ns >= self._settings.os_page_cache_busy_ms * NS_PER_MS else 0
         )
 
     def end_turn(self) -> None:
-        """What is read from now on has not waited; call when the turn's answers have been given."""
+        """Note that requests read from now on have not waited; call after the turn's responses."""
         self._hung_ms = 0
         positions = self._positions
         self._waiting = positions.waiting
@@ -55,7 +54,7 @@ class Admission:
             self._behind_since_ns = self._clock.monotonic_ns()
 
     def __call__(self, context: RequestContext) -> None:
-        """Let the request pass or raise `Refused`."""
+        """Raise Refused if the broker has too much to do."""
         connection, cost = context.connection, context.row.cost
         if connection.pending >= self._settings.max_pending_requests:
             raise self._refusal(
@@ -68,7 +67,7 @@ class Admission:
             self.admit_answer(connection)
 
     def admit_answer(self, connection: Connection) -> None:
-        """Let messages be read for a pull, a new one or one that has waited. Raises `Refused`."""
+        """Raise Refused for a pull, new or held, if peers leave too many bytes unread."""
         unread_bytes = connection.hub.unread_bytes
         if unread_bytes > self._settings.max_unread_bytes:
             raise self._refusal(

@@ -16,8 +16,10 @@ from functools import partial
 from actors.broker.admin.broker_info import BrokerInfo
 from actors.broker.admin.cleaning import Cleaning
 from actors.broker.admin.client_admin import ClientAdmin
+from actors.broker.admin.group_admin import GroupAdmin
 from actors.broker.admin.offset_admin import OffsetAdmin
 from actors.broker.admin.progress_requests import ProgressRequests
+from actors.broker.admin.queue_removal import QueueRemoval
 from actors.broker.admin.replica_requests import ReplicaRequests
 from actors.broker.admin.runtime_info import RuntimeInfo, delay_figures, lag_figures, send_figures
 from actors.broker.admin.topic_admin import TopicAdmin
@@ -120,7 +122,6 @@ class Broker:
     delays: Delays
     role: BrokerRole
     departure: Departure
-    cleaning: Cleaning
     handle: HandleApi
     describe: Callable[[], dict[str, object]]
 
@@ -159,7 +160,6 @@ def build_broker(
     delays = Delays(store, clock, tables.delay_offsets, loop.reads.bring)
     role = BrokerRole(_role_services(loop, registration, delays, supervisor))
     departure = Departure(store, loop.reads, tables, groups.clients, loop.stats, clock)
-    cleaning = Cleaning(store, loop.reads, tables, loop.server.request_tick)
     properties = PropertyWriter(settings, UniqKeyGenerator(identity.host.ip, os.getpid(), clock, rng))
     handle = HandleApi(loop.server, identity.host.packed, properties.next_uniq_key)
 
@@ -175,14 +175,13 @@ def build_broker(
         SendBack(store, loop.reads, tables, delays, loop.acks, loop.stats).rows(),
         _reading_rows(settings, clock, identity, loop, tables, groups),
         _group_rows(settings, loop, tables, groups),
-        _admin_rows(clock, identity, loop, tables, groups, cleaning, registration),
+        _admin_rows(clock, identity, loop, tables, groups, registration),
         _broker_rows(live, clock, loop, tables, groups, describe),
     ):
         loop.requests.add_rows(rows)
     # fmt: off
     return Broker(
-        identity, loop, tables, groups, client, registration, delays, role, departure, cleaning, handle,
-        describe,
+        identity, loop, tables, groups, client, registration, delays, role, departure, handle, describe
     )
     # fmt: on
 
@@ -343,15 +342,15 @@ def _admin_rows(
     loop: BrokerLoop,
     tables: BrokerTables,
     groups: BrokerGroups,
-    cleaning: Cleaning,
     registration: Registration,
 ) -> Iterable[RequestRow]:
     store, reads, stats, clients = loop.store, loop.reads, loop.stats, groups.clients
     wake = loop.turns.wake
-    topics = TopicAdmin(tables, stats, cleaning.remove_queues, wake, registration.when_settled)
+    removal = QueueRemoval(store, reads, tables.topics, loop.server.request_tick)
     return (
-        *topics.rows(),
-        *cleaning.rows(),
+        *TopicAdmin(tables, stats, removal.remove, wake, registration.when_settled).rows(),
+        *GroupAdmin(tables, stats).rows(),
+        *Cleaning(store, tables, removal.remove).rows(),
         *OffsetAdmin(identity.name, store, reads, tables, clients, wake).rows(),
         *ProgressRequests(identity, store, reads, tables, clients, stats, clock).rows(),
         *ClientAdmin(identity.name, clients, store, reads, clock).rows(),

@@ -1,14 +1,14 @@
-"""Departure: how a broker that is to be taken down lets its clients leave first.
+"""Departure: drains a broker before it is stopped.
 
     STAYS ──leave()──> LEAVES ──close()──> CLOSED
-      ^──────────── stay(), or the lease runs out ─────┘
+      ^──────── stay(), or the lease expires ──┘
 
-LEAVES   the routes say that it cannot be written; what producers still send is taken, for they look at the
+LEAVES   the broker is registered as not writable; sends are still accepted, because producers refresh their
          routes only every 30 s
-CLOSED   sends are refused, with a code that makes producers go to another broker; consumers read on
+CLOSED   sends are refused with a code that makes producers use another broker; consumers still read
 
-Who drains a broker asks for its `progress` all the while. If nobody does for `LEASE_MS` – the command was
-killed – the broker stays, and is written again.
+Each request for the `progress` of a drain renews its lease. If there is none for `LEASE_MS`, the command that
+drains the broker has died: the broker becomes writable again.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ _log = get_logger(__name__)
 
 LEASE_MS = 30_000
 QUEUES_A_TURN = 256
-"""After so many queues others get their turn on the loop."""
+"""After this many queues the loop serves other requests."""
 
 
 class DepartureState(StrEnum):
-    """How far a broker has left."""
+    """The state of a drain."""
 
     STAYS = "stays"
     LEAVES = "leaves"
@@ -49,7 +49,7 @@ class DepartureState(StrEnum):
 
 @dataclass(slots=True)
 class GroupProgress:
-    """What one group has yet to read on this broker; `members` 0: nobody is there to read it."""
+    """What one group has yet to read on this broker; `members` is 0 for a group that is offline."""
 
     group: str
     members: int
@@ -57,12 +57,12 @@ class GroupProgress:
     topics: dict[str, int] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
-        """As plain values."""
+        """Return the fields as plain values."""
         return {"group": self.group, "members": self.members, "unread": self.unread, "topics": self.topics}
 
 
 class Departure:
-    """How far one broker has left, and who still needs it."""
+    """Drains one broker, and counts what groups have yet to read on it."""
 
     def __init__(
         self,
@@ -82,39 +82,39 @@ class Departure:
         self._stats = stats
         self._clock = clock
         self._begin_ns = clock.monotonic_ns()
-        self._heard_ns = 0
+        self._renewed_ns = 0
 
     def leave(self) -> None:
-        """Take the broker out of the routes for producers."""
-        self._heard_ns = self._clock.monotonic_ns()
+        """Register the broker as not writable."""
+        self._renewed_ns = self._clock.monotonic_ns()
         if self.state is DepartureState.STAYS:
             self._become(DepartureState.LEAVES)
             self._topics.advertise(is_writable=False)
 
     def close(self) -> None:
-        """Take no more sends."""
+        """Refuse sends."""
         self.leave()
         self._become(DepartureState.CLOSED)
         self._topics.is_closed_to_senders = True
 
     def stay(self) -> None:
-        """Be written as before."""
+        """Cancel the drain: the broker is writable again."""
         if self.state is not DepartureState.STAYS:
             self._become(DepartureState.STAYS)
             self._topics.is_closed_to_senders = False
             self._topics.advertise(is_writable=True)
 
     def sweep(self) -> None:
-        """Stay, where nobody asks for the progress any more; call now and then."""
-        is_left = self.state is not DepartureState.STAYS
-        if is_left and self._clock.monotonic_ns() - self._heard_ns > LEASE_MS * NS_PER_MS:
-            _log.warning("departure_forsaken", after_ms=LEASE_MS)
+        """Cancel the drain if its lease has expired; call a few times a second."""
+        is_draining = self.state is not DepartureState.STAYS
+        if is_draining and self._clock.monotonic_ns() - self._renewed_ns > LEASE_MS * NS_PER_MS:
+            _log.warning("drain_lease_expired", lease_ms=LEASE_MS)
             self.stay()
 
     async def progress(self) -> dict[str, Any]:
-        """What each group has yet to read here, those without members among them, as plain values."""
-        self._heard_ns = self._clock.monotonic_ns()
-        await self._reads.caught_up()  # who is drained must not go before what is acknowledged is read
+        """Return what each group, online or not, has yet to read here, and renew the lease."""
+        self._renewed_ns = self._clock.monotonic_ns()
+        await self._reads.caught_up()  # acknowledged messages count before they are dispatched
         groups = [await self._of_online(group) for group in list(self._clients.groups())]
         online = {group.group for group in groups}
         groups += [each for each in await self._of_offline(online) if each.unread]
@@ -128,12 +128,12 @@ class Departure:
         }
 
     def _become(self, state: DepartureState) -> None:
-        _log.info("departure", state=str(state), before=str(self.state))
+        _log.info("drain_state_changed", state=str(state), before=str(self.state))
         self.state = state
 
     async def _of_online(self, group: ConsumerGroup[Connection]) -> GroupProgress:
         progress = GroupProgress(group.name, len(group.members))
-        if group.message_model == BROADCASTING:  # each member keeps its own offsets, at home
+        if group.message_model == BROADCASTING:  # each member keeps its own offsets, on its side
             return progress
         for topic in {*group.subscriptions, f"{RETRY_TOPIC_PREFIX}{group.name}"}:
             await self._count(progress, topic)
@@ -155,7 +155,7 @@ class Departure:
         for queue_id in range(known.read_queue_nums):
             end = self._store.max_offset(topic, queue_id)
             committed = self._offsets.query(progress.group, topic, queue_id)
-            # Who has committed nothing in a queue that holds messages may be about to read all of them.
+            # A group without a committed offset may be about to read the whole queue.
             begin = self._store.min_offset(topic, queue_id) if committed is None else committed
             if committed is not None or progress.members:
                 unread += max(end - begin, 0)

@@ -1,27 +1,26 @@
-"""What another program on the same Ray cluster may ask of a broker, msgpack in and msgpack out (design §4,
-actor handles).
+"""HandleApi: the methods of a broker's actor handle, msgpack in and msgpack out (design §5, actor handles).
 
-Each call becomes requests of the broker's own table, sent over an in-process connection: they take the same
-chain as those of sockets, and a refusal has the same code and remark.
+Each call becomes requests of the broker's own table, sent over an in-process connection: they pass the same
+chain as requests of sockets, and a refusal has the same code and remark.
 
-    append    APPEND_BATCH; an Arrow stream is turned into RocketMQ's batch encoding before
+    append    APPEND_BATCH; an Arrow stream is first converted into RocketMQ's batch encoding
     read      PULL_RECORDS, of no group
-    offsets   DESCRIBE_SPLITS, then QUERY_CONSUMER_OFFSET for each queue where a group is named
+    offsets   DESCRIBE_SPLITS, then QUERY_CONSUMER_OFFSET for each queue if a group is given
     describe  DESCRIBE_BROKER
 
 Requests are maps with `v` = 1; replies are `{v: 1, code, remark, …}` with RocketMQ's response codes (0 is
-success; the other fields stand only then). An unknown `v`, a key that does not belong, a value of another
-type or an integer of more than 63 bits is INVALID_PARAMETER.
+success, and only then the other fields are present). An unknown `v`, an unknown key, a value of another type
+or an integer of more than 63 bits is INVALID_PARAMETER.
 
 append    topic, batch; [queue = -1: the broker chooses, format = "rocketmq" | "arrow"]
-          batch: RocketMQ's own batch encoding, or an Arrow IPC stream with a column `body` and, if wanted,
+          batch: RocketMQ's own batch encoding, or an Arrow IPC stream with a column `body` and, optionally,
           `tags`, `keys` (strings) and `properties` (map of strings)
           → queue, offset (of the first), count, ids (offset message ids), store_timestamp
 read      topic, queue, offset; [max_messages = 32, max_bytes = 256 KiB, wait_ms = 0, tags = "*"]
           → status (FOUND, NO_NEW_MESSAGE, NO_MATCHED_MESSAGE or OFFSET_MOVED), next_offset, min_offset,
             max_offset, count, records (back to back)
 offsets   topic; [group] → queues: a list of [queue, min, max, committed by the group or -1]
-describe  (nothing) → who and where the broker is, and how far its store has come
+describe  (nothing) → the broker's names and addresses, and the positions of its store
 """
 
 from __future__ import annotations
@@ -86,7 +85,7 @@ _STATUS: Mapping[int, str] = {
 
 
 def parse(request: bytes, fields: Mapping[str, tuple[type, object]]) -> dict[str, Any]:
-    """The fields of a request, defaults filled in. Raises `Refused` naming what is wrong."""
+    """Return the fields of a request, with defaults. Raises Refused, which names the error."""
     try:
         given = msgpack.unpackb(request)
     except (TypeError, ValueError, msgpack.UnpackException) as error:
@@ -117,17 +116,17 @@ def _invalid(remark: str) -> Refused:
 
 
 def reply(fields: Mapping[str, object]) -> bytes:
-    """A successful reply."""
+    """Encode a successful reply."""
     return bytes(msgpack.packb({"v": VERSION, "code": 0, "remark": "", **fields}))
 
 
 def refusal(error: Refused) -> bytes:
-    """A reply that says what went wrong."""
+    """Encode a reply with an error."""
     return bytes(msgpack.packb({"v": VERSION, "code": error.code, "remark": error.remark}))
 
 
 class HandleApi:
-    """The methods behind a broker's actor handle. Runs on the loop that owns the store."""
+    """Implements the methods of a broker's actor handle. Runs on the loop that owns the store."""
 
     def __init__(self, server: RemotingServer, store_host: bytes, next_uniq_key: Callable[[], str]) -> None:
         """Connect to the broker's own server.
@@ -135,7 +134,7 @@ class HandleApi:
         Args:
             server: of the broker.
             store_host: the broker's address, packed: the bornHost of what is appended.
-            next_uniq_key: makes the UNIQ_KEY of a row of an Arrow stream.
+            next_uniq_key: generates the UNIQ_KEY of a row of an Arrow stream.
         """
         # One for each method: reads that wait count as pending of their own connection only.
         connect = server.connect_in_process
@@ -146,7 +145,7 @@ class HandleApi:
         self._next_uniq_key = next_uniq_key
 
     async def append(self, request: bytes) -> bytes:
-        """Store a batch, all of it or nothing; answers when the store's promise covers it."""
+        """Store a batch, all of it or nothing; reply when it is confirmed."""
         try:
             fields = parse(request, _APPEND)
             batch = fields["batch"]
@@ -156,7 +155,7 @@ class HandleApi:
             elif fields["format"] != "rocketmq":
                 raise _invalid(f"format is {fields['format']!r}: it may be rocketmq or arrow")
             header = AppendBatchHeader(fields["topic"], fields["queue"])
-            response = await _ask(self._for_append, RayMQRequestCode.APPEND_BATCH, header, batch)
+            response = await _request(self._for_append, RayMQRequestCode.APPEND_BATCH, header, batch)
         except Refused as error:
             return refusal(error)
         stored = AppendBatchResponse.from_ext(response.ext)
@@ -171,7 +170,7 @@ class HandleApi:
         )
 
     async def read(self, request: bytes) -> bytes:
-        """Read a queue from an offset on; waits for the first new message if `wait_ms` allows it."""
+        """Read a queue from an offset on; wait up to `wait_ms` for the first new message."""
         try:
             fields = parse(request, _READ)
             header = PullRecordsHeader(
@@ -183,7 +182,7 @@ class HandleApi:
                 wait_ms=min(fields["wait_ms"], MAX_WAIT_MS),
                 subscription=fields["tags"],
             )
-            response = await _ask(self._for_read, RayMQRequestCode.PULL_RECORDS, header, codes=_STATUS)
+            response = await _request(self._for_read, RayMQRequestCode.PULL_RECORDS, header, codes=_STATUS)
         except Refused as error:
             return refusal(error)
         found = PullRecordsResponse.from_ext(response.ext)
@@ -199,12 +198,12 @@ class HandleApi:
         )
 
     async def offsets(self, request: bytes) -> bytes:
-        """The ends of a topic's queues, and what a group has committed."""
+        """Return the ends of a topic's queues, and the committed offsets of a group."""
         try:
             fields = parse(request, _OFFSETS)
             topic, group = fields["topic"], fields["group"]
             code = RayMQRequestCode.DESCRIBE_SPLITS
-            splits = SplitsBody.decode((await _ask(self._for_offsets, code, TopicHeader(topic))).body)
+            splits = SplitsBody.decode((await _request(self._for_offsets, code, TopicHeader(topic))).body)
             rows = [
                 [
                     queue.queue_id,
@@ -219,31 +218,31 @@ class HandleApi:
         return reply({"queues": rows})
 
     async def describe(self) -> bytes:
-        """Who and where the broker is, and how far its store has come."""
+        """Return the broker's names and addresses, and the positions of its store."""
         try:
-            response = await _ask(self._for_describe, RayMQRequestCode.DESCRIBE_BROKER)
+            response = await _request(self._for_describe, RayMQRequestCode.DESCRIBE_BROKER)
         except Refused as error:
             return refusal(error)
         return reply(orjson.loads(response.body))
 
     async def _committed(self, group: str, topic: str, queue_id: int) -> int:
-        await asyncio.sleep(0)  # others first: a topic may have thousands of queues
+        await asyncio.sleep(0)  # a topic may have thousands of queues
         header = QueryConsumerOffsetHeader(group, topic, queue_id, set_zero_if_not_found=False)
         codes = (ResponseCode.SUCCESS, ResponseCode.QUERY_NOT_FOUND)
-        response = await _ask(self._for_offsets, RequestCode.QUERY_CONSUMER_OFFSET, header, codes=codes)
+        response = await _request(self._for_offsets, RequestCode.QUERY_CONSUMER_OFFSET, header, codes=codes)
         if response.code == ResponseCode.QUERY_NOT_FOUND:
             return NO_OFFSET
         return OffsetResponse.from_ext(response.ext).offset
 
 
-async def _ask(
+async def _request(
     connection: InProcessConnection,
     code: int,
     header: Header | None = None,
     body: bytes = b"",
     codes: Container[int] = (ResponseCode.SUCCESS,),
 ) -> RemotingCommand:
-    """The response to one request. Raises `Refused` when its code is not one of `codes`."""
+    """Return the response to one request. Raises Refused if its code is not one of `codes`."""
     try:
         response = await connection.request(RemotingCommand(code, header.to_ext() if header else {}, body))
     except Closed as error:
@@ -254,8 +253,8 @@ async def _ask(
 
 
 def batch_of_arrow(topic: str, stream: bytes, next_uniq_key: Callable[[], str]) -> bytes:
-    """RocketMQ's batch encoding of an Arrow IPC stream. Raises `Refused` when it is none or lacks a body."""
-    import pyarrow as pa  # only who sends Arrow pays for it
+    """Convert an Arrow IPC stream into RocketMQ's batch encoding. Raises Refused."""
+    import pyarrow as pa  # takes a second
 
     try:
         table = pa.ipc.open_stream(BytesIO(stream)).read_all()

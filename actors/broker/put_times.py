@@ -1,10 +1,10 @@
 """How long puts take, from the turn that stores them to their confirmation (RocketMQ StoreStatsService).
 
-The puts of one turn of the loop are timed together, from the first of them: two looks at the clock a turn,
-none a message. They are counted in two rows of buckets, which roll once a minute; tools are told the minute
+The puts of one turn of the loop are timed together, from the first of them: the clock is read twice a turn,
+not for each message. They are counted in two rows of buckets, which roll once a minute; tools get the minute
 before.
 
-    told     <=0  0-10  10-50  50-100  100-200  200-500 ms  0.5-1  1-2  2-3  3-4  4-5  5-10  10- s
+    ranges   <=0  0-10  10-50  50-100  100-200  200-500 ms  0.5-1  1-2  2-3  3-4  4-5  5-10  10- s
     shares   steps of 1 ms to 20, 2 to 50, 5 to 100, 10 to 200, 50 to 500, 100 to 1000, 1000 to 10,000 ms
 """
 
@@ -18,19 +18,19 @@ from typing import NamedTuple
 from store.clock import NS_PER_MS, Clock
 
 WINDOW_NS = 60_000_000_000
-# Milliseconds; a time belongs to the first bucket whose bound is above it.
-_TOLD = (1, 10, 50, 100, 200, 500, 1000, 2000, 3000, 4000, 5000, 10_000)
+# A time belongs to the first bucket whose bound is above it.
+_RANGES_MS = (1, 10, 50, 100, 200, 500, 1000, 2000, 3000, 4000, 5000, 10_000)
 _NAMES = (
     *("[<=0ms]", "[0~10ms]", "[10~50ms]", "[50~100ms]", "[100~200ms]", "[200~500ms]"),
     *("[500ms~1s]", "[1~2s]", "[2~3s]", "[3~4s]", "[4~5s]", "[5~10s]", "[10s~]"),
 )
 _STEPS = ((1, 20), (2, 15), (5, 10), (10, 10), (50, 6), (100, 5), (1000, 9))
-# A time belongs to the first bucket whose bound it is not above; one above all to none of them.
+# A time belongs to the first bucket whose bound is not below it; one over all bounds to the last bucket.
 _BOUNDS_MS = tuple(accumulate(chain.from_iterable(repeat(step, times) for step, times in _STEPS)))
 
 
 class _Turn(NamedTuple):
-    """What one turn has put: it is confirmed when the log up to `end` is."""
+    """The puts of one turn, which are confirmed when the log up to `end` is."""
 
     end: int
     begin_ns: int
@@ -40,10 +40,10 @@ class _Turn(NamedTuple):
 class _Minute:
     """The counts of one window."""
 
-    __slots__ = ("shares", "told")
+    __slots__ = ("ranges", "shares")
 
     def __init__(self) -> None:
-        self.told = [0] * (len(_TOLD) + 1)
+        self.ranges = [0] * (len(_RANGES_MS) + 1)
         self.shares = [0] * (len(_BOUNDS_MS) + 1)
 
 
@@ -54,26 +54,26 @@ class PutTimes:
         self._clock = clock
         self.longest_ms = 0
         self.puts = 0
-        """Of the present turn."""
+        """In the current turn."""
         self._begin_ns = 0
         self.turns: deque[_Turn] = deque()
-        """Those that are not confirmed yet."""
+        """Turns that are not confirmed yet."""
         self._minute = _Minute()
         self._last: _Minute | None = None
         self._rolled_ns = clock.monotonic_ns()
 
     def begin(self) -> None:
-        """The first request of a turn has stored something; the next ones add to `puts`."""
+        """Start a turn at its first put; the next ones add to `puts`."""
         self._begin_ns = self._clock.monotonic_ns()
         self.puts = 1
 
     def end_turn(self, written: int) -> None:
-        """The turn's puts end at `written`; call when there are some."""
+        """End a turn that has puts, the last of which ends at `written`."""
         self.turns.append(_Turn(written, self._begin_ns, self.puts))
         self.puts = 0
 
     def settle(self, confirmed: int) -> None:
-        """Time the turns that are confirmed; call when some wait."""
+        """Count the turns that are confirmed; call only if `turns` is not empty."""
         if self.turns[0].end > confirmed:
             return
         now_ns = self._clock.monotonic_ns()
@@ -82,26 +82,26 @@ class PutTimes:
             self.count((now_ns - turn.begin_ns) // NS_PER_MS, turn.puts)
 
     def count(self, took_ms: int, puts: int = 1) -> None:
-        """So many puts have taken so long each."""
-        self._minute.told[bisect_right(_TOLD, took_ms)] += puts
+        """Count puts that took `took_ms` each."""
+        self._minute.ranges[bisect_right(_RANGES_MS, took_ms)] += puts
         self._minute.shares[bisect_left(_BOUNDS_MS, took_ms)] += puts
         self.longest_ms = max(self.longest_ms, took_ms)
 
     def roll(self) -> None:
-        """Begin a new minute where one is over; call once a second."""
+        """Start a new window if the current one is over; call once a second."""
         now_ns = self._clock.monotonic_ns()
         if now_ns - self._rolled_ns >= WINDOW_NS:
             self._rolled_ns = now_ns
             self._last, self._minute = self._minute, _Minute()
 
     def distribution(self) -> str:
-        """The last whole minute as RocketMQ writes it; `null` within the first."""
+        """Return the last whole minute in RocketMQ's notation, `null` during the first."""
         if self._last is None:
             return "null"
-        return "".join(f"{name}:{count} " for name, count in zip(_NAMES, self._last.told, strict=True))
+        return "".join(f"{name}:{count} " for name, count in zip(_NAMES, self._last.ranges, strict=True))
 
     def share_ms(self, share: float) -> float:
-        """The time within which `share` of the last whole minute's puts were confirmed."""
+        """Return the time within which `share` of the last whole minute's puts were confirmed."""
         if self._last is None:
             return 0.0
         wanted = int(sum(self._last.shares) * share)

@@ -1,9 +1,9 @@
-"""Registration: tells every nameserver which topics this broker serves, every 30 s and whenever they change.
+"""Registration: registers the broker's topics with every nameserver, every 30 s and on every change.
 
-Nameservers do not talk to each other, so each gets the whole of it. One that does not answer, or whose
-connection ends, is tried again every second; the others are not held up by it. Changes that come together go
-out together. Who has made a topic is answered when the nameservers know it, as by RocketMQ: what its clients
-ask for next is the route.
+Nameservers do not talk to each other, so each gets all topics. One that does not respond, or whose connection
+closes, is retried every second without delaying the others. Changes that come together are sent together. The
+creation of a topic is acknowledged when the nameservers know it, as in RocketMQ: its clients request the
+route next.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ REGISTER_TIMEOUT_MS = 6000
 UNREGISTER_TIMEOUT_MS = 1000
 RETRY_MS = 1000
 GATHER_MS = 2
-# Nobody is kept waiting longer for a nameserver that has not answered yet.
+# The longest that a caller waits for a nameserver that has not responded yet.
 SETTLE_MS = 1000
 
 
 class _Waiting:
-    """Somebody who is to hear when all changes up to `changes` have been told, or after SETTLE_MS."""
+    """A callback that is due when all changes up to `changes` are registered, or after SETTLE_MS."""
 
     def __init__(self, changes: int, call: Callable[[], None]) -> None:
         self.changes = changes
@@ -84,12 +84,12 @@ class Registration:
         self._tasks: list[asyncio.Task[None]] = []
         self._failing: set[str] = set()
         self._changes = 0
-        self._told = dict.fromkeys(nameservers, 0)
+        self._registered = dict.fromkeys(nameservers, 0)
         self._waiting: deque[_Waiting] = deque()
         self._watched: dict[str, Connection] = {}
 
     async def start(self) -> None:
-        """Register once with all, then keep at it."""
+        """Register with all nameservers, and start the tasks that keep the broker registered."""
         await asyncio.gather(*map(self._register, self._changed))
         self._tasks = [
             self._supervisor.start(f"registration-{address}", partial(self._run, address, changed))
@@ -97,14 +97,15 @@ class Registration:
         ]
 
     def changed(self) -> None:
-        """Have the change registered soon."""
+        """Register with all nameservers soon, as something has changed."""
         self._changes += 1
         for changed in self._changed.values():
             changed.set()
 
     def when_settled(self, call: Callable[[], None]) -> None:
-        """Call as soon as all changes so far have been told to every nameserver that answers: now, where they
-        have, and after SETTLE_MS at the latest.
+        """Call once every nameserver that responds knows all changes so far, after SETTLE_MS at the latest.
+
+        If they already do, `call` runs before this returns.
         """
         if self._settled() >= self._changes:
             call()
@@ -113,17 +114,17 @@ class Registration:
 
     def _settled(self) -> int:
         return min(
-            (told for address, told in self._told.items() if address not in self._failing),
+            (changes for address, changes in self._registered.items() if address not in self._failing),
             default=self._changes,
         )
 
-    def _release(self) -> None:
+    def _release_settled(self) -> None:
         settled = self._settled()
         while self._waiting and self._waiting[0].changes <= settled:
             self._waiting.popleft().release()
 
     async def stop(self, *, leave_routes: bool = True) -> None:
-        """Stop, and take the broker out of the routes, unless another serves there in its place."""
+        """Stop; unregister the broker if `leave_routes`, which is False if another process serves it now."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -143,27 +144,27 @@ class Registration:
             try:
                 await self._register(address)
             except Exception:
-                changed.set()  # still to be registered: at the restart, not only after the interval
+                changed.set()  # the restarted task registers at once, not after the interval
                 raise
 
     async def _register(self, address: str) -> None:
         self._changed[address].clear()
         changes = self._changes
         command = RemotingCommand(RequestCode.REGISTER_BROKER, dict(self._header), self._body())
-        await self._tell(address, command, REGISTER_TIMEOUT_MS)
-        self._told[address] = changes
-        self._release()
+        await self._send(address, command, REGISTER_TIMEOUT_MS)
+        self._registered[address] = changes
+        self._release_settled()
         connection = self._client.connection(address)
         if connection is not None and connection is not self._watched.get(address):
-            # A nameserver that went away has forgotten everything: it is told as soon as it is back.
+            # A nameserver that restarts has lost everything: register as soon as it is back.
             self._watched[address] = connection
             connection.on_close(lambda _: self._changed[address].set())
 
     async def _unregister(self, address: str) -> None:
         command = RemotingCommand(RequestCode.UNREGISTER_BROKER, dict(self._header))
-        await self._tell(address, command, UNREGISTER_TIMEOUT_MS)
+        await self._send(address, command, UNREGISTER_TIMEOUT_MS)
 
-    async def _tell(self, address: str, command: RemotingCommand, timeout_ms: int) -> None:
+    async def _send(self, address: str, command: RemotingCommand, timeout_ms: int) -> None:
         try:
             answer = await self._client.invoke(address, command, timeout_ms)
             if answer.code == ResponseCode.SUCCESS:
@@ -175,7 +176,7 @@ class Registration:
             problem = str(error)
         if problem is not None and address not in self._failing:
             self._failing.add(address)
-            _log.warning("nameserver_refused_registration", nameserver=address, reason=problem)
+            _log.warning("registration_failed", nameserver=address, reason=problem)
         elif problem is None and address in self._failing:
             self._failing.discard(address)
-            _log.info("nameserver_registered_again", nameserver=address)
+            _log.info("registration_resumed", nameserver=address)

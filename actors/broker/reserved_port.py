@@ -1,9 +1,8 @@
-"""A port that is ours before anyone may connect to it.
+"""ReservedPort: reserves the broker's port before the broker listens on it.
 
-The address of a broker stands in every record it writes, so it must be known before the store is opened;
-clients must not connect before that. A socket that is bound, but does not listen, keeps the port meanwhile:
-with SO_REUSEADDR on both a second socket may bind it and listen, and no other process gets it in between by
-asking for port 0.
+Every record holds the broker's address, so the port must be known before the store is opened, and clients
+must not connect before that. A socket that is bound but does not listen reserves the port: with SO_REUSEADDR
+a second socket can bind it and listen, and no other process gets it by binding port 0.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ class ReservedPort:
     """Holds `number` until the `with` block ends."""
 
     def __init__(self, host: str, port: int) -> None:
-        """Bind `port` of `host` (0: any that is free). Raises OSError when it is taken."""
+        """Bind `port` of `host`, any free one for 0. Raises OSError if it is in use."""
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         self._socket = socket.socket(family, kind, protocol)
         try:
@@ -44,9 +43,10 @@ class ReservedPort:
 
 
 async def reserve_port(settings: BrokerSettings, clock: Clock) -> ReservedPort:
-    """The port to listen on; one that is taken is tried again until the start's time is up.
+    """Reserve the port to listen on; one in use is retried until `start_timeout_ms` have passed.
 
-    Raises OSError, which names the setting, when it is.
+    Raises:
+        OSError: the port is still in use; the error names the setting.
     """
     deadline_ns = clock.monotonic_ns() + settings.start_timeout_ms * NS_PER_MS
     while True:

@@ -1,15 +1,15 @@
-"""What a broker has put and got: totals, by topic and by group, and their rates over time.
+"""Counters of a broker: messages put and got, in total, by topic and by group, and their rates.
 
-A request adds to one counter and does no more: totals are sums, taken when they are asked for and once a
-second. Now and then the counters are noted, and a rate is the difference between now and the note at the
-window's begin (RocketMQ BrokerStatsManager, StoreStatsService):
+A request only adds to one counter; totals are sums, computed on request and once a second. The counters are
+noted at intervals, and a rate is the difference between now and the note at the start of its window (RocketMQ
+BrokerStatsManager, StoreStatsService):
 
     window  notes              spans
     minute  7, one each 10 s   60 s to 70 s
     hour    7, one each 10 min 60 min to 70 min
     day     25, one each hour  24 h to 25 h
 
-Counters that rest share one note, so twenty thousand quiet topics cost little.
+Notes of a counter that does not change share one object, so twenty thousand idle topics cost little.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from store.clock import NS_PER_MS, Clock
 MINUTE, HOUR, DAY = range(3)
 _WINDOWS = ((10_000, 7), (600_000, 7), (3_600_000, 25))  # between two notes, in ms; how many are kept
 
-# Ten messages in the first millisecond are not ten thousand a second.
+# A shorter window counts as this long: ten messages in the first millisecond are not 10,000 a second.
 SHORTEST_MS = 1000
 SECONDS_KEPT = 600
 RATE_SPANS_S = (10, 60, 600)
 
 
 class Count(NamedTuple):
-    """Messages, their bytes in the log, and the requests that brought them, since the broker's start."""
+    """Messages, their bytes in the log, and the requests that carried them, since the broker's start."""
 
     messages: int = 0
     size_bytes: int = 0
@@ -41,18 +41,18 @@ class Count(NamedTuple):
 
 
 class Change(NamedTuple):
-    """By how much a counter grew within a window that has lasted `span_ms`."""
+    """Growth of a counter within a window of `span_ms`."""
 
     grown: Count
     span_ms: int
 
     def per_second(self, amount: int) -> float:
-        """So much over the window, by the second."""
+        """Return `amount`, grown over the window, per second."""
         return amount * 1000 / self.span_ms
 
 
 class Tally:
-    """A counter, and what was noted of it."""
+    """A counter and its notes."""
 
     __slots__ = ("_notes", "born_ms", "calls", "messages", "size_bytes")
 
@@ -65,17 +65,17 @@ class Tally:
 
     @property
     def count(self) -> Count:
-        """What it has counted."""
+        """The current count."""
         return Count(self.messages, self.size_bytes, self.calls)
 
     def add(self, count: Count) -> None:
-        """Count more."""
+        """Add to the counter."""
         self.messages += count.messages
         self.size_bytes += count.size_bytes
         self.calls += count.calls
 
     def note(self, window: int) -> None:
-        """Keep what it says now."""
+        """Note the current count."""
         notes = self._notes[window]
         count = self.count
         notes.append(notes[-1] if notes and notes[-1] == count else count)
@@ -83,7 +83,7 @@ class Tally:
             del notes[0]
 
     def since(self, window: int, noted_ms: deque[int], now_ms: int) -> Change:
-        """How it has grown within a window; `noted_ms` are the times of all notes there."""
+        """Return the growth within a window; `noted_ms` are the times of its notes."""
         notes = self._notes[window]
         if len(notes) < _WINDOWS[window][1]:  # younger than the window
             first, begin_ms = Count(), self.born_ms
@@ -96,14 +96,14 @@ class Tally:
 
 
 class Total:
-    """A counter that is the sum of others, and of those that are gone."""
+    """A counter that is the sum of others, including removed ones."""
 
     def __init__(self, now_ms: int) -> None:
         self.gone = Tally(now_ms)
         self._tally = Tally(now_ms)
 
     def sum_of(self, tallies: Iterable[Tally]) -> Tally:
-        """The counter, brought up to date."""
+        """Return the counter, updated."""
         messages, size_bytes, calls = self.gone.count
         for tally in tallies:
             messages += tally.messages
@@ -115,7 +115,7 @@ class Total:
 
 
 class Second(NamedTuple):
-    """The totals as they stood at one moment."""
+    """The totals at one moment."""
 
     at_ns: int
     put_messages: int
@@ -125,7 +125,7 @@ class Second(NamedTuple):
 
 
 class Rates(NamedTuple):
-    """By the second: messages put and got, reads that found something and reads that did not."""
+    """Per second: messages put and got, reads that found messages and reads that did not."""
 
     put: float
     got: float
@@ -146,7 +146,7 @@ class BrokerStats:
         self.put_times = PutTimes(clock)
         self.puts: dict[str, Tally] = {}
         self.gets: dict[tuple[str, str], Tally] = {}
-        """By topic and group, which is empty for reads that name none."""
+        """By topic and group; the group is empty for reads that name none."""
         self.send_backs: dict[tuple[str, str], Tally] = {}
         self._noted_ms = tuple(deque[int](maxlen=kept) for _, kept in _WINDOWS)
         self._next_note_ns = [clock.monotonic_ns()] * len(_WINDOWS)
@@ -159,11 +159,11 @@ class BrokerStats:
 
     @property
     def uptime_ms(self) -> int:
-        """How long the broker has been running, by the wall clock."""
+        """Time since the start, by the wall clock."""
         return self._clock.wall_ms() - self.started_ms
 
     def put(self, topic: str, messages: int, size_bytes: int) -> None:
-        """A request has stored messages."""
+        """Count the messages that a request stored."""
         tally = self.puts.get(topic)
         if tally is None:
             tally = self.puts[topic] = Tally(self._clock.wall_ms())
@@ -177,25 +177,25 @@ class BrokerStats:
             times.begin()
 
     def got(self, group: str, topic: str, messages: int, size_bytes: int) -> None:
-        """A request has read messages, or found none."""
+        """Count the messages that a request read; 0 if it found none."""
         if not messages:
             self.gets_missed += 1
             return
         _add(self.gets, (topic, group), self._clock, messages, size_bytes)
 
     def sent_back(self, group: str, topic: str, size_bytes: int) -> None:
-        """A consumer has given a message back."""
+        """Count a message that a consumer returned."""
         _add(self.send_backs, (topic, group), self._clock, 1, size_bytes)
 
     def forget_topic(self, topic: str) -> None:
-        """The topic is deleted; the totals stay."""
+        """Drop the counters of a deleted topic; the totals stay."""
         gone = self.puts.pop(topic, None)
         if gone is not None:
             self._put.gone.add(gone.count)
         self._forget(lambda key: key[0] == topic)
 
     def forget_group(self, group: str) -> None:
-        """The group is deleted; the totals stay."""
+        """Drop the counters of a deleted group; the totals stay."""
         self._forget(lambda key: key[1] == group)
 
     def _forget(self, is_meant: Callable[[tuple[str, str]], bool]) -> None:
@@ -214,7 +214,7 @@ class BrokerStats:
         self._seconds.append(Second(now_ns, put.messages, got.messages, got.calls, self.gets_missed))
 
     def note_due(self, slice_size: int) -> Iterator[None]:
-        """Note what is due, in slices of so many counters: between two of them others may run."""
+        """Note the counters that are due; yield after `slice_size` of them, so that others may run."""
         now_ms, now_ns = self._clock.wall_ms(), self._clock.monotonic_ns()
         self.put_days.roll(now_ms, self.put_total.messages)
         self.got_days.roll(now_ms, self.got_total.messages)
@@ -222,7 +222,7 @@ class BrokerStats:
             if now_ns < self._next_note_ns[window]:
                 continue
             self._next_note_ns[window] = now_ns + interval_ms * NS_PER_MS
-            # A counter that is made while this goes on has fewer notes than there are times: it is younger.
+            # A counter that is created meanwhile has fewer notes than there are times: it is younger.
             tallies = iter(list(self._tallies()))
             self._noted_ms[window].append(now_ms)
             while part := list(islice(tallies, slice_size)):
@@ -232,30 +232,30 @@ class BrokerStats:
 
     @property
     def put_total(self) -> Tally:
-        """All that was put since the start."""
+        """Everything put since the start."""
         return self._put.sum_of(self.puts.values())
 
     @property
     def got_total(self) -> Tally:
-        """All that was got since the start."""
+        """Everything got since the start."""
         return self._got.sum_of(self.gets.values())
 
-    # ---- asking --------------------------------------------------------------------------------------------
+    # ---- reading -------------------------------------------------------------------------------------------
 
     def since(self, tally: Tally, window: int) -> Change:
-        """How a counter has grown within a window."""
+        """Return the growth of a counter within a window."""
         return tally.since(window, self._noted_ms[window], self._clock.wall_ms())
 
     def put_tps(self, topic: str) -> float:
-        """Messages a second put into a topic, over the last minute."""
+        """Return the messages per second put into a topic over the last minute."""
         return self._tps(self.puts.get(topic))
 
     def got_tps(self, group: str, topic: str) -> float:
-        """Messages a second that a group has got of a topic, over the last minute."""
+        """Return the messages per second that a group got from a topic over the last minute."""
         return self._tps(self.gets.get((topic, group)))
 
     def rates(self, span_s: int) -> Rates:
-        """The totals' growth over the last `span_s` seconds, or since the start."""
+        """Return the rates of the totals over the last `span_s` seconds, or since the start."""
         first = self._seconds[max(len(self._seconds) - span_s - 1, 0)]
         elapsed_s = max(self._clock.monotonic_ns() - first.at_ns, SHORTEST_MS * NS_PER_MS) / 1e9
         put, got = self.put_total, self.got_total
@@ -280,7 +280,7 @@ class BrokerStats:
 
 
 class DayTotals:
-    """How much there was in all at the last two midnights, local time (RocketMQ BrokerStats)."""
+    """A total as it was at the last two midnights, local time (RocketMQ BrokerStats)."""
 
     def __init__(self, now_ms: int) -> None:
         self._day = _day_of(now_ms)
@@ -288,7 +288,7 @@ class DayTotals:
         self.today_morning = 0
 
     def roll(self, now_ms: int, total: int) -> None:
-        """Note the total where a new day has begun."""
+        """Note the total if a new day has begun."""
         day = _day_of(now_ms)
         if day != self._day:
             self._day = day

@@ -77,7 +77,7 @@ class BrokerInfo:
         return RemotingCommand.response(body=BrokerStatsData(*items).encode())
 
     def describe(self, context: RequestContext) -> RemotingCommand:
-        """DESCRIBE_BROKER: who and where the broker is, and how far its store has come."""
+        """DESCRIBE_BROKER: the broker's names and addresses, and the positions of its store."""
         return RemotingCommand.response(body=orjson.dumps(self._describe()))
 
     def consume_queue(self, context: RequestContext) -> None:
@@ -126,7 +126,7 @@ class BrokerInfo:
         return answer
 
     def _tally(self, name: str, key: str) -> tuple[Tally | None, Callable[[Count], int]]:
-        """A counter by RocketMQ's names; groups' keys are `topic@group`, the broker's is its cluster."""
+        """Find a counter by RocketMQ's names; the key is a topic, `topic@group`, or the cluster."""
         stats = self._stats
         table, _, kind = name.rpartition("_")
         amount = _size_bytes if kind == "SIZE" else _messages

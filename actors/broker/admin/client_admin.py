@@ -1,4 +1,4 @@
-"""Who is connected, and questions that a tool puts to a client through its broker."""
+"""Requests that list connected clients, and requests that the broker forwards to a client."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ from store.store_errors import StoreError
 
 
 class ClientAdmin:
-    """Answers GET_CONSUMER_CONNECTION_LIST, GET_PRODUCER_CONNECTION_LIST, GET_ALL_PRODUCER_INFO and
-    QUERY_SUBSCRIPTION_BY_CONSUMER; passes GET_CONSUMER_RUNNING_INFO, CONSUME_MESSAGE_DIRECTLY and
-    INVOKE_BROKER_TO_GET_CONSUMER_STATUS on.
+    """Handles GET_CONSUMER_CONNECTION_LIST, GET_PRODUCER_CONNECTION_LIST, GET_ALL_PRODUCER_INFO and
+    QUERY_SUBSCRIPTION_BY_CONSUMER; forwards GET_CONSUMER_RUNNING_INFO, CONSUME_MESSAGE_DIRECTLY and
+    INVOKE_BROKER_TO_GET_CONSUMER_STATUS to clients.
     """
 
     def __init__(
@@ -100,7 +100,7 @@ class ClientAdmin:
         return RemotingCommand.response(body=encode_producers(connections))
 
     def subscription(self, context: RequestContext) -> RemotingCommand:
-        """QUERY_SUBSCRIPTION_BY_CONSUMER: what a group that is online wants of a topic."""
+        """QUERY_SUBSCRIPTION_BY_CONSUMER: the subscription of an online group to a topic."""
         header: GroupTopicHeader = context.header
         group = self._clients.group(header.group)
         found = group.subscriptions.get(header.topic) if group is not None else None
@@ -126,11 +126,11 @@ class ClientAdmin:
         return RemotingCommand.response(body=encode_producer_table(groups))
 
     def running_info(self, context: RequestContext) -> None:
-        """GET_CONSUMER_RUNNING_INFO: the member's own answer, as it is."""
-        self._ask(context, bytes(context.command.body))
+        """GET_CONSUMER_RUNNING_INFO: the member's own response, unchanged."""
+        self._forward(context, bytes(context.command.body))
 
     def consume_directly(self, context: RequestContext) -> None:
-        """CONSUME_MESSAGE_DIRECTLY: a member is given one message now, and tells what became of it."""
+        """CONSUME_MESSAGE_DIRECTLY: send a message to a member, and respond with its result."""
         header: ClientHeader = context.header
         _, offset = decode_message_id(header.msg_id or "")
 
@@ -140,12 +140,10 @@ class ClientAdmin:
             except StoreError as error:
                 raise Refused(ResponseCode.SYSTEM_ERROR, f"no message at offset {offset}: {error}") from error
 
-        self._reads.serve(context, read, lambda record: self._ask(context, record))
+        self._reads.serve(context, read, lambda record: self._forward(context, record))
 
     def consumer_status(self, context: RequestContext) -> None:
-        """INVOKE_BROKER_TO_GET_CONSUMER_STATUS: where each member says that it is; who says nothing, or
-        nothing in time, is left out.
-        """
+        """INVOKE_BROKER_TO_GET_CONSUMER_STATUS: the offsets of each member that responds in time."""
         header: ConsumerStatusHeader = context.header
         group = self._clients.group(header.group)
         if group is None:
@@ -154,27 +152,27 @@ class ClientAdmin:
             )
         wanted = header.client_addr.strip()
         members = [each for each in group.members.values() if wanted in ("", each.client_id)]
-        told: dict[str, bytes] = {}
+        statuses: dict[str, bytes] = {}
         left = len(members)
 
         def answered(client_id: str, answer: RemotingCommand | RemotingError) -> None:
             nonlocal left
             left -= 1
             if isinstance(answer, RemotingCommand) and answer.code == ResponseCode.SUCCESS and answer.body:
-                with suppress(Refused):  # what cannot be read is no answer
-                    told[client_id] = table_of_member(bytes(answer.body))
+                with suppress(Refused):  # an unreadable response counts as none
+                    statuses[client_id] = table_of_member(bytes(answer.body))
             if not left:
-                context.reply(RemotingCommand.response(body=encode_of_group(told)))
+                context.reply(RemotingCommand.response(body=encode_of_group(statuses)))
 
         ext = ConsumerStatusHeader(header.topic, header.group).to_ext()
         for member in members:
             command = RemotingCommand(RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT, ext)
             member.connection.call(command, CLIENT_TIMEOUT_MS, partial(answered, member.client_id))
         if not members:
-            context.reply(RemotingCommand.response(body=encode_of_group(told)))
+            context.reply(RemotingCommand.response(body=encode_of_group(statuses)))
 
-    def _ask(self, context: RequestContext, body: bytes) -> None:
-        """Put a request to the member that it names, and hand its answer back."""
+    def _forward(self, context: RequestContext, body: bytes) -> None:
+        """Forward the request to the member that it names, and respond with its response."""
         header: ClientHeader = context.header
         group = self._clients.group(header.consumer_group)
         member = group.members.get(header.client_id) if group is not None else None

@@ -1,9 +1,9 @@
-"""Moving a group's offsets by hand: reset to a time, an offset or the end, and copying them to another group.
+"""Requests that change a group's offsets: reset to a time, an offset or the end, and copy to another group.
 
-A reset is the broker's own affair, as in RocketMQ since 5.1 (`useServerSideResetOffset`): it stands until the
-group's next pull of the queue, which is told to go on from there (PULL_OFFSET_MOVED); commits that come
-before that are of the time before, and are passed over. So it reaches members in any language, and those that
-start later.
+Resets happen on the broker, as in RocketMQ since 5.1 (`useServerSideResetOffset`): a reset is pending until
+the group's next pull of the queue, which is redirected to the new offset (PULL_OFFSET_MOVED). Commits before
+that are ignored, as they belong to the time before. So a reset reaches members in any language, including
+those that start later.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _log = get_logger(__name__)
 
 
 class OffsetAdmin:
-    """Answers INVOKE_BROKER_TO_RESET_OFFSET and CLONE_GROUP_OFFSET."""
+    """Handles INVOKE_BROKER_TO_RESET_OFFSET and CLONE_GROUP_OFFSET."""
 
     def __init__(
         self,
@@ -41,7 +41,7 @@ class OffsetAdmin:
         clients: Clients[Connection],
         wake: Callable[[str], None],
     ) -> None:
-        """`wake` ends the waits of the pulls of a topic."""
+        """`wake` completes the held pulls of a topic."""
         self._broker_name = broker_name
         self._store = store
         self._reads = reads
@@ -64,7 +64,7 @@ class OffsetAdmin:
         )
 
     def reset(self, context: RequestContext) -> None:
-        """INVOKE_BROKER_TO_RESET_OFFSET; the answer says where the group goes on in each queue."""
+        """INVOKE_BROKER_TO_RESET_OFFSET: respond with the new offset of each queue."""
         context.spawn(self._reset(context.header))
 
     async def _reset(self, header: ResetOffsetHeader) -> RemotingCommand:
@@ -78,7 +78,7 @@ class OffsetAdmin:
         chosen = range(queues) if header.queue_id < 0 else [header.queue_id]
         if not chosen:
             raise Refused(ResponseCode.SYSTEM_ERROR, f"topic {header.topic!r} has no queues to reset")
-        # All of them are found before the first is set: nothing is reset by halves.
+        # All offsets are found before the first is set: all queues are reset, or none.
         targets = {
             queue_id: await self._reads.settled(partial(self._target, header, queue_id))
             for queue_id in chosen
@@ -93,7 +93,7 @@ class OffsetAdmin:
         return RemotingCommand.response(body=body)
 
     def clone(self, context: RequestContext) -> RemotingCommand:
-        """CLONE_GROUP_OFFSET: the offsets of one group become another's."""
+        """CLONE_GROUP_OFFSET: copy the offsets of one group to another."""
         header: CloneGroupOffsetHeader = context.header
         topics = [header.topic] if header.topic else self._offsets.topics_of(header.src_group)
         for topic in topics:

@@ -1,7 +1,7 @@
-"""How far topics and their consumer groups have come: the answers that tools draw their tables from.
+"""Requests for the progress of topics and their consumer groups, which mqadmin shows as tables.
 
-They look at every queue of a topic, and at the messages at its ends: that is done in slices, so that twenty
-thousand queues stall nobody else.
+A response covers every queue of a topic, with the timestamps at its ends. It is computed in slices, so that
+twenty thousand queues do not delay other requests.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ ENCODED_ON_LOOP_QUEUES = 1000
 
 
 class ProgressRequests:
-    """Answers GET_TOPIC_STATS_INFO, GET_CONSUME_STATS, GET_BROKER_CONSUME_STATS, QUERY_CONSUME_TIME_SPAN,
+    """Handles GET_TOPIC_STATS_INFO, GET_CONSUME_STATS, GET_BROKER_CONSUME_STATS, QUERY_CONSUME_TIME_SPAN,
     QUERY_TOPIC_CONSUME_BY_WHO and QUERY_TOPICS_BY_CONSUMER.
     """
 
@@ -88,24 +88,24 @@ class ProgressRequests:
         )
 
     def topic_stats(self, context: RequestContext) -> None:
-        """GET_TOPIC_STATS_INFO: the ends of each queue, and how much is put in."""
+        """GET_TOPIC_STATS_INFO: the ends of each queue, and the topic's put rate."""
         header: TopicHeader = context.header
         self._topics.get(header.topic)
         context.spawn(self._topic_stats(header.topic))
 
     def consume_stats(self, context: RequestContext) -> None:
-        """GET_CONSUME_STATS: how far a group is in each queue of its topics."""
+        """GET_CONSUME_STATS: the offsets of a group in each queue of its topics."""
         header: ConsumeStatsHeader = context.header
         topics = header.topics or self._offsets.topics_of(header.consumer_group)
         context.spawn(self._consume_stats(header.consumer_group, topics))
 
     def broker_consume_stats(self, context: RequestContext) -> None:
-        """GET_BROKER_CONSUME_STATS: the same of all groups."""
+        """GET_BROKER_CONSUME_STATS: the offsets of all groups."""
         header: BrokerConsumeStatsHeader = context.header
         context.spawn(self._all_consume_stats(only_ordered=header.is_order))
 
     def time_span(self, context: RequestContext) -> None:
-        """QUERY_CONSUME_TIME_SPAN: how long ago what a group consumes was stored."""
+        """QUERY_CONSUME_TIME_SPAN: store timestamps at the ends of queues and at the group's offsets."""
         header: GroupTopicHeader = context.header
         self._topics.get(header.topic)
         context.spawn(self._time_spans(header.group, header.topic))
@@ -124,8 +124,6 @@ class ProgressRequests:
         return RemotingCommand.response(
             body=encode_topics_of_group(self._offsets.topics_of(header.group), self._address)
         )
-
-    # ---- its own -------------------------------------------------------------------------------------------
 
     async def _topic_stats(self, topic: str) -> RemotingCommand:
         config = self._topics.get(topic)
@@ -164,7 +162,7 @@ class ProgressRequests:
         return await _response(lambda: encode_consume_stats_list(groups, self._address), queues)
 
     async def _progress(self, group: str, topic: str) -> ConsumeStats | None:
-        """None for a topic that is gone, and for one that the group, while it is online, does not want."""
+        """Return None for a deleted topic, and for one that the group is online but not subscribed to."""
         config = self._topics.find(topic)
         if config is None or not self._clients.may_consume(group, topic):
             return None
@@ -204,12 +202,14 @@ class ProgressRequests:
 
     async def _queues(self, topic: str, count: int) -> AsyncIterator[MessageQueue]:
         for queue_id in range(count):
-            if queue_id % QUEUES_A_SLICE == 0:  # before the first too: many topics have few queues each
+            if (
+                queue_id % QUEUES_A_SLICE == 0
+            ):  # also before the first: there may be many topics with few queues
                 await asyncio.sleep(0)
             yield MessageQueue(topic, self._broker_name, queue_id)
 
 
 async def _response(encode: Callable[[], bytes], queues: int) -> RemotingCommand:
-    """The answer with this body; a long one is encoded in a thread (design law 4)."""
+    """Return the response with this body; a large one is encoded in a thread."""
     body = encode() if queues <= ENCODED_ON_LOOP_QUEUES else await asyncio.to_thread(encode)
     return RemotingCommand.response(body=body)

@@ -1,6 +1,6 @@
-"""What RocketMQ's slaves ask of a master, and mqadmin of the two: tables, and how far the slaves have come.
+"""Requests of RocketMQ's slaves to their master: tables, and the state of the replication.
 
-A broker of ours has no slaves, and says so.
+This broker has no slaves, and reports that.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from store.message_store import MessageStore
 
 
 class ReplicaRequests:
-    """Answers GET_ALL_CONSUMER_OFFSET, GET_ALL_DELAY_OFFSET, GET_BROKER_HA_STATUS and
+    """Handles GET_ALL_CONSUMER_OFFSET, GET_ALL_DELAY_OFFSET, GET_BROKER_HA_STATUS and
     RESET_MASTER_FLUSH_OFFSET.
     """
 
@@ -39,11 +39,11 @@ class ReplicaRequests:
         )
 
     def consumer_offsets(self, context: RequestContext) -> None:
-        """GET_ALL_CONSUMER_OFFSET: `consumerOffset.json` as it is now."""
+        """GET_ALL_CONSUMER_OFFSET: the current `consumerOffset.json`."""
         context.spawn(self._consumer_offsets())
 
     def delay_offsets(self, context: RequestContext) -> RemotingCommand:
-        """GET_ALL_DELAY_OFFSET: `delayOffset.json` as it is now."""
+        """GET_ALL_DELAY_OFFSET: the current `delayOffset.json`."""
         return RemotingCommand.response(body=orjson.dumps(self._tables.delay_offsets.to_json()))
 
     def ha_status(self, context: RequestContext) -> RemotingCommand:
@@ -55,24 +55,22 @@ class ReplicaRequests:
             "maxOffset": 0,
             "transferredByteInSecond": 0,
         }
-        told = {
+        status = {
             "haClientRuntimeInfo": own,
             "haConnectionInfo": [],
             "inSyncSlaveNums": 0,
             "master": True,
             "masterCommitLogMaxOffset": self._store.positions.written,
         }
-        return RemotingCommand.response(body=orjson.dumps(told))
+        return RemotingCommand.response(body=orjson.dumps(status))
 
     def reset_flush_offset(self, context: RequestContext) -> RemotingCommand:
-        """RESET_MASTER_FLUSH_OFFSET: it tells a slave how far its master is; a master takes it and, as in
-        RocketMQ, does nothing.
-        """
+        """RESET_MASTER_FLUSH_OFFSET, for slaves: a master accepts and ignores it, as in RocketMQ."""
         return RemotingCommand.response()
 
     async def _consumer_offsets(self) -> RemotingCommand:
         text = bytearray()
         for piece in self._tables.offsets.table.to_pieces():
             text += piece
-            await asyncio.sleep(0)  # others have their turn
+            await asyncio.sleep(0)
         return RemotingCommand.response(body=bytes(text))

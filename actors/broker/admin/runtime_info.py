@@ -1,9 +1,9 @@
 """GET_BROKER_RUNTIME_INFO: RocketMQ's table of runtime figures.
 
-Its tools read these names without checking that they are there, so all of them are. This broker has one loop
-and no thread pools: its "queues" are the sends that wait for the disk and the reads that do; the pools of
-features that it does not have (POP acknowledgements, transactions) are empty. `loopLag…` are RayMQ's own: how
-late the loop runs what is due (`actors.host.loop_lag`).
+RocketMQ's tools read these names without checking that they exist, so the table has all of them. This broker
+has one loop and no thread pools: its "queues" are the sends and reads that wait for the disk; the pools of
+missing features (POP acknowledgements, transactions) are empty. `loopLag…` are RayMQ's own: how late the loop
+runs (`actors.host.loop_lag`).
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class RuntimeInfo:
         stats: BrokerStats,
         more: Sequence[RuntimeFigures],
     ) -> None:
-        """`more` are the figures of other parts of the broker."""
+        """`more` return figures of other parts of the broker."""
         self._settings = settings
         self._store = store
         self._reads = reads
@@ -102,7 +102,7 @@ class RuntimeInfo:
             "putMessageEntireTimeMax": str(stats.put_times.longest_ms),
             "putMessageSizeTotal": str(put.size_bytes),
             "putMessageTimesTotal": str(put.messages),
-            "runtime": _spoken(stats.uptime_ms // 1000),
+            "runtime": _duration(stats.uptime_ms // 1000),
             "startAcceptSendRequestTimeStamp": "0",
         }
 
@@ -122,18 +122,18 @@ class RuntimeInfo:
         disk = os.statvfs(store.root)
         total_bytes, free_bytes = disk.f_blocks * disk.f_frsize, disk.f_bfree * disk.f_frsize
         used_bytes = total_bytes - free_bytes
-        # Up to the next per cent, of what others than root may use (RocketMQ UtilAll).
+        # Rounded up, of the space that users other than root may use (RocketMQ UtilAll).
         percent = -(-used_bytes * 100 // max(used_bytes + disk.f_bavail * disk.f_frsize, 1))
         ratio = str(percent / 100)
         behind_bytes = positions.written - positions.flushed
         return {
-            "commitLogDirCapacity": f"Total : {_binary(total_bytes)}, Free : {_binary(free_bytes)}.",
+            "commitLogDirCapacity": f"Total : {_size(total_bytes)}, Free : {_size(free_bytes)}.",
             "commitLogDiskRatio": ratio,
             f"commitLogDiskRatio_{store.root / 'commitlog'}": ratio,
             "commitLogMaxOffset": str(positions.written),
             "commitLogMinOffset": str(positions.min),
             "consumeQueueDiskRatio": ratio,
-            "remainHowManyDataToFlush": _binary(behind_bytes),
+            "remainHowManyDataToFlush": _size(behind_bytes),
             "remainTransientStoreBufferNumbs": str(0x7FFF_FFFF),
         }
 
@@ -145,7 +145,7 @@ class RuntimeInfo:
         table["heldPulls"] = str(len(self._held))
         table["sendThreadPoolQueueSize"] = str(self._store.positions.waiting)
         table["sendThreadPoolQueueCapacity"] = str(settings.send_queue_capacity)
-        for pool in ("pull", "litePull", "query"):  # they all wait for the same threads
+        for pool in ("pull", "litePull", "query"):  # they share the same threads
             table[f"{pool}ThreadPoolQueueSize"] = str(reads.waiting)
             table[f"{pool}ThreadPoolQueueCapacity"] = str(settings.pull_queue_capacity)
             table[f"{pool}ThreadPoolQueueHeadWaitTimeMills"] = str(reads.longest_wait_ms)
@@ -162,20 +162,20 @@ class RuntimeInfo:
 
 
 def lag_figures(lag: LoopLag) -> Mapping[str, str]:
-    """How late the loop runs."""
+    """Return how late the loop runs."""
     figures = lag.figures()
     return {
         "loopLagP50Micros": str(figures["loop_lag_p50_us"]),
         "loopLagP99Micros": str(figures["loop_lag_p99_us"]),
         "loopLagMaxMicros": str(figures["longest_lag_us"]),
         "loopLagBuckets": " ".join(map(str, lag.buckets)),
-        # No thread waits for a lock here; the nearest figure is how late the loop ran last.
+        # No thread waits for a lock here; the closest figure is the last lag of the loop.
         "pageCacheLockTimeMills": str(lag.last_ns // NS_PER_MS),
     }
 
 
 def delay_figures(delay_offsets: DelayOffsetTable, store: MessageStore) -> Mapping[str, str]:
-    """By delay level, how far its messages have been delivered, and the end of its queue."""
+    """Return by delay level the offset up to which it is delivered, and the end of its queue."""
     return {
         f"scheduleMessageOffset_{level}": f"{offset},{store.max_offset(SCHEDULE_TOPIC, level - 1)}"
         for level, offset in delay_offsets.offsets.items()
@@ -183,7 +183,7 @@ def delay_figures(delay_offsets: DelayOffsetTable, store: MessageStore) -> Mappi
 
 
 def send_figures(requests: RequestTable, counters: RequestCounters) -> Mapping[str, str]:
-    """How many sends failed."""
+    """Return the number of failed sends."""
     sends = {row.code for row in requests if row.cost == Cost.SEND}
     return {"putMessageFailedTimes": str(counters.failed(sends))}
 
@@ -192,15 +192,15 @@ def _joined(rates: Iterable[float]) -> str:
     return " ".join(str(rate) for rate in rates)
 
 
-def _spoken(seconds: int) -> str:
+def _duration(seconds: int) -> str:
     minutes, seconds = divmod(seconds, 60)
     hours, minutes = divmod(minutes, 60)
     days, hours = divmod(hours, 24)
     return f"[ {days} days, {hours} hours, {minutes} minutes, {seconds} seconds ]"
 
 
-def _binary(size_bytes: int) -> str:
-    """RocketMQ's MixAll.humanReadableByteCount."""
+def _size(size_bytes: int) -> str:
+    """Format a size as RocketMQ's MixAll.humanReadableByteCount does."""
     if size_bytes < 1024:
         return f"{size_bytes} B"
     power = min((size_bytes.bit_length() - 1) // 10, 6)

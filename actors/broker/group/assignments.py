@@ -1,9 +1,8 @@
-"""QUERY_ASSIGNMENT: a RocketMQ client that was told not to balance by itself (`clientRebalance` false) asks a
-broker for its queues, and has no other way to come to them.
+"""QUERY_ASSIGNMENT: a RocketMQ client with `clientRebalance` false requests its queues from a broker.
 
-The broker does what such a client's own balancing would: all readable queues that the nameservers tell of,
-shared out by the named strategy among the group's members. So members of both kinds agree. Queues are pulled;
-popping (POP) is not offered.
+The broker computes what such a client's own rebalancing would: all readable queues in the routes, which are
+allocated by the named strategy among the group's members. So members of both kinds agree. Queues are pulled;
+POP is not supported.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ from store.message.message_queue import MessageQueue
 
 ROUTE_TIMEOUT_MS = 3_000
 
-# The two that RocketMQ's brokers have; a client that names another gets nothing, there as here.
+# The strategies of RocketMQ's brokers; a client that names another one gets no queues, as in RocketMQ.
 STRATEGIES: dict[str, AllocateMessageQueueStrategy] = {
     strategy.name: strategy
     for strategy in (AllocateMessageQueueAveragely(), AllocateMessageQueueAveragelyByCircle())
@@ -47,7 +46,7 @@ TellMembers = Callable[[str, Callable[[GroupMembers], None]], None]
 
 @dataclass(frozen=True, slots=True)
 class QueryAssignment:
-    """Who asks for its share of which topic."""
+    """A client that requests its queues of a topic."""
 
     topic: str
     group: str
@@ -57,20 +56,20 @@ class QueryAssignment:
 
     @classmethod
     def decode(cls, body: Buffer) -> Self:
-        """RocketMQ's QueryAssignmentRequestBody. Raises Refused where it cannot be read."""
+        """Decode RocketMQ's QueryAssignmentRequestBody. Raises Refused."""
         fields = load_object(body, "query of an assignment")
         names = ("topic", "consumerGroup", "clientId", "strategyName", "messageModel")
         return cls(*(get_str(fields, name) for name in names))
 
 
 def encode_assignment(queues: Iterable[MessageQueue]) -> bytes:
-    """RocketMQ's QueryAssignmentResponseBody."""
+    """Encode RocketMQ's QueryAssignmentResponseBody."""
     assigned = [{"messageQueue": queue_json(queue), "mode": PULL} for queue in queues]
     return orjson.dumps({"messageQueueAssignments": assigned})
 
 
 class Assignments:
-    """Answers QUERY_ASSIGNMENT."""
+    """Handles QUERY_ASSIGNMENT."""
 
     def __init__(self, client: RemotingClient, nameservers: Sequence[str], tell_members: TellMembers) -> None:
         """`tell_members` calls its second argument, now or later, with the members of the group."""
@@ -83,7 +82,7 @@ class Assignments:
         return (RequestRow(RequestCode.QUERY_ASSIGNMENT, self.query, None, _targets, Cost.CLIENT),)
 
     def query(self, context: RequestContext) -> None:
-        """The queues of one client, for one topic."""
+        """QUERY_ASSIGNMENT: respond with the queues of one client and topic."""
         request = QueryAssignment.decode(context.command.body)
 
         def answer(share: Iterable[MessageQueue]) -> None:
@@ -103,7 +102,7 @@ class Assignments:
         self._find_queues(request.topic, list(self._nameservers), share_out)
 
     def _find_queues(self, topic: str, nameservers: list[str], on_queues: OnQueues) -> None:
-        """Ask one nameserver after the other; a topic that none knows has no queues."""
+        """Try the nameservers in turn; a topic that does not exist has no queues."""
         if not nameservers:
             on_queues(None)
             return

@@ -1,9 +1,8 @@
-"""The requests by which clients make themselves known, leave, and learn who else is in their group."""
+"""Requests that register clients, unregister them, and return the members of a group."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from weakref import WeakSet
 
 from actors.broker.group.clients import Clients, ConsumerHeartbeat, Subscription
 from actors.broker.group.rebalancer_link import RebalancerLink
@@ -30,7 +29,7 @@ from store.message.validate import MAX_RETRY_TOPIC_CHARS, RETRY_TOPIC_PREFIX
 
 
 class ClientRequests:
-    """Answers HEART_BEAT, UNREGISTER_CLIENT, GET_CONSUMER_LIST_BY_GROUP, SYNC_GROUP and a rebalancer's
+    """Handles HEART_BEAT, UNREGISTER_CLIENT, GET_CONSUMER_LIST_BY_GROUP, SYNC_GROUP and a rebalancer's
     GROUP_CHANGED.
     """
 
@@ -49,7 +48,6 @@ class ClientRequests:
         self._groups = tables.groups
         self._offsets = tables.offsets
         self._rebalancers = rebalancers
-        self._watched: WeakSet[Connection] = WeakSet()  # connections whose end is noticed
         self._when_registered = when_registered
 
     def rows(self) -> Iterable[RequestRow]:
@@ -66,32 +64,31 @@ class ClientRequests:
         )
 
     def rebalancer_rows(self) -> Iterable[RequestRow]:
-        """What a rebalancer may request, also over the connection that the broker opened to it."""
+        """Requests of a rebalancer, which it may send over the connection that the broker opened to it."""
         code, header, update = RayMQRequestCode.GROUP_CHANGED, ConsumerGroupHeader, on_cluster(Action.UPDATE)
         return (RequestRow(code, self.group_changed, header, update, Cost.CLIENT),)
 
     def heartbeat(self, context: RequestContext) -> None:
-        """HEART_BEAT: registers the client; makes its groups and their retry topics where allowed."""
+        """HEART_BEAT: register the client; create its groups and their retry topics if allowed."""
         heartbeat = HeartbeatData.decode(context.command.body)
         connection = context.connection
         attributes = connection.attributes
+        if attributes.client_id is None:  # the first heartbeat of the connection
+            connection.on_close(self._connection_closed)
         attributes.client_id = heartbeat.client_id
         attributes.language = context.command.language
         attributes.version = context.command.version
-        if connection not in self._watched:
-            self._watched.add(connection)
-            connection.on_close(self._connection_closed)
         for group in heartbeat.producer_groups:
             self._clients.heard_producer(group, heartbeat.client_id, connection)
         for consumer in heartbeat.consumers:
             self._heard_consumer(consumer, heartbeat.client_id, connection)
         if heartbeat.consumers and self._rebalancers.is_used:
             self._rebalancers.forward_heartbeat(heartbeat, connection)
-        # The next that the client asks for is the route of its group's retry topic.
+        # The client requests the route of its group's retry topic next.
         self._when_registered(lambda: context.reply(RemotingCommand.response()))
 
     def check(self, context: RequestContext) -> RemotingCommand:
-        """CHECK_CLIENT_CONFIG: a consumer asks, before it starts, whether its filter can be had."""
+        """CHECK_CLIENT_CONFIG: check a consumer's filter before it starts."""
         wanted = get_object(load_object(context.command.body, "client configuration"), "subscriptionData")
         if wanted:
             require_tag_type(SubscriptionData.from_json(wanted).expression_type)
@@ -109,16 +106,14 @@ class ClientRequests:
         return RemotingCommand.response()
 
     def members(self, context: RequestContext) -> None:
-        """GET_CONSUMER_LIST_BY_GROUP: by the rebalancer, or by this broker's own knowledge where that is
-        away.
-        """
+        """GET_CONSUMER_LIST_BY_GROUP: the rebalancer's list, or this broker's if that does not respond."""
         header: ConsumerGroupHeader = context.header
         group, asker = header.consumer_group, context.connection.attributes.client_id
 
         def answer(known: GroupMembers) -> None:
             if asker is not None and asker not in known.members and self._is_member(group, asker):
-                # A Java member that is not in the list lets go of all its queues, for 20 s at least.
-                self._tell_again(group, asker, context.connection)
+                # A Java member that is not in the list releases all its queues for at least 20 s.
+                self._forward_again(group, asker, context.connection)
                 members = tuple(sorted({*known.members, asker}))
                 known = GroupMembers(members, known.is_self_assigning)
             if known.members:
@@ -130,7 +125,7 @@ class ClientRequests:
         self.tell_members(group, answer)
 
     def tell_members(self, group: str, tell: Callable[[GroupMembers], None]) -> None:
-        """Call `tell`, now or when the rebalancer has answered, with the members of the group."""
+        """Call `tell` with the members of the group, now or when the rebalancer responds."""
 
         def answered(known: GroupMembers | None) -> None:
             if known is None or not known.members:
@@ -143,7 +138,7 @@ class ClientRequests:
             answered(None)
 
     def sync_group(self, context: RequestContext) -> None:
-        """SYNC_GROUP: a member tells its rebalancer what it holds, and learns what it may. Raises Refused."""
+        """SYNC_GROUP: forward the queues that a member holds, respond with its assignment. Raises Refused."""
         request = SyncGroupRequest.decode(context.command.body)
         self._groups.for_consuming(request.group)
         if not self._rebalancers.is_used:
@@ -164,7 +159,7 @@ class ClientRequests:
         self._rebalancers.forward_sync(request.group, context.command.body, answered)
 
     def group_changed(self, context: RequestContext) -> RemotingCommand:
-        """GROUP_CHANGED, from a rebalancer: members come or go, and those connected here are told at once."""
+        """GROUP_CHANGED, from a rebalancer: members have changed; notify those connected to this broker."""
         header: ConsumerGroupHeader = context.header
         if context.command.body:
             self._rebalancers.keep_members(header.consumer_group, GroupMembers.decode(context.command.body))
@@ -174,14 +169,14 @@ class ClientRequests:
         return RemotingCommand.response()
 
     def expire(self) -> None:
-        """Forget clients that have been silent for too long; call every few seconds."""
+        """Remove clients that have sent no heartbeat for too long; call every few seconds."""
         for group, client_id in self._clients.expire():
             self._consumer_gone(group, client_id, connection_closed=True)
 
     def _heard_consumer(self, consumer: ConsumerData, client_id: str, connection: Connection) -> None:
         group = self._groups.get(consumer.group_name)
         retry_topic = f"{RETRY_TOPIC_PREFIX}{group.group_name}"
-        if len(retry_topic) <= MAX_RETRY_TOPIC_CHARS:  # else the group consumes, and cannot send back
+        if len(retry_topic) <= MAX_RETRY_TOPIC_CHARS:  # else the group consumes but cannot return messages
             self._topics.ensure(retry_topic, max(group.retry_queue_nums, 1))
         subscriptions = {
             each.topic: Subscription(each.topic, each.sub_string, each.sub_version, each.expression_type)
@@ -223,8 +218,8 @@ class ClientRequests:
         group = self._clients.group(group_name)
         return group is not None and client_id in group.members
 
-    def _tell_again(self, group_name: str, client_id: str, connection: Connection) -> None:
-        """Pass on once more what a member has told: its rebalancer was started anew, or has missed it."""
+    def _forward_again(self, group_name: str, client_id: str, connection: Connection) -> None:
+        """Forward a member's last heartbeat again: its rebalancer has restarted or missed it."""
         group = self._clients.group(group_name)
         if group is None or not self._rebalancers.is_used:
             return

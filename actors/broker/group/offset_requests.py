@@ -1,4 +1,4 @@
-"""The requests about consumer offsets."""
+"""Requests that query and commit consumer offsets."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from store.message_store import MessageStore
 
 
 class OffsetRequests:
-    """Answers QUERY_CONSUMER_OFFSET, UPDATE_CONSUMER_OFFSET and COMMIT_OFFSETS."""
+    """Handles QUERY_CONSUMER_OFFSET, UPDATE_CONSUMER_OFFSET and COMMIT_OFFSETS."""
 
     def __init__(
         self, settings: BrokerSettings, store: MessageStore, reads: Reads, tables: BrokerTables
@@ -41,10 +41,10 @@ class OffsetRequests:
         )
 
     def query(self, context: RequestContext) -> RemotingCommand | None:
-        """QUERY_CONSUMER_OFFSET: the committed offset; QUERY_NOT_FOUND lets the client choose where to begin.
+        """QUERY_CONSUMER_OFFSET: the committed offset; after QUERY_NOT_FOUND the client chooses one.
 
-        A member of ours that begins on a queue names the generation under which it was granted, in the field
-        `generation`: from then on its former owner can no longer commit.
+        A RayMQ client that starts on a queue names the generation of its assignment, in `generation`:
+        from then on the former owner can no longer commit.
         """
         header: QueryConsumerOffsetHeader = context.header
         generation = context.command.ext.get("generation", "")
@@ -72,7 +72,7 @@ class OffsetRequests:
         return RemotingCommand.response(ext=OffsetResponse(offset).to_ext())
 
     def update(self, context: RequestContext) -> RemotingCommand:
-        """UPDATE_CONSUMER_OFFSET; offsets may go back, and a commit makes no group, as in RocketMQ."""
+        """UPDATE_CONSUMER_OFFSET: offsets may decrease, and a commit creates no group, as in RocketMQ."""
         header: UpdateConsumerOffsetHeader = context.header
         if header.consumer_group not in self._groups.table.groups:
             raise Refused(

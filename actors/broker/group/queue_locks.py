@@ -1,8 +1,8 @@
 """Queue locks: which member of a group may consume a queue in order (LOCK_BATCH_MQ 41, UNLOCK_BATCH_MQ 42).
 
-A member that consumes orderly locks its queues here before it pulls them, and again every 20 s. A lock that
-was not renewed for 60 s is anybody's: RocketMQ's figures, which its clients rely on. A member that dies keeps
-its queues so long, as what it has in hand may still be running.
+A member that consumes in order locks its queues here before it pulls them, and renews the locks every 20 s. A
+lock expires after 60 s without renewal: RocketMQ's figures, which its clients rely on. The locks of a member
+that died stay until then, because it may still process messages.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class QueueLocks:
         self._groups: dict[str, dict[MessageQueue, _Lock]] = {}
 
     def lock(self, group: str, client_id: str, queues: Iterable[MessageQueue]) -> list[MessageQueue]:
-        """Take or renew what nobody else holds; gives the queues that are now this client's."""
+        """Lock or renew queues that no other client holds, and return those that this client now holds."""
         now_ns = self._clock.monotonic_ns()
         locks = self._groups.setdefault(group, {})
         taken = []
@@ -46,7 +46,7 @@ class QueueLocks:
         return taken
 
     def unlock(self, group: str, client_id: str, queues: Iterable[MessageQueue]) -> None:
-        """Let go of those of these queues that are this client's."""
+        """Release those of the queues that this client holds."""
         locks = self._groups.get(group, {})
         for queue in queues:
             held = locks.get(queue)
@@ -56,12 +56,12 @@ class QueueLocks:
             self._groups.pop(group, None)
 
     def is_orderly(self, group: str) -> bool:
-        """Whether any queue is locked for the group now: its members consume in order."""
+        """Return True if a queue is locked for the group: its members consume in order."""
         now_ns = self._clock.monotonic_ns()
         return any(lock.until_ns > now_ns for lock in self._groups.get(group, {}).values())
 
     def expire(self) -> None:
-        """Forget the locks that nobody renewed; call now and then."""
+        """Drop expired locks; call every few seconds."""
         now_ns = self._clock.monotonic_ns()
         for group, locks in list(self._groups.items()):
             alive = {queue: lock for queue, lock in locks.items() if lock.until_ns > now_ns}
@@ -79,7 +79,7 @@ class QueueLocks:
         )
 
     def lock_batch(self, context: RequestContext) -> RemotingCommand:
-        """LOCK_BATCH_MQ: answers with the queues that the client holds now."""
+        """LOCK_BATCH_MQ: respond with the queues that the client now holds."""
         request = LockRequest.decode(context.command.body)
         taken = self.lock(request.group, request.client_id, request.queues)
         return RemotingCommand.response(body=encode_locked(taken))

@@ -1,8 +1,8 @@
-"""The way to the rebalancers: each group has one, chosen by the hash of its name; clients never see it.
+"""RebalancerLink: connects a broker to the rebalancers; each group has one, by the hash of its name.
 
-What a broker hears of a client it passes on; the member list that comes back is the same on every broker. It
-is kept for a short time and dropped at the first sign of change. Where no rebalancer answers, callers fall
-back on what this broker knows by itself.
+Clients talk only to brokers. A broker forwards their heartbeats, and caches the member lists that rebalancers
+return, which are the same for every broker, for a short time or until the group changes. If no rebalancer
+responds, callers fall back on the members that this broker knows.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from store.message.tags import java_hash
 _log = get_logger(__name__)
 
 MEMBERS_KEPT_NS = 5_000_000_000
-# A Java client waits 3 s for the list, and without one does not ask again for 20 s.
+# A Java client waits 3 s for the list, and without one retries only after 20 s.
 MEMBERS_TIMEOUT_MS = 1000
 
 OnMembers = Callable[[GroupMembers | None], None]
@@ -51,15 +51,15 @@ class RebalancerLink:
 
     @property
     def is_used(self) -> bool:
-        """Whether there are rebalancers at all."""
+        """Whether there are rebalancers."""
         return bool(self.addresses)
 
     def address_of(self, group: str) -> str:
-        """The rebalancer of a group."""
+        """Return the address of the rebalancer of a group."""
         return self.addresses[(java_hash(group) & 0x7FFF_FFFF) % len(self.addresses)]
 
     def forward_heartbeat(self, heartbeat: HeartbeatData, connection: Connection) -> None:
-        """Pass a client's consumers on, each to the rebalancer of its group."""
+        """Forward a client's consumers, each to the rebalancer of its group."""
         header = ForwardHeartbeatHeader(
             self._broker_name, connection.attributes.language or "OTHER", connection.attributes.version
         )
@@ -69,15 +69,15 @@ class RebalancerLink:
             part = by_address.setdefault(address, HeartbeatData(heartbeat.client_id))
             part.consumers.append(consumer)
         for address, part in by_address.items():
-            self._tell(address, RayMQRequestCode.FORWARD_HEARTBEAT, header.to_ext(), part.encode())
+            self._send(address, RayMQRequestCode.FORWARD_HEARTBEAT, header.to_ext(), part.encode())
 
     def forward_unregister(self, group: str, client_id: str, *, connection_closed: bool) -> None:
-        """Tell that a consumer is gone."""
+        """Report to the rebalancer that a consumer has left."""
         header = ForwardUnregisterHeader(self._broker_name, client_id, group, connection_closed)
-        self._tell(self.address_of(group), RayMQRequestCode.FORWARD_UNREGISTER, header.to_ext(), b"")
+        self._send(self.address_of(group), RayMQRequestCode.FORWARD_UNREGISTER, header.to_ext(), b"")
 
     def forward_sync(self, group: str, body: Buffer, on_answer: OnAnswer) -> None:
-        """Pass a member's SYNC_GROUP on."""
+        """Forward a member's SYNC_GROUP."""
         command = RemotingCommand(RayMQRequestCode.FORWARD_SYNC, body=body)
         address = self.address_of(group)
 
@@ -88,7 +88,7 @@ class RebalancerLink:
         self._client.invoke_callback(address, command, self._timeout_ms, answered)
 
     def members(self, group: str, on_members: OnMembers) -> None:
-        """Give the group's members, or None when its rebalancer does not answer."""
+        """Call back with the group's members, or None if its rebalancer does not respond."""
         kept = self._members.get(group)
         if kept is not None and self._clock.monotonic_ns() - kept[1] < MEMBERS_KEPT_NS:
             on_members(kept[0])
@@ -109,14 +109,14 @@ class RebalancerLink:
         self._client.invoke_callback(address, command, timeout_ms, answered)
 
     def keep_members(self, group: str, members: GroupMembers) -> None:
-        """Note a member list that a rebalancer has sent."""
+        """Cache a member list that a rebalancer sent."""
         self._members[group] = (members, self._clock.monotonic_ns())
 
     def drop_members(self, group: str) -> None:
-        """Forget a member list that is no longer true."""
+        """Drop the cached member list of a group that has changed."""
         self._members.pop(group, None)
 
-    def _tell(self, address: str, code: RayMQRequestCode, ext: dict[str, str], body: bytes) -> None:
+    def _send(self, address: str, code: RayMQRequestCode, ext: dict[str, str], body: bytes) -> None:
         command = RemotingCommand(code, ext, body)
         self._client.invoke_callback(
             address, command, self._timeout_ms, lambda answer: self._note(address, answer)
@@ -129,4 +129,4 @@ class RebalancerLink:
                 _log.warning("rebalancer_unreachable", rebalancer=address, reason=str(answer))
         elif address in self._failing:
             self._failing.discard(address)
-            _log.info("rebalancer_reachable_again", rebalancer=address)
+            _log.info("rebalancer_reachable", rebalancer=address)

@@ -1,8 +1,8 @@
-"""The broker's tables on disk: RocketMQ's `config/*.json`, saved off the loop when something has changed.
+"""ConfigFiles: the broker's tables on disk, RocketMQ's `config/*.json`, saved off the loop after changes.
 
-A table is turned into plain data on the loop, in one go, and encoded, written and synced in a thread, one
-file at a time. A table that may be large is encoded on the loop instead, a piece a turn: an encoder in a
-thread would keep the GIL from the loop all the same, and for longer.
+The loop takes a snapshot of a table as plain data; a thread encodes, writes and syncs it, one file at a time.
+A table that may be large is encoded on the loop, one piece per turn: an encoder in a thread would hold the
+GIL, and for longer.
 """
 
 from __future__ import annotations
@@ -38,40 +38,41 @@ class _Entry:
 
 
 class ConfigFiles:
-    """The files of one broker, each with the function that gives its present content."""
+    """The files of one broker, each with the function that returns its current content."""
 
     def __init__(self, store_root: Path) -> None:
         self._directory = store_root / "config"
-        # One object a file: it knows whether the file that it found was damaged.
+        # One object for each file: it remembers if the file was damaged.
         self._files: dict[str, JsonConfigFile] = {}
         self._entries: dict[str, _Entry] = {}
         self._saving = asyncio.Lock()
 
     def load(self, name: str, parse: Callable[[dict[str, Any]], Parsed]) -> Parsed:
-        """What `parse` makes of the file (or of its backup), or of nothing where there is none.
+        """Return the parsed file or its backup, or `parse({})` without a file.
 
-        Raises StoreError when both are damaged.
+        Raises:
+            StoreError: both are damaged.
         """
         found = self._file(name).read(parse)
         return parse({}) if found is None else found
 
     def keep(self, name: str, snapshot: Callable[[], dict[str, Any]]) -> None:
-        """From now on save what `snapshot` gives whenever the file is marked as changed."""
+        """Save what `snapshot` returns whenever the file is marked as changed."""
         self._entries[name] = _Entry(self._file(name), snapshot)
 
     def _file(self, name: str) -> JsonConfigFile:
         return self._files.setdefault(name, JsonConfigFile(self._directory / name))
 
     def keep_large(self, name: str, pieces: Callable[[], Iterator[bytes]]) -> None:
-        """As `keep`, for a table that `pieces` gives as JSON, little by little."""
+        """As `keep`, for a table that `pieces` encodes as JSON piece by piece."""
         self._entries[name] = _Entry(self._file(name), pieces=pieces)
 
     def changed(self, name: str) -> None:
-        """Have the file saved at the next turn."""
+        """Mark the file as changed."""
         self._entries[name].is_dirty = True
 
     async def save_changed(self) -> None:
-        """Save what has changed, off the loop. A file that cannot be written stays marked."""
+        """Save the changed files off the loop. A file that cannot be written stays marked."""
         async with self._saving:
             for name, entry in self._entries.items():
                 if not entry.is_dirty:

@@ -1,12 +1,12 @@
-"""What each group has consumed: one offset a queue, and the generation under which it was last committed.
+"""ConsumerOffsets: the committed offset of each group and queue, and the generation of its last commit.
 
-A rebalancer moves a queue from one member to another under a new generation. A commit that names an older one
+A rebalancer moves a queue from one member to another under a new generation. A commit of an older generation
 comes from a member that has lost the queue, and is refused; commits without a generation (RocketMQ's own
-clients) are taken as they are. The generations are kept in a file of their own beside RocketMQ's
-`consumerOffset.json`, so that a restart of the broker does not let a former owner in.
+clients) are accepted. The generations have a file beside RocketMQ's `consumerOffset.json`, so that a former
+owner stays fenced after a restart of the broker.
 
-A reset by an administrator stands until the group's next pull of the queue; until then commits are passed
-over, for whoever sends them has not heard of it (RocketMQ `useServerSideResetOffset`).
+A reset by an administrator is pending until the group's next pull of the queue; until then commits are
+ignored, because their senders do not know of the reset (RocketMQ `useServerSideResetOffset`).
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ class ConsumerOffsets:
         self.pulled: dict[tuple[str, str, int], int] = {}
         """By topic, group and queue: where the group's next pull begins."""
         self.resets: dict[tuple[str, str, int], int] = {}
-        """The same for resets that the group has not been told of."""
+        """By topic, group and queue: the offset of a pending reset."""
 
     def query(self, group: str, topic: str, queue_id: int) -> int | None:
-        """The committed offset, None where there is none."""
+        """Return the committed offset, None without one."""
         return self.table.offsets.get(_key(topic, group), {}).get(queue_id)
 
     def commit(self, group: str, topic: str, queue_id: int, offset: int) -> None:
-        """Take an offset from a client that knows no generations. Raises `Refused`."""
+        """Commit an offset without a generation. Raises Refused."""
         _check(queue_id, offset)
         if self.resets and (topic, group, queue_id) in self.resets:
             return
@@ -50,18 +50,18 @@ class ConsumerOffsets:
         self.changes += 1
 
     def reset(self, group: str, topic: str, queue_id: int, offset: int) -> None:
-        """Set where the group goes on, whatever its members know. Raises `Refused`."""
+        """Reset the offset at which the group resumes. Raises Refused."""
         _check(queue_id, offset)
         self.table.commit(group, topic, queue_id, offset)
         self.resets[topic, group, queue_id] = offset
         self.changes += 1
 
     def take_reset(self, group: str, topic: str, queue_id: int) -> int | None:
-        """Where a reset has set the group, for the first pull after it."""
+        """Return and remove the pending reset, for the first pull after it."""
         return self.resets.pop((topic, group, queue_id), None)
 
     def commit_fenced(self, group: str, commits: Iterable[OffsetCommit]) -> list[RefusedCommit]:
-        """Take the commits of a member, but for those whose generation is over; these are returned."""
+        """Commit a member's offsets, and return the commits of older generations, which are refused."""
         refused = []
         for commit in commits:
             current = self.generation(group, commit.topic, commit.queue_id)
@@ -78,30 +78,27 @@ class ConsumerOffsets:
         return refused
 
     def claim(self, group: str, topic: str, queue_id: int, generation: int) -> None:
-        """Note that the queue is consumed under this generation now: older ones can no longer commit.
-
-        Raises `Refused`.
-        """
+        """Fence commits of generations before this one. Raises Refused."""
         _check(queue_id, generation)
         if generation > self.generation(group, topic, queue_id):
             self.generations.setdefault(_key(topic, group), {})[queue_id] = generation
             self.changes += 1
 
     def generation(self, group: str, topic: str, queue_id: int) -> int:
-        """The newest generation seen for a queue of a group, 0 where there is none."""
+        """Return the newest generation of a queue of a group, 0 without one."""
         return self.generations.get(_key(topic, group), {}).get(queue_id, 0)
 
     def of_group(self, group: str, topic: str) -> dict[int, int]:
-        """The offsets of a group by the queues of a topic."""
+        """Return the offsets of a group in a topic, by queue."""
         return dict(self.table.offsets.get(_key(topic, group), {}))
 
     def topics_of(self, group: str) -> list[str]:
-        """The topics that a group has committed offsets of."""
+        """Return the topics that a group has committed offsets of."""
         suffix = f"@{group}"
         return sorted(key.removesuffix(suffix) for key in self.table.offsets if key.endswith(suffix))
 
     def topics_by_group(self) -> dict[str, list[str]]:
-        """The same for all groups."""
+        """Return the topics that each group has committed offsets of."""
         found: dict[str, list[str]] = {}
         for key in sorted(self.table.offsets):
             topic, _, group = key.partition("@")
@@ -109,25 +106,25 @@ class ConsumerOffsets:
         return found
 
     def groups_of(self, topic: str) -> list[str]:
-        """The groups that have committed offsets of a topic."""
+        """Return the groups that have committed offsets of a topic."""
         prefix = f"{topic}@"
         return sorted(key.removeprefix(prefix) for key in self.table.offsets if key.startswith(prefix))
 
     def remove_topic(self, topic: str) -> None:
-        """Forget all offsets of a topic that is deleted."""
+        """Remove all offsets of a deleted topic."""
         self._remove(lambda key: key.startswith(f"{topic}@"))
         _drop(self.pulled, lambda key: key[0] == topic)
         _drop(self.resets, lambda key: key[0] == topic)
 
     def remove_queue(self, topic: str, queue_id: int) -> None:
-        """Forget all offsets of one queue, which begins at 0 again."""
+        """Remove all offsets of a removed queue, which begins at 0 again."""
         for table in (self.table.offsets, self.generations):
             for key, queues in table.items():
                 if key.startswith(f"{topic}@") and queues.pop(queue_id, None) is not None:
                     self.changes += 1
 
     def remove_group(self, group: str) -> None:
-        """Forget all offsets of a group that is deleted."""
+        """Remove all offsets of a deleted group."""
         self._remove(lambda key: key.endswith(f"@{group}"))
         _drop(self.pulled, lambda key: key[1] == group)
         _drop(self.resets, lambda key: key[1] == group)
@@ -145,7 +142,7 @@ def _drop(table: dict[tuple[str, str, int], int], is_meant: Callable[[tuple[str,
 
 
 def _check(queue_id: int, number: int) -> None:
-    """Java's tables hold an int and a long; with anything larger ours could not be saved any more."""
+    """Raise Refused for numbers over Java's int and long, which could not be saved."""
     if not (0 <= queue_id <= I32_MAX and number <= I64_MAX):
         raise Refused(
             ResponseCode.INVALID_PARAMETER,

@@ -33,11 +33,12 @@ SYSTEM_GROUPS = frozenset(
 
 
 class Groups:
-    """The subscription groups of one broker; `on_change` is told when one is new, changed or gone."""
+    """The subscription groups of one broker."""
 
     def __init__(
         self, settings: BrokerSettings, table: SubscriptionGroupTable, on_change: Callable[[str], None]
     ) -> None:
+        """`on_change` is called with the name of a group that was created, changed or deleted."""
         self._settings = settings
         self.table = table
         self._on_change = on_change
@@ -46,7 +47,7 @@ class Groups:
                 table.put(SubscriptionGroupConfig(name, consume_broadcast_enable=True))
 
     def get(self, name: str) -> SubscriptionGroupConfig:
-        """The group's settings, made if that is allowed. Raises `Refused` (SUBSCRIPTION_GROUP_NOT_EXIST)."""
+        """Return the group's settings, created if that is allowed, else raise Refused."""
         group = self.table.groups.get(name)
         if group is not None:
             return group
@@ -61,7 +62,7 @@ class Groups:
         return group
 
     def for_consuming(self, name: str) -> SubscriptionGroupConfig:
-        """The group's settings. Raises `Refused` when it does not exist or may not consume."""
+        """Return the group's settings. Raises Refused if it does not exist or may not consume."""
         group = self.get(name)
         if not group.consume_enable:
             raise Refused(
@@ -70,11 +71,11 @@ class Groups:
         return group
 
     def update(self, group: SubscriptionGroupConfig) -> None:
-        """Create the group or change its settings. Raises `Refused` when its name is not allowed."""
+        """Create the group or change its settings. Raises Refused if its name is not allowed."""
         self.update_all([group])
 
     def update_all(self, groups: Sequence[SubscriptionGroupConfig]) -> None:
-        """The same for several: all of them, or none where one is not allowed."""
+        """Create or change all groups, or none if one is not allowed. Raises Refused."""
         for group in groups:
             _check(group)
         for group in groups:
@@ -83,7 +84,7 @@ class Groups:
             self._on_change(group.group_name)
 
     def delete(self, name: str) -> None:
-        """Forget the group."""
+        """Delete the group."""
         if self.table.remove(name):
             _log.info("group_deleted", group=name)
             self._on_change(name)

@@ -1,4 +1,4 @@
-"""RocketMQ's setConsumeMode: whether a group pulls the messages of a topic, or pops them."""
+"""Message request modes (mqadmin setConsumeMode): whether a group pulls or pops the messages of a topic."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PULL = "PULL"
 
 
 class RequestModes:
-    """Answers for the modes of one broker; `on_change` is told of changes."""
+    """Handles SET_MESSAGE_REQUEST_MODE and GET_ALL_MESSAGE_REQUEST_MODE."""
 
     def __init__(
         self,
@@ -30,6 +30,7 @@ class RequestModes:
         table: MessageRequestModeTable,
         on_change: Callable[[], None],
     ) -> None:
+        """`on_change` is called when `table` has changed."""
         self.table = table
         self._topics = topics
         self._groups = groups
@@ -57,12 +58,12 @@ class RequestModes:
         return RemotingCommand.response(body=orjson.dumps(self.table.to_json()))
 
     def forget_topic(self, topic: str) -> None:
-        """The topic is deleted."""
+        """Remove the modes of a deleted topic."""
         if self.table.remove_topic(topic):
             self._on_change()
 
     def forget_group(self, group: str) -> None:
-        """The group is deleted."""
+        """Remove the modes of a deleted group."""
         if self.table.remove_group(group):
             self._on_change()
 

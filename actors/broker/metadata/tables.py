@@ -1,4 +1,4 @@
-"""The broker's tables – topics, groups, offsets – and their files."""
+"""BrokerTables: topics, groups and offsets, loaded from and saved to RocketMQ's JSON files."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _log = get_logger(__name__)
 
 
 class BrokerTables:
-    """All that one broker knows beside its messages."""
+    """Everything that one broker stores beside its messages."""
 
     def __init__(
         self,
@@ -93,8 +93,8 @@ class BrokerTables:
     def adopt_queues(self, store: MessageStore) -> None:
         """Define the topics of queues that the store holds but no file names.
 
-        A topic is saved shortly after it is made, not before its first message is acknowledged; a broker that
-        is killed in between must still serve what it acknowledged.
+        A topic is saved shortly after its creation, not before its first message is acknowledged. A broker
+        that is killed in between must still serve what it acknowledged.
         """
         queues: dict[str, int] = {}
         for topic, queue_id in store.queues():
@@ -105,17 +105,17 @@ class BrokerTables:
                 self.topics.ensure(topic, count)
 
     def register_body(self) -> bytes:
-        """All topics, as a nameserver wants them."""
+        """Return all topics as RegisterBrokerBody."""
         content = self.topics.to_register()
         version = DataVersion.from_json(content["dataVersion"])
         return RegisterBrokerBody(version, content["topicConfigTable"]).encode()
 
     async def save_definitions(self) -> None:
-        """Save topics and groups, if they have changed."""
+        """Save topics and groups if they have changed."""
         await self._save_changed()
 
     async def save_offsets(self) -> None:
-        """Save what moves all the time – offsets, generations, deliveries –, if it has changed."""
+        """Save offsets, generations and delivery progress if they have changed."""
         if self.delay_offsets.offsets != self._saved_delay_offsets:
             self._saved_delay_offsets = dict(self.delay_offsets.offsets)
             self._files.changed(DELAYS)
@@ -127,7 +127,7 @@ class BrokerTables:
         await self._save_changed()
 
     async def _save_changed(self) -> None:
-        if not self._store.is_superseded:  # else the files are another's now
+        if not self._store.is_superseded:  # else they belong to another process
             await self._files.save_changed()
 
     def _group_changed(self, group: str) -> None:
@@ -141,10 +141,10 @@ class BrokerTables:
     def _topic_changed(self, topic: str) -> None:
         self._files.changed(TOPICS)
         if topic and self.topics.find(topic) is None:
-            self._topic_gone(topic)
+            self._topic_deleted(topic)
         self._on_topics_changed()
 
-    def _topic_gone(self, topic: str) -> None:
+    def _topic_deleted(self, topic: str) -> None:
         self.request_modes.forget_topic(topic)
         if self._filters.remove_topic(topic):
             self._files.changed(FILTERS)

@@ -1,6 +1,6 @@
-"""Topic attributes: which there are, and how tools change them (RocketMQ TopicAttributes, AttributeUtil).
+"""Topic attributes: their names, values and changes (RocketMQ TopicAttributes, AttributeUtil).
 
-A change has a key of `+name` (a bare name is read so too: exported tables have them) or `-name`.
+The key of a change is `+name` or `-name`; a bare name, as in exported tables, counts as `+name`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from actors.remoting.remoting_errors import Refused
 
 MESSAGE_TYPE = "message.type"
 RESERVE_TIME = "reserve.time"
-# In the order in which RocketMQ's own refusal lists them.
+# In the order of RocketMQ's own remark.
 _CHOICES = {
     MESSAGE_TYPE: ("UNSPECIFIED", "TRANSACTION", "FIFO", "MIXED", "DELAY", "NORMAL"),
     "queue.type": ("SimpleCQ", "BatchCQ"),
@@ -24,9 +24,10 @@ _LONG = range(-1, 1 << 63)
 
 
 def altered(current: Mapping[str, str] | None, changes: Mapping[str, str]) -> dict[str, str]:
-    """The attributes after `changes`; `current` is None for a topic that is new.
+    """Return the attributes after `changes`; `current` is None for a new topic.
 
-    Raises `Refused` with RocketMQ's remark; also for what this broker does not offer.
+    Raises:
+        Refused: with RocketMQ's remark, or because this broker does not support the value.
     """
     result = dict(current or {})
     changed: set[str] = set()

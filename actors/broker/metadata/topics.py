@@ -1,4 +1,4 @@
-"""Topics: which exist, who creates them, and what RocketMQ's brokers create by themselves."""
+"""Topics: the topics of a broker, their creation by sends, and RocketMQ's system topics."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ NAME_CHARACTERS = frozenset(string.ascii_letters + string.digits + "%|_-")
 
 PERM_READ_WRITE = PERM_READ | PERM_WRITE
 QUEUES_MAX = 65_535
-"""Of a topic. RocketMQ takes 2³¹; whatever goes over all queues of such a topic would never end."""
+"""Of a topic. RocketMQ allows 2³¹, but a loop over the queues of such a topic would not end."""
 
 DEFAULT_TOPIC = "TBW102"
 SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
@@ -37,7 +37,7 @@ TRANSACTION_OP_TOPIC = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
 TRANSACTION_CHECK_MAX_TOPIC = "TRANS_CHECK_MAX_TIME_TOPIC"
 TIMER_TOPIC = "rmq_sys_wheel_timer"
 SYSTEM_TOPIC_PREFIX = "rmq_sys_"
-# RocketMQ's own (TopicValidator), whether a broker has made them or not.
+# RocketMQ's system topics (TopicValidator), whether the broker has created them or not.
 KNOWN_SYSTEM_TOPICS = frozenset(
     {
         DEFAULT_TOPIC,
@@ -66,7 +66,7 @@ NOT_FOR_SENDERS = frozenset(
 
 
 def system_topics(settings: BrokerSettings) -> list[TopicConfig]:
-    """The topics that a RocketMQ broker has from its first start."""
+    """Return the topics that a RocketMQ broker creates at its first start."""
     inherited = PERM_READ | PERM_WRITE | PERM_INHERIT
     topics = [
         _topic(SELF_TEST_TOPIC, 1),
@@ -114,7 +114,7 @@ class Topics:
         self._on_change = on_change
         self._on_created = on_created
         self.is_closed_to_senders = False
-        self._going: Counter[str] = Counter()
+        self._in_removal: Counter[str] = Counter()
         self._hidden_permission = PERM_READ_WRITE & ~settings.permission
         self._system = {topic.topic_name for topic in system_topics(settings)}
         for topic in system_topics(settings):
@@ -122,11 +122,11 @@ class Topics:
                 table.put(topic)
 
     def find(self, name: str) -> TopicConfig | None:
-        """The topic's settings, if it exists."""
+        """Return the topic's settings, None if it does not exist."""
         return self.table.topics.get(name)
 
     def get(self, name: str) -> TopicConfig:
-        """The topic's settings. Raises `Refused` (TOPIC_NOT_EXIST)."""
+        """Return the topic's settings. Raises Refused (TOPIC_NOT_EXIST)."""
         topic = self.table.topics.get(name)
         if topic is None:
             raise Refused(
@@ -137,9 +137,10 @@ class Topics:
         return topic
 
     def for_sending(self, name: str, default_topic: str, default_queues: int) -> TopicConfig:
-        """The topic to send to, created from `default_topic` where that is allowed, as RocketMQ does.
+        """Return the topic to send to, created from `default_topic` if that is allowed, as in RocketMQ.
 
-        Raises `Refused` when there is no such topic, it may not be written, or it is the broker's own.
+        Raises:
+            Refused: the topic does not exist, may not be written, or is the broker's own.
         """
         topic = self.table.topics.get(name)
         if topic is None:
@@ -161,7 +162,7 @@ class Topics:
         return topic
 
     def for_pulling(self, name: str) -> TopicConfig:
-        """The topic to read. Raises `Refused` when there is no such topic or it may not be read."""
+        """Return the topic to read. Raises Refused if it does not exist or may not be read."""
         topic = self.get(name)
         if not topic.perm & PERM_READ & self._settings.permission:
             raise Refused(
@@ -172,15 +173,15 @@ class Topics:
         return topic
 
     def advertise(self, *, is_writable: bool) -> None:
-        """Let the routes say that this broker can be written, as its settings have it, or that it cannot."""
+        """Register the topics with the permissions of the settings, or as not writable."""
         hidden = PERM_READ_WRITE & ~self._settings.permission
         self._hidden_permission = hidden if is_writable else hidden | PERM_WRITE
-        # Nameservers take topics over only with a version that they do not know yet.
+        # Nameservers ignore topics of a version that they already know.
         self.table.touch()
         self._on_change("")
 
     def to_register(self) -> dict[str, Any]:
-        """`topics.json` as nameservers are told it: with the permissions that the broker lets stand."""
+        """Return `topics.json` as nameservers get it: with the permissions that the broker allows."""
         content = self.table.to_json()
         if self._hidden_permission:
             for topic in content["topicConfigTable"].values():
@@ -190,12 +191,13 @@ class Topics:
     def update(self, topic: TopicConfig) -> None:
         """Create the topic or change its settings; its `attributes` are changes (`topic_attributes.altered`).
 
-        Raises `Refused` where that is not allowed.
+        Raises:
+            Refused: that is not allowed.
         """
         self.update_all([topic])
 
     def update_all(self, topics: Iterable[TopicConfig]) -> None:
-        """The same for several: all of them, or none where one is not allowed."""
+        """Create or change all topics, or none if one is not allowed. Raises Refused."""
         for topic in [self._altered(topic) for topic in topics]:
             self._put(topic)
 
@@ -220,14 +222,14 @@ class Topics:
         return replace(topic, attributes=attributes)
 
     def order(self, names: Iterable[str]) -> None:
-        """Note, as RocketMQ does, which topics a nameserver's order configuration names."""
+        """Mark the topics that a nameserver's order configuration names, as RocketMQ does."""
         for name in names:
             topic = self.find(name)
             if topic is not None and not topic.order:
                 self._put(replace(topic, order=True))
 
     def delete(self, name: str) -> None:
-        """Forget the topic. Raises `Refused` for the broker's own, and without a name."""
+        """Delete the topic. Raises Refused for a system topic, and without a name."""
         if not name.strip():
             raise Refused(ResponseCode.INVALID_PARAMETER, _name_remark(""))
         self._check_not_system(name)
@@ -236,19 +238,18 @@ class Topics:
             self._on_change(name)
 
     def begin_removal(self, name: str) -> None:
-        """Until `end_removal` the topic cannot be made anew: what were sent to it would go with its queues,
-        acknowledged.
+        """Prevent the creation of the topic until `end_removal`.
+
+        Messages that are acknowledged meanwhile would be removed with its queues.
         """
-        self._going[name] += 1
+        self._in_removal[name] += 1
 
     def end_removal(self, name: str) -> None:
-        """Its queues are gone, or stay."""
-        self._going -= Counter([name])
+        """Allow the creation again: the queues are removed, or stay."""
+        self._in_removal -= Counter([name])
 
     def ensure(self, name: str, queues: int) -> TopicConfig:
-        """The topic, created readable and writable with `queues` queues when it does not exist (retry topics
-        and the like).
-        """
+        """Return the topic, created with `queues` queues if it does not exist, such as a retry topic."""
         topic = self.table.topics.get(name)
         if topic is None:
             self._check_name(name)
@@ -257,12 +258,12 @@ class Topics:
         return topic
 
     def system_names(self) -> list[str]:
-        """The names that are RocketMQ's or the broker's own, whether such topics exist or not."""
-        made = {name for name in self.table.topics if self.is_system(name)}
-        return sorted(made | self._system | KNOWN_SYSTEM_TOPICS)
+        """Return the names of all system topics, whether they exist or not."""
+        existing = {name for name in self.table.topics if self.is_system(name)}
+        return sorted(existing | self._system | KNOWN_SYSTEM_TOPICS)
 
     def is_system(self, name: str) -> bool:
-        """Whether the topic is the broker's own."""
+        """Return True for a system topic."""
         return name in self._system or name in KNOWN_SYSTEM_TOPICS or name.startswith(SYSTEM_TOPIC_PREFIX)
 
     def _create_for_sender(self, name: str, default_topic: str, default_queues: int) -> TopicConfig | None:
@@ -281,7 +282,7 @@ class Topics:
             raise Refused(ResponseCode.INVALID_PARAMETER, f"The topic[{name}] is conflict with system topic.")
 
     def _put(self, topic: TopicConfig) -> None:
-        if topic.topic_name in self._going:
+        if topic.topic_name in self._in_removal:
             raise Refused(
                 ResponseCode.SERVICE_NOT_AVAILABLE,
                 f"topic {topic.topic_name!r} is being deleted: it can be made again when its queues are gone",
@@ -302,7 +303,7 @@ class Topics:
 
 
 def _check_kind(name: str) -> None:
-    """A store with queues of light message queues is refused at its next start: none may be made."""
+    """Raise Refused for light message queues: a store with such queues would not start again."""
     if name.startswith(LMQ_TOPIC_PREFIX):
         raise Refused(
             ResponseCode.INVALID_PARAMETER,
@@ -312,7 +313,7 @@ def _check_kind(name: str) -> None:
 
 
 def _name_remark(name: str) -> str:
-    """What RocketMQ says of a topic's name that is not allowed (TopicValidator)."""
+    """Return RocketMQ's remark on an illegal topic name (TopicValidator)."""
     if not name:
         return "The specified topic is blank."
     if not set(name) <= NAME_CHARACTERS:

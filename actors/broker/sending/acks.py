@@ -1,8 +1,8 @@
-"""Answers to senders, held back until the promise covers what they sent (design law 2).
+"""Responses to senders, held back until what they sent is confirmed (design invariant 2).
 
 The store calls back when `confirmed` has passed an append's end: in the same tick under async flush, after
-the next flush under sync. An answer that is not due within the flush time-out says so (FLUSH_DISK_TIMEOUT:
-stored, not yet durable).
+the next flush under sync flush. After `sync_flush_timeout_ms` the response is FLUSH_DISK_TIMEOUT: stored, but
+not durable yet.
 """
 
 from __future__ import annotations
@@ -17,15 +17,16 @@ from store.store_errors import StoreError
 
 
 class ConfirmingStore(Protocol):
-    """The face of `MessageStore` that acknowledgements need."""
+    """The part of `MessageStore` that acknowledgements need."""
 
     def on_confirmed(self, offset: int, callback: Callable[[StoreError | None], None]) -> None:
-        """Call back when the log up to `offset` is confirmed, or can never be."""
+        """Call back when the log up to `offset` is confirmed, or with the error that prevents it."""
 
 
 class PendingAck:
-    """One answer that waits for its bytes to be confirmed. A subclass sends it, once, and lets go of its
-    parts: the ack itself is kept until its bucket is done.
+    """One response that waits for its bytes to be confirmed.
+
+    A subclass sends it, once, and then drops its references: `Acks` keeps it until its bucket is done.
     """
 
     __slots__ = ("is_answered",)
@@ -34,11 +35,11 @@ class PendingAck:
         self.is_answered = False
 
     def answer(self, code: ResponseCode, remark: str | None) -> None:
-        """Send the answer: SUCCESS, or the code and remark of what went wrong."""
+        """Send the response: SUCCESS, or the code and remark of an error."""
         raise NotImplementedError
 
     def __call__(self, error: StoreError | None) -> None:
-        """Answer the sender, unless the time-out already has."""
+        """Respond, unless the time-out has already done so."""
         if self.is_answered:
             return
         self.is_answered = True
@@ -49,14 +50,14 @@ class PendingAck:
 
 
 class Acks:
-    """All answers that wait on one store.
+    """All responses that wait for one store.
 
-    They are confirmed in the order of their offsets, so those of one sweep's time form a bucket that is done
-    when its last is answered: waiting costs an append to a list, and no look at the clock.
+    They are confirmed in the order of their offsets, so the responses between two sweeps form a bucket that
+    is done when its last one is sent: waiting costs an append to a list and does not read the clock.
     """
 
     def __init__(self, store: ConfirmingStore, clock: Clock, timeout_ms: int, *, may_wait: bool) -> None:
-        """`may_wait`: confirmation may take longer than a turn (sync flush), so that time-outs are needed."""
+        """`may_wait`: confirmation may take longer than a turn (sync flush), so time-outs are needed."""
         self._store = store
         self._clock = clock
         self._timeout_ms = timeout_ms
@@ -69,13 +70,13 @@ class Acks:
         return sum(not ack.is_answered for bucket in buckets for ack in bucket)
 
     def when_confirmed(self, offset: int, ack: PendingAck) -> None:
-        """Send the answer when the log up to `offset` is confirmed."""
+        """Send the response when the log up to `offset` is confirmed."""
         if self._may_wait:
             self._bucket.append(ack)
         self._store.on_confirmed(offset, ack)
 
     def sweep(self) -> None:
-        """Answer those that have waited too long; call a few times a second."""
+        """Send the responses that have waited too long; call a few times a second."""
         now_ns = self._clock.monotonic_ns()
         if self._bucket:
             self._buckets.append((now_ns + self._timeout_ms * NS_PER_MS, self._bucket))

@@ -1,16 +1,15 @@
-"""Delayed messages, RocketMQ's 18 levels: stored under SCHEDULE_TOPIC_XXXX, and again under their own topic
-when due.
+"""Delayed messages, RocketMQ's 18 levels: stored under SCHEDULE_TOPIC_XXXX first, then under their own topic.
 
     a message with DELAY = level   →  SCHEDULE_TOPIC_XXXX, queue level − 1, with REAL_TOPIC and REAL_QID
     storeTimestamp + level's delay →  its own topic and queue, the same properties (store format 12.1)
 
-A queue of the schedule topic holds messages of one delay, so it is due from its front. How far each has been
-delivered stands in `delayOffset.json`; after a crash what was delivered since the last save is delivered
-again.
+A queue of the schedule topic holds messages of one delay, so they become due in its order. `delayOffset.json`
+holds the offset up to which each queue has been delivered; after a crash, messages delivered since the last
+save are delivered again.
 
-The wall clock may jump or stand still, and store timestamps then say nothing. So a message is due when the
-wall says so, unless the wall has leapt forward since it was stored; and in any case when it has been seen
-waiting for its delay by the clock that never jumps.
+The wall clock may jump or stand still, which makes store timestamps useless. So a message is due by the wall
+clock unless that has jumped forward since the message was stored, and in any case once it has been seen
+waiting for its delay by the monotonic clock.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ from store.store_errors import MessageIllegal, RecordTooLarge, StoreError
 
 _log = get_logger(__name__)
 
-# How much of one level is delivered in one go: bounded, as it happens on the loop.
+# Bounds of one delivery of a level, which runs on the event loop.
 MESSAGES_A_TURN = 64
 BYTES_A_TURN = 1024 * 1024
 _LEAP_MS = 1000
@@ -48,15 +47,15 @@ Bring = Callable[[Cold, Callable[[], None]], None]
 
 
 class Waiting:
-    """Since when the messages of one level have been waiting, at least, by the monotonic clock."""
+    """How long the messages of one level have been waiting, at least, by the monotonic clock."""
 
     def __init__(self, delay_ms: int) -> None:
         self._delay_ns = delay_ms * NS_PER_MS
         self._note_ns = max(self._delay_ns // 100, _NOTE_NS)  # so that notes are few
-        self._notes: deque[tuple[int, int, int]] = deque()  # end offset, first and last look that saw it grow
+        self._notes: deque[tuple[int, int, int]] = deque()  # end offset; first and last time it was noted
 
     def note(self, end: int, now_ns: int) -> None:
-        """The level has `end` messages now."""
+        """Note that the level has `end` messages now."""
         known, first_ns, _ = self._notes[-1] if self._notes else (-1, 0, 0)
         if end <= known:
             return
@@ -66,7 +65,7 @@ class Waiting:
             self._notes.append((end, now_ns, now_ns))
 
     def is_over(self, offset: int, now_ns: int) -> bool:
-        """Whether the message at `offset` has waited for the whole delay."""
+        """Return True if the message at `offset` has waited for the whole delay."""
         while self._notes and self._notes[0][0] <= offset:
             self._notes.popleft()
         return bool(self._notes) and now_ns - self._notes[0][2] >= self._delay_ns
@@ -91,15 +90,15 @@ class Delays:
         self._delays_ms = store.settings.delay_levels_ms()
         self.table = table
         self._waiting = [Waiting(delay_ms) for delay_ms in self._delays_ms]
-        self._front: dict[int, tuple[int, int]] = {}  # offset and store timestamp of who waits first
-        self._wall_says_from: dict[int, int] = {}  # of messages before these offsets it may say anything
+        self._front: dict[int, tuple[int, int]] = {}  # offset and store timestamp of the first that waits
+        self._trusts_wall_from: dict[int, int] = {}  # by level: the wall clock has jumped since earlier ones
         self._now_ms = clock.wall_ms()
         self._now_ns = clock.monotonic_ns()
         self.delivered = 0
         self.skipped = 0
         """Messages that the store refuses for good, such as those over a lowered max_message_bytes."""
         self._bring = bring
-        self._being_brought: set[int] = set()
+        self._loading: set[int] = set()
 
     def before_append(self, draft: SendDraft) -> None:
         """Send interceptor: store a delayed message under SCHEDULE_TOPIC_XXXX first."""
@@ -126,7 +125,7 @@ class Delays:
         return properties
 
     def deliver(self) -> None:
-        """Store what is due under its own topic; call a few times a second."""
+        """Store due messages under their own topics; call a few times a second."""
         wall_ms, monotonic_ns = self._now_ms, self._now_ns
         self._now_ms, self._now_ns = self._clock.wall_ms(), self._clock.monotonic_ns()
         has_leapt = self._now_ms - wall_ms - (self._now_ns - monotonic_ns) // NS_PER_MS > _LEAP_MS
@@ -134,7 +133,7 @@ class Delays:
             offset = self.table.offsets.get(level, 0)
             end = self._store.max_offset(SCHEDULE_TOPIC, level - 1)
             if has_leapt:
-                self._wall_says_from[level] = end
+                self._trusts_wall_from[level] = end
             if offset >= end:
                 continue
             self._waiting[level].note(end, self._now_ns)
@@ -150,8 +149,8 @@ class Delays:
     def _is_due(self, level: int, offset: int, stored_ms: int) -> bool:
         if self._waiting[level].is_over(offset, self._now_ns):
             return True
-        wall_may_say = offset >= self._wall_says_from.get(level, 0)
-        return wall_may_say and self._now_ms >= stored_ms + self._delays_ms[level]
+        trusts_wall = offset >= self._trusts_wall_from.get(level, 0)
+        return trusts_wall and self._now_ms >= stored_ms + self._delays_ms[level]
 
     def _deliver_level(self, level: int, offset: int) -> None:
         found = self._read(level, offset)
@@ -164,7 +163,7 @@ class Delays:
                 return
             try:
                 self._store.append(_delivered(message))
-            # Another attempt fails as well, and would block the level. All other StoreErrors pass.
+            # A retry would fail too and block the level. Any other StoreError may pass.
             except (MessageIllegal, RecordTooLarge, struct.error) as error:
                 self._skip(level, message, error)
             else:
@@ -183,11 +182,11 @@ class Delays:
         )
 
     def _read(self, level: int, offset: int) -> GetMessageResult | None:
-        """What comes next of a level; None as long as it has to come from the disk."""
+        """Return the next messages of a level, or None while their pages are being loaded."""
         queue_id = level - 1
         if self._bring is None:
             return self._store.get_message(SCHEDULE_TOPIC, queue_id, offset, MESSAGES_A_TURN, BYTES_A_TURN)
-        if level in self._being_brought:
+        if level in self._loading:
             return None
         try:
             with self._store.resident_only:
@@ -195,8 +194,8 @@ class Delays:
                     SCHEDULE_TOPIC, queue_id, offset, MESSAGES_A_TURN, BYTES_A_TURN
                 )
         except Cold as cold:
-            self._being_brought.add(level)
-            self._bring(cold, lambda: self._being_brought.discard(level))
+            self._loading.add(level)
+            self._bring(cold, lambda: self._loading.discard(level))
             return None
 
 

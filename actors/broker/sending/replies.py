@@ -1,8 +1,9 @@
-"""Replies: the answer to a request that travelled as a message (SEND_REPLY_MESSAGE 324 and 325).
+"""Request-reply messaging: replies to requests that travel as messages (SEND_REPLY_MESSAGE 324 and 325).
 
-The one who asks waits with its connection open, and wrote its client id into the request; whoever consumes
-the request copies that into the reply. The broker hands the reply to that client over its own connection
-(PUSH_REPLY_MESSAGE_TO_CLIENT 326), and stores it like any message.
+    requester ──request message with its client id──> broker ──> consumer
+    requester <──PUSH_REPLY_MESSAGE_TO_CLIENT 326──── broker <──reply with that client id── consumer
+
+The broker also stores the reply like any message.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from store.message.properties import MessageConst, decode_properties, encode_pro
 
 
 class Replies:
-    """Brings replies to those who wait for them."""
+    """Pushes replies to the clients that wait for them."""
 
     def __init__(
         self,
@@ -36,8 +37,8 @@ class Replies:
         """Create the handler.
 
         Args:
-            sender: stores each reply once the client has it.
-            clients: finds the connection of the client that waits.
+            sender: stores each reply after the client has acknowledged it.
+            clients: finds the connection of the requester.
             clock: for the time at which the broker received the reply.
             address: of the broker, `host:port`.
             added_fields: properties that every reply gets: region and trace. RocketMQ's hook writes them into
@@ -58,7 +59,7 @@ class Replies:
         )
 
     def send(self, context: RequestContext) -> None:
-        """SEND_REPLY_MESSAGE and SEND_REPLY_MESSAGE_V2: answers when the reply was handed over and stored."""
+        """SEND_REPLY_MESSAGE and SEND_REPLY_MESSAGE_V2: respond when the reply was pushed and stored."""
         header: SendMessageHeader = context.header
         properties = decode_properties(header.properties.encode())
         client_id = properties.get(MessageConst.REPLY_TO_CLIENT)
@@ -73,7 +74,7 @@ class Replies:
                 ResponseCode.SYSTEM_ERROR, f"push reply message fail, channel of <{client_id}> not found."
             )
 
-        def handed_over(answer: RemotingCommand | RemotingError) -> None:
+        def pushed(answer: RemotingCommand | RemotingError) -> None:
             if isinstance(answer, RemotingError) or answer.code != ResponseCode.SUCCESS:
                 cause = answer if isinstance(answer, RemotingError) else answer.remark
                 remark = f"push reply message to {client_id} fail: {cause}"
@@ -81,10 +82,10 @@ class Replies:
                 return
             try:
                 self._sender.send(context)
-            except Exception as error:  # noqa: BLE001 - what goes wrong here is the answer, as in the chain
+            except Exception as error:  # noqa: BLE001 - every error becomes the response, as in the chain
                 context.refuse(error)
 
-        connection.call(self._pushed(context, properties), CLIENT_TIMEOUT_MS, handed_over)
+        connection.call(self._pushed(context, properties), CLIENT_TIMEOUT_MS, pushed)
 
     def _pushed(self, context: RequestContext, properties: dict[str, str]) -> RemotingCommand:
         header: SendMessageHeader = context.header

@@ -1,7 +1,7 @@
-"""CONSUMER_SEND_MSG_BACK: a consumer could not use a message, and wants it again later, or given up as dead.
+"""CONSUMER_SEND_MSG_BACK: a consumer returns a message that it could not process.
 
-The message is stored anew under the group's retry topic, one more time counted (store format 13.1); after the
-group's `retry_max_times` it goes to its dead-letter topic instead.
+The broker stores the message again under the group's retry topic, delayed and with `reconsume_times` + 1
+(store format 13.1), or under its dead-letter topic after the group's `retry_max_times`.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from store.message.validate import DLQ_TOPIC_PREFIX, RETRY_TOPIC_PREFIX
 from store.message_store import MessageStore
 from store.store_errors import StoreError
 
-# Where the consumer leaves it to the broker: 10 s after the first failure, then longer each time.
+# If the consumer names no level: 10 s after the first failure, then longer each time.
 FIRST_RETRY_LEVEL = 3
 
 
 class SendBack:
-    """Takes messages back from consumers."""
+    """Handles CONSUMER_SEND_MSG_BACK."""
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class SendBack:
         return (RequestRow(back, self.send_back, header, on_group(Action.SUB, "group"), Cost.SEND),)
 
     def send_back(self, context: RequestContext) -> None:
-        """Answer when the message is stored under its new topic."""
+        """Respond when the message is confirmed under its new topic."""
         header: ConsumerSendMsgBackHeader = context.header
         self._groups.get(header.group)
 

@@ -1,5 +1,6 @@
-"""The properties of a message as they are stored: what the client gave, without what is not to be kept, and
-with what RocketMQ's brokers add. Works on the property string, as every send passes here.
+"""Stored properties: what the client sent, without transient properties, plus those that brokers add.
+
+Works on the encoded string, without a map, because every send passes here.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ _TIMERS = frozenset(
 
 
 class PropertyWriter:
-    """Makes the stored properties of one broker's messages."""
+    """Writes the stored properties of one broker's messages."""
 
     def __init__(self, settings: BrokerSettings, uniq_keys: UniqKeyGenerator) -> None:
         self._uniq_keys = uniq_keys
@@ -33,11 +34,11 @@ class PropertyWriter:
             f"MSG_REGION\x01{settings.region_id}\x02TRACE_ON\x01{trace_on}\x02"
             f"CLUSTER\x01{settings.cluster_name}\x02"
         ).encode()
-        """What every message gets, encoded."""
+        """The properties that every message gets, encoded."""
         self.added_fields = {"MSG_REGION": settings.region_id, "TRACE_ON": trace_on}
 
     def next_uniq_key(self) -> str:
-        """A UNIQ_KEY for a message that came without."""
+        """Return a UNIQ_KEY for a message that came without one."""
         return self._uniq_keys.next()
 
     def write(self, text: str) -> tuple[bytes, str]:
@@ -46,7 +47,7 @@ class PropertyWriter:
         Raises:
             Refused: they are too long.
         """
-        if _holds_what_is_not_kept(text):
+        if _may_hold_dropped(text):
             text = _without(text, (_TRANSIENT, _POP_CK, *_ADDED_NAMES))
         uniq_key = uniq_key_of(text)
         encoded = text.encode("utf-8", "replace")
@@ -66,8 +67,10 @@ class PropertyWriter:
 
 
 def delay_level(properties: str) -> int:
-    """The DELAY level in a property string, 0 where there is none. Raises `Refused` for what is no number,
-    and for delays to the millisecond, which this broker does not have.
+    """Return the DELAY level in a property string, 0 without one.
+
+    Raises:
+        Refused: the level is not a number, or the delay is one of RocketMQ's timer, which is not supported.
     """
     if "DELAY" not in properties and "DELIVER" not in properties:  # nearly always
         return 0
@@ -91,16 +94,14 @@ def delay_level(properties: str) -> int:
     return 0
 
 
-def _holds_what_is_not_kept(text: str) -> bool:
-    """Whether to look at each pair. A message that is sent on as it was received has what a broker added."""
+def _may_hold_dropped(text: str) -> bool:
+    """Return True if a pair may have to be dropped. A forwarded message has what another broker added."""
     region, trace, cluster = _ADDED_NAMES
     return _TRANSIENT in text or _POP_CK in text or region in text or trace in text or cluster in text
 
 
 def of_dead_letter(text: str) -> str:
-    """The properties of a message that a consumer gives up by sending it to its retry topic once too often:
-    not to be delayed, as RocketMQ says it.
-    """
+    """Return the properties of a dead letter: DELAY is -1, as in RocketMQ."""
     return f"{_without(text, (_DELAY,))}{_DELAY}-1\x02"
 
 
@@ -109,14 +110,14 @@ def _without(text: str, starts: tuple[str, ...]) -> str:
 
 
 def is_prepared(text: str) -> bool:
-    """Whether the properties make it the first half of a transaction: RocketMQ goes by them."""
+    """Return True if the properties mark the first half of a transaction; RocketMQ decides by them."""
     return _PREPARED in text and any(
         pair.startswith(_PREPARED) and pair[len(_PREPARED) :].lower() == "true" for pair in text.split("\x02")
     )
 
 
 def uniq_key_of(properties: str) -> str:
-    """The value of UNIQ_KEY in a property string, or nothing."""
+    """Return the value of UNIQ_KEY in a property string, empty without one."""
     if properties.startswith(_UNIQ_KEY):
         start = len(_UNIQ_KEY)
     else:

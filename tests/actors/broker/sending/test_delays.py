@@ -9,12 +9,14 @@ from typing import Any
 import pytest
 import structlog
 
-from actors.broker.sending.delays import Waiting
+from actors.broker.sending.delays import Bring, Delays, Waiting
 from actors.remoting.codes import RequestCode
+from store.clock import Clock
 from store.disk.disk_use import DiskUse
 from store.disk.residency import Cold
 from store.message.message import MessageExt
 from store.message.record import RecordDraft, decode_record
+from store.metadata import DelayOffsetTable
 from tests.actors.broker.brokers import HOLD_MS, Peer, settings_of, with_broker
 from tests.eventually import eventually_async
 
@@ -55,29 +57,40 @@ def test_levels_too_high_are_the_highest_and_none_is_none(tmp_path: Path, clock)
     with_broker(story, settings_of(tmp_path), clock)
 
 
+@pytest.fixture
+def by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the broker deliver nothing, so that the test's own `Delays` do."""
+    monkeypatch.setattr("actors.broker.build.DELIVERY_INTERVAL_MS", 1_000_000_000)
+
+
+def delays_of(peer: Peer, clock: Clock, bring: Bring | None = None) -> Delays:
+    """Return delays on the broker's store; without `bring` they read whatever is in the page cache."""
+    return Delays(peer.broker.graph.loop.store, clock, DelayOffsetTable(clock), bring)
+
+
+@pytest.mark.usefixtures("by_hand")
 def test_the_highest_level_is_delivered_and_one_more_is_the_highest(tmp_path: Path, clock) -> None:
     async def story(peer: Peer) -> None:
-        peer.broker.graph.delays._bring = None  # each delivery reads at once, whatever is in the page cache
+        delays = delays_of(peer, clock)
         for level in (1, 2, 3, 4):
             await peer.send("T", b"%d" % level, properties=f"DELAY\x01{level}\x02")
         levels = [message.properties["DELAY"] for message in await peer.messages("SCHEDULE_TOPIC_XXXX", 0, 2)]
         assert levels == ["3", "3"]
         for level, due in ((1, [b"1"]), (2, [b"1", b"2"]), (3, [b"1", b"2", b"3", b"4"])):
             clock.advance(999)
-            peer.broker.graph.delays.deliver()
+            delays.deliver()
             assert len(await peer.messages("T")) == level - 1
             clock.advance(1)
-            peer.broker.graph.delays.deliver()
+            delays.deliver()
             assert [message.body for message in await peer.messages("T")] == due
 
     with_broker(story, settings_of(tmp_path, {"message_delay_level": "1s 2s 3s", "flush": "async"}), clock)
 
 
+@pytest.mark.usefixtures("by_hand")
 def test_a_level_is_delivered_in_slices_and_goes_on_behind_a_message_that_leads_nowhere(
-    tmp_path: Path, clock, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, clock
 ) -> None:
-    monkeypatch.setattr("actors.broker.service.HOUSEKEEPING_MS", 1_000_000_000)  # we deliver ourselves
-
     async def story(peer: Peer) -> None:
         broker = peer.broker
         for number in range(70):  # 64 go in one slice
@@ -87,10 +100,7 @@ def test_a_level_is_delivered_in_slices_and_goes_on_behind_a_message_that_leads_
         clock.advance(500)
         await peer.send("T", b"last", properties="DELAY\x011\x02")
         await broker.graph.loop.reads.caught_up()
-        delays = broker.graph.delays
-        delays._bring = (
-            None  # each delivery reads for itself, whatever the system takes for being on the disk
-        )
+        delays = delays_of(peer, clock)
         clock.advance(500)
         delays.deliver()
         assert (delays.delivered, delays.table.offsets[1]) == (64, 64)
@@ -115,13 +125,13 @@ def test_a_level_is_delivered_in_slices_and_goes_on_behind_a_message_that_leads_
     with_broker(story, settings_of(tmp_path, {"flush": "async"}), clock)
 
 
+@pytest.mark.usefixtures("by_hand")
 @pytest.mark.parametrize("leap_ms", [1_100, 3_600_000])
 def test_a_wall_that_leaps_forward_brings_no_message_before_its_delay(
     leap_ms: int, tmp_path: Path, clock
 ) -> None:
     async def story(peer: Peer) -> None:
-        delays = peer.broker.graph.delays
-        delays._bring = None  # each delivery reads at once, whatever is in the page cache
+        delays = delays_of(peer, clock)
         await peer.send("T", b"before", properties="DELAY\x012\x02")
         assert len(await peer.messages("SCHEDULE_TOPIC_XXXX", queue_id=1)) == 1
         delays.deliver()
@@ -140,18 +150,17 @@ def test_a_wall_that_leaps_forward_brings_no_message_before_its_delay(
     with_broker(story, settings_of(tmp_path), clock)
 
 
+@pytest.mark.usefixtures("by_hand")
 def test_a_level_whose_messages_are_on_the_disk_only_is_asked_for_once_and_then_goes_on(
     tmp_path: Path, clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("actors.broker.service.HOUSEKEEPING_MS", 1_000_000_000)
-
     def is_cold(*_: Any) -> None:
         raise Cold([])
 
     async def story(peer: Peer) -> None:
-        store, delays = peer.broker.graph.loop.store, peer.broker.graph.delays
+        store = peer.broker.graph.loop.store
         brought: list[Callable[[], None]] = []
-        delays._bring = lambda _, done: brought.append(done)
+        delays = delays_of(peer, clock, lambda _, done: brought.append(done))
         for level in (1, 1, 2):
             await peer.send("T", b"1", properties=f"DELAY\x01{level}\x02")
         assert len(await peer.messages("SCHEDULE_TOPIC_XXXX")) == 2

@@ -12,6 +12,7 @@ from actors.remoting.bodies.broker import BrokerStatsData
 from actors.remoting.bodies.routes import decode_kv_table
 from actors.remoting.codes import RayMQRequestCode, RequestCode, ResponseCode
 from actors.remoting.headers import SendRecordsHeader
+from store.commitlog.commit_log import CommitLog
 from store.store_errors import StoreError
 from tests.actors.broker.brokers import Peer, hang_disk, settings_of, with_broker
 from tests.actors.broker.sending.test_sending import send_runs, some_records, some_runs
@@ -68,7 +69,7 @@ def test_runs_are_refused_by_a_store_that_takes_no_more_and_nothing_is_counted(
             raise StoreError("the disk is full")
 
         with monkeypatch.context() as patch:
-            patch.setattr(peer.broker.graph.loop.store._appender, "_write", full)
+            patch.setattr(CommitLog, "write_at", full)
             refused = await send_runs(peer, some_runs("T", {0: 2, 1: 1}))
         assert refused.code == ResponseCode.SERVICE_NOT_AVAILABLE
         assert "the disk is full" in (refused.remark or "")

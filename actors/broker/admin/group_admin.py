@@ -1,0 +1,96 @@
+"""Requests that create, change, delete or list subscription groups."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import orjson
+
+from actors.broker.admin.topic_admin import body_objects
+from actors.broker.metadata.tables import BrokerTables
+from actors.broker.stats import BrokerStats
+from actors.remoting.admin_headers import DeleteGroupHeader, GroupHeader
+from actors.remoting.codes import RequestCode, ResponseCode
+from actors.remoting.command import RemotingCommand
+from actors.remoting.json_fields import load_kept_object
+from actors.remoting.remoting_errors import Refused
+from actors.remoting.request import RequestContext, RequestRow
+from actors.remoting.targets import Action, Resource, Target, on_every, on_group
+from store.metadata import SubscriptionGroupConfig
+
+
+class GroupAdmin:
+    """Handles the administrative requests about groups."""
+
+    def __init__(self, tables: BrokerTables, stats: BrokerStats) -> None:
+        """`stats` drops the counters of a deleted group."""
+        self._groups = tables.groups
+        self._offsets = tables.offsets
+        self._stats = stats
+
+    def rows(self) -> Iterable[RequestRow]:
+        """The requests that this handles."""
+        code, row, groups = RequestCode, RequestRow, on_every(Resource.GROUP, Action.LIST)
+        get, delete = on_group(Action.GET, "group"), on_group(Action.DELETE, "group_name")
+        return (
+            row(code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, self.update_group, None, _group),
+            row(code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST, self.update_groups, None, _listed_groups),
+            row(code.DELETE_SUBSCRIPTIONGROUP, self.delete_group, DeleteGroupHeader, delete),
+            row(code.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, self.all_groups, None, groups),
+            row(code.GET_SUBSCRIPTIONGROUP_CONFIG, self.group_config, GroupHeader, get),
+        )
+
+    def update_group(self, context: RequestContext) -> RemotingCommand:
+        """UPDATE_AND_CREATE_SUBSCRIPTIONGROUP."""
+        self._groups.update(_group_config(load_kept_object(context.command.body, "subscription group")))
+        return RemotingCommand.response()
+
+    def update_groups(self, context: RequestContext) -> RemotingCommand:
+        """UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: all groups are changed, or none if one is not allowed."""
+        self._groups.update_all(
+            [_group_config(each) for each in body_objects(context.command.body, "groupConfigList")]
+        )
+        return RemotingCommand.response()
+
+    def delete_group(self, context: RequestContext) -> RemotingCommand:
+        """DELETE_SUBSCRIPTIONGROUP, and its offsets if `cleanOffset` is set."""
+        header: DeleteGroupHeader = context.header
+        self._groups.delete(header.group_name)
+        if header.clean_offset:
+            self._offsets.remove_group(header.group_name)
+        self._stats.forget_group(header.group_name)
+        return RemotingCommand.response()
+
+    def group_config(self, context: RequestContext) -> RemotingCommand:
+        """GET_SUBSCRIPTIONGROUP_CONFIG."""
+        header: GroupHeader = context.header
+        group = self._groups.table.groups.get(header.group)
+        if group is None:
+            raise Refused(
+                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"group {header.group!r} does not exist here"
+            )
+        return RemotingCommand.response(body=orjson.dumps(group.to_json()))
+
+    def all_groups(self, context: RequestContext) -> RemotingCommand:
+        """GET_ALL_SUBSCRIPTIONGROUP_CONFIG."""
+        return RemotingCommand.response(body=orjson.dumps(self._groups.table.to_json()))
+
+
+def _group_config(content: Mapping[str, Any]) -> SubscriptionGroupConfig:
+    try:
+        return SubscriptionGroupConfig.from_json(content)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise Refused(
+            ResponseCode.INVALID_PARAMETER, f"{content!r} is no subscription group: {error!r}"
+        ) from error
+
+
+def _group(context: RequestContext) -> Iterable[Target]:
+    group = _group_config(load_kept_object(context.command.body, "subscription group"))
+    return (Target(Resource.GROUP, group.group_name, Action.UPDATE),)
+
+
+def _listed_groups(context: RequestContext) -> Iterable[Target]:
+    for content in body_objects(context.command.body, "groupConfigList"):
+        yield Target(Resource.GROUP, _group_config(content).group_name, Action.UPDATE)

@@ -1,0 +1,69 @@
+"""QueueRemoval: removes the consume queues of a topic without blocking the broker's event loop."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from actors.broker.loop.reads import Reads
+from actors.broker.metadata.topics import Topics
+from actors.remoting.codes import ResponseCode
+from actors.remoting.remoting_errors import Refused
+from store.commitlog.positions import Callback
+from store.disk.files import explain
+from store.message_store import MessageStore
+from store.store_errors import StoreError
+
+REMOVE_TIMEOUT_MS = 60_000
+
+
+class QueueRemoval:
+    """Removes queues of deleted topics."""
+
+    def __init__(
+        self, store: MessageStore, reads: Reads, topics: Topics, request_tick: Callable[[], None]
+    ) -> None:
+        """`request_tick` requests another end of a turn, at which the store makes progress."""
+        self._store = store
+        self._reads = reads
+        self._topics = topics
+        self._request_tick = request_tick
+
+    def remove(self, topic: str) -> Coroutine[Any, Any, None]:
+        """Remove the queues of a topic, which cannot be created until the returned work has finished.
+
+        The work finishes once the removal is durable. It raises Refused if that fails or takes too long.
+        """
+        self._topics.begin_removal(topic)
+        return self._remove(topic)
+
+    async def _remove(self, topic: str) -> None:
+        store = self._store
+        written = store.positions.written
+        try:
+            # Records that are not dispatched yet would create the queues anew.
+            await self._wait(topic, lambda done: store.on_confirmed(written, done))
+            await self._reads.caught_up()
+            await self._wait(topic, lambda done: store.forget_topic(topic, done))
+        except OSError as error:
+            raise _not_removed(topic, explain(error)) from error
+        finally:
+            self._topics.end_removal(topic)
+
+    async def _wait(self, topic: str, start: Callable[[Callback], object]) -> None:
+        """Start work of the store and wait until it is done. Raises Refused, and what `start` raises."""
+        result: asyncio.Future[StoreError | None] = asyncio.get_running_loop().create_future()
+        start(lambda error: None if result.done() else result.set_result(error))
+        self._request_tick()
+        try:
+            error = await asyncio.wait_for(result, REMOVE_TIMEOUT_MS / 1000)
+        except TimeoutError as late:
+            reason = f"the disk has not done it within {REMOVE_TIMEOUT_MS} ms"
+            raise _not_removed(topic, reason) from late
+        if error is not None:
+            raise _not_removed(topic, error)
+
+
+def _not_removed(topic: str, reason: object) -> Refused:
+    return Refused(ResponseCode.SYSTEM_ERROR, f"the queues of {topic} could not be removed: {reason}")
