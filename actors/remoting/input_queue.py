@@ -186,7 +186,7 @@ class InputQueue:
         """
         reader = self._reader
         turn = self._turn
-        count = 0
+        count, began_ns, has_cheap = 0, turn.now_ns(), False
         try:
             while (command := reader.next_command()) is not None:
                 if command.flag & FLAG_RESPONSE:
@@ -194,6 +194,7 @@ class InputQueue:
                 elif command.code in self._costly_codes and not command.body:
                     self._waiting.append(command)
                 else:
+                    has_cheap = True
                     self._handle_request(command)
                 count += 1
                 if (
@@ -210,6 +211,8 @@ class InputQueue:
                     break
         except ProtocolError as error:
             self._refuse(error)
+        if has_cheap:
+            turn.took_cheap(began_ns)
         if self._waiting:
             self._line_up()
 

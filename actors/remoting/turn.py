@@ -21,7 +21,9 @@ round-robin:
 - costly: one piece per connection, and resumed requests (held pulls).
 
 A turn has one time budget, `turn_budget_us`. Each queue may use what is left of it, but at least
-`turn_share_us`, so that neither starves. The time of the tick is not counted. Responses have a budget too,
+`turn_share_us`, so that neither starves. The time of the tick is not counted. While a cheap request was
+handled within the last millisecond, costly work has only as much of a turn as the cheap took: a peer that
+sends one message after another would wait for milliseconds otherwise. Responses have a budget too,
 `turn_output_bytes`: they are written before more are produced. Timers, new connections and writes run between
 two turns.
 
@@ -36,6 +38,9 @@ from actors.remoting.limits import RemotingLimits
 from store.clock import Clock
 
 _NS_PER_US = 1_000
+# A peer that sends one request after another sends the next one within this time.
+_EXPECTED_NS = 1_000_000
+_COSTLY_MIN_NS = 50_000
 
 Work = Callable[[], object]
 
@@ -46,7 +51,7 @@ class Turn:
     def __init__(self, clock: Clock, limits: RemotingLimits) -> None:
         self.is_over = False
         self.collected_bytes = 0
-        self._now_ns = clock.monotonic_ns
+        self.now_ns = clock.monotonic_ns
         self._budget_ns = limits.turn_budget_us * _NS_PER_US
         self._share_ns = limits.turn_share_us * _NS_PER_US
         self._output_bytes = limits.turn_output_bytes
@@ -54,25 +59,34 @@ class Turn:
         self._old: deque[Work] = deque()
         self._costly: deque[Work] = deque()
         self._read_ns = 0
+        self._cheap_ns = 0  # taken by cheap requests of this turn
+        self._expected_until_ns = 0
         self._ends_ns = 0
 
     def begin(self) -> None:
         """Start a turn with the whole budget."""
         self.is_over = False
-        self._ends_ns = self._now_ns() + self._budget_ns
+        self._ends_ns = self.now_ns() + self._budget_ns
 
     def end_reading(self) -> None:
         """Stop counting time until `serve_costly`: all sockets are read."""
-        self._read_ns = self._now_ns()
+        self._read_ns = self.now_ns()
 
     def end(self) -> None:
         """End the turn: bytes that are received now belong to the next one."""
         self.is_over = False
+        if self._cheap_ns:
+            self._cheap_ns = 0
+            self._expected_until_ns = self.now_ns() + _EXPECTED_NS
+
+    def took_cheap(self, began_ns: int) -> None:
+        """Count the time of cheap requests that have been handled since `began_ns`."""
+        self._cheap_ns += max(1, self.now_ns() - began_ns)
 
     def is_spent(self) -> bool:
         """Return True if the rest of the work waits for the next turn; `is_over` keeps the result."""
         if not self.is_over:
-            self.is_over = self.collected_bytes > self._output_bytes or self._now_ns() >= self._ends_ns
+            self.is_over = self.collected_bytes > self._output_bytes or self.now_ns() >= self._ends_ns
         return self.is_over
 
     def collect(self, size_bytes: int) -> None:
@@ -101,8 +115,11 @@ class Turn:
         costly = self._costly
         if not costly:
             return
-        self._ends_ns += self._now_ns() - self._read_ns
+        now_ns = self.now_ns()
+        self._ends_ns += now_ns - self._read_ns
         self._give_share()
+        if self._cheap_ns or now_ns < self._expected_until_ns:
+            self._ends_ns = now_ns + min(max(self._cheap_ns, _COSTLY_MIN_NS), self._share_ns)
         while costly and not self.is_spent():
             costly.popleft()()
 
@@ -118,5 +135,5 @@ class Turn:
                 waiting.popleft()()
 
     def _give_share(self) -> None:
-        self._ends_ns = max(self._ends_ns, self._now_ns() + self._share_ns)
+        self._ends_ns = max(self._ends_ns, self.now_ns() + self._share_ns)
         self.is_over = False

@@ -190,6 +190,27 @@ def test_costly_work_has_the_rest_of_the_budget_and_its_share_at_least(clock) ->
     assert pulls_of_a_turn(sends_us=10_000) == 50
 
 
+def test_costly_work_has_as_much_as_the_cheap_took_while_a_peer_sends_one_by_one(clock) -> None:
+    done: list[str] = []
+    turn = Turn(clock, RemotingLimits(turn_budget_us=3_000, turn_share_us=1_000))
+    Work(clock, done, "pull").do_some(turn)
+
+    def pulls_of_a_turn(sends_us: int) -> int:
+        turn.begin()
+        before, began_ns = len(done), clock.monotonic_ns()
+        clock.advance(us=sends_us)
+        if sends_us:
+            turn.took_cheap(began_ns)
+        turn.end_reading()
+        turn.serve_costly()
+        turn.end()
+        return len(done) - before
+
+    assert [pulls_of_a_turn(us) for us in (0, 200, 10, 0, 2_500, 0)] == [150, 10, 3, 3, 50, 3]
+    clock.advance(us=1_000)
+    assert pulls_of_a_turn(sends_us=0) == 150
+
+
 def test_resumed_requests_and_costly_ones_take_turns(clock) -> None:
     done: list[str] = []
     turn = Turn(clock, RemotingLimits(turn_budget_us=3_000, turn_share_us=1_000))
