@@ -359,13 +359,15 @@ def test_a_lease_that_ends_while_a_sync_is_under_way_suspends_the_consumer(
         consumer.subscribe(topic)
         eventually(consumer.assignment)
         syncs.lose_those_of(cluster, group)
-        eventually(lambda: syncs.count == 1)
-        clock.advance(config.lease_ms)
-        eventually(lambda: any(each["event"] == "consumer_suspended" for each in logs))
-        fill(cluster, topic, 10)
-        assert consumer.poll(timeout_ms=0) == []
-        assert syncs.count == 1
-        syncs.client_id = ""
+        try:
+            eventually(lambda: syncs.count == 1)
+            clock.advance(config.lease_ms)
+            eventually(lambda: any(each["event"] == "consumer_suspended" for each in logs))
+            fill(cluster, topic, 10)
+            assert consumer.poll(timeout_ms=0) == []
+            assert syncs.count == 1
+        finally:
+            syncs.client_id = ""  # `close` syncs once more
 
 
 def test_while_the_lease_is_over_nothing_is_fetched_and_nothing_fetched_is_listened_to(
