@@ -1,20 +1,18 @@
-"""The loop in its thread, what other threads hand to it, and the threads that listeners run in."""
+"""The loop in its thread, and what other threads hand to it."""
 
 from __future__ import annotations
 
 import asyncio
 import threading
 from concurrent.futures import Future
-from queue import SimpleQueue
 
 import pytest
 
 from cluster.client.config import parse_addresses
-from cluster.client.consumer.workers import Job, Workers
 from cluster.client.errors import ClientError, ConfigInvalid
 from cluster.client.transport.backoff import Backoff
 from cluster.client.transport.loop_thread import LoopThread
-from tests.eventually import LIMIT_S, NEVER_S
+from tests.eventually import LIMIT_S
 
 
 def test_what_one_thread_posts_runs_in_its_order_and_all_of_it() -> None:
@@ -68,119 +66,6 @@ def test_an_error_reaches_the_waiting_thread() -> None:
     with pytest.raises(ValueError, match="no number"):
         thread.call(lambda: int("no number"))
     thread.stop()
-
-
-def test_workers_run_at_once_what_they_can_and_never_more() -> None:
-    workers = Workers(3, "test")
-    running = threading.Barrier(4)
-    left = threading.Semaphore(0)
-    most = 0
-    now = 0
-    lock = threading.Lock()
-
-    def job() -> None:
-        nonlocal now, most
-        with lock:
-            now += 1
-            most = max(most, now)
-        with lock:
-            now -= 1
-        left.release()
-
-    for _ in range(3):
-        workers.put(lambda: running.wait(LIMIT_S) and None)
-    running.wait(LIMIT_S)  # three at once
-    for _ in range(50):
-        workers.put(job)
-    assert all(left.acquire(timeout=LIMIT_S) for _ in range(50))
-    assert most <= 3
-    workers.stop()
-
-
-def test_a_job_that_puts_another_gets_no_second_thread_for_it() -> None:
-    for _ in range(50):
-        workers, done = Workers(1, "test"), threading.Event()
-        threads: list[int] = []
-
-        def last(threads: list[int] = threads, done: threading.Event = done) -> None:
-            threads.append(threading.get_ident())
-            done.set()
-
-        def first(workers: Workers = workers, threads: list[int] = threads, last: Job = last) -> None:
-            threads.append(threading.get_ident())
-            workers.put(last)
-
-        workers.put(first)
-        assert done.wait(LIMIT_S)
-        workers.stop()
-        assert len(set(threads)) == 1
-
-
-class HaltingJobs(SimpleQueue[Job | None]):
-    """Whoever has waited for a job halts when he has got it, before anybody can know."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.is_waited_for, self.is_taken, self.goes_on = (threading.Event() for _ in range(3))
-
-    def get(self, block: bool = True, timeout: float | None = None) -> Job | None:
-        self.is_waited_for.set()
-        job = super().get(block, timeout)
-        self.is_taken.set()
-        self.goes_on.wait(NEVER_S)
-        return job
-
-
-def test_a_job_is_not_left_behind_another_while_threads_may_be_started(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    jobs = HaltingJobs()
-    monkeypatch.setattr("cluster.client.consumer.workers.SimpleQueue", lambda: jobs)
-    workers = Workers(2, "test")
-    second = threading.Event()
-    workers.put(lambda: None)
-    assert jobs.is_waited_for.wait(LIMIT_S)
-    workers.put(lambda: None)
-    assert jobs.is_taken.wait(LIMIT_S)
-    workers.put(second.set)
-    assert second.wait(LIMIT_S)
-    jobs.goes_on.set()
-    workers.stop()
-
-
-def test_where_the_system_gives_no_more_threads_those_that_run_do_it_all(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    workers = Workers(2, "test")
-    is_running, goes_on, done = threading.Event(), threading.Event(), threading.Event()
-    workers.put(lambda: is_running.set() or (goes_on.wait(LIMIT_S) and None))
-    assert is_running.wait(LIMIT_S)
-
-    def start(thread: threading.Thread) -> None:
-        raise RuntimeError("can't start new thread")
-
-    monkeypatch.setattr(threading.Thread, "start", start)
-    workers.put(done.set)
-    goes_on.set()
-    assert done.wait(LIMIT_S)
-    workers.stop()
-    with pytest.raises(RuntimeError, match="can't start"):
-        Workers(2, "none").put(done.set)
-
-
-def test_a_job_with_a_bug_is_told_and_costs_no_thread(caplog: pytest.LogCaptureFixture) -> None:
-    workers = Workers(1, "test")
-    done = threading.Event()
-
-    def bug() -> None:
-        raise RuntimeError("threads can only be started once")
-
-    workers.put(bug)
-    workers.put(done.set)
-    assert done.wait(LIMIT_S)
-    assert "job_failed" in caplog.text
-    assert "threads can only be started once" in caplog.text
-    workers.stop()
 
 
 def test_backoff_doubles_to_its_limit_and_begins_again() -> None:
