@@ -21,7 +21,7 @@ from actors.broker.handle_api import HandleApi
 from actors.broker.handlers import make_handlers
 from actors.broker.loop.flusher import Flusher
 from actors.broker.loop.off_loop import OffLoop
-from actors.broker.loop.turns import Turns
+from actors.broker.loop.turns import TurnLoop, Turns
 from actors.broker.metadata.tables import BrokerTables
 from actors.broker.parts import BrokerParts
 from actors.broker.reading.hold import HeldPull, HeldPulls
@@ -247,9 +247,7 @@ class BrokerService:
             self._flusher,
             self._held,
             clock,
-            self._request_tick,
-            self._write_out,
-            self._resume,
+            TurnLoop(self._request_tick, self._write_out, self._resume),
             self._stats.put_times,
             settings.wait_in_pull_queue_ms,
         )
