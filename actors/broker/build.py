@@ -39,7 +39,7 @@ from actors.broker.identity import BrokerIdentity
 from actors.broker.loop.flusher import Flusher
 from actors.broker.loop.off_loop import OffLoop
 from actors.broker.loop.reads import Reads
-from actors.broker.loop.turns import Turns
+from actors.broker.loop.turns import TurnLoop, Turns
 from actors.broker.loop.wait_registry import WaitRegistry
 from actors.broker.metadata.tables import BrokerTables
 from actors.broker.reading.pull import Puller
@@ -212,9 +212,7 @@ def _build_loop(live: LiveSettings[BrokerSettings], clock: Clock, store: Message
         flusher,
         held,
         clock,
-        server.request_tick,
-        server.hub.flush,
-        server.hub.resume,
+        TurnLoop(server.request_tick, server.hub.flush, server.hub.resume),
         stats.put_times,
         settings.wait_in_pull_queue_ms,
     )

@@ -12,9 +12,10 @@ from typing import NamedTuple
 import numpy as np
 
 from store.consumequeue.unit import FILLER, UNIT, UNIT_BYTES, Unit
-from store.disk.files import Descriptors, running_crc, settled_time_ns, zero_data
+from store.disk.files import Descriptors, settled_time_ns, zero_data
 from store.disk.files import write_all as write_bytes
 from store.disk.residency import Residency
+from store.message.crc import running_crc
 from store.store_errors import StoreError
 
 _UNIT_ROW = np.dtype(f"V{UNIT_BYTES}")

@@ -13,11 +13,6 @@ from pathlib import Path
 
 from store.store_errors import StoreError
 
-try:
-    from isal.isal_zlib import crc32 as running_crc
-except ImportError:  # isal has no wheel for every platform
-    from zlib import crc32 as running_crc
-
 __all__ = [
     "SYNC_ONE_BY_ONE_MAX",
     "Descriptors",
@@ -26,7 +21,6 @@ __all__ = [
     "explain",
     "explained",
     "replace_file",
-    "running_crc",
     "settled_time_ns",
     "sync_directory",
     "sync_file_system",

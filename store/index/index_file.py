@@ -13,9 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from store.commitlog.mapped_file import allocate_file
-from store.disk.files import check_size, running_crc, settled_time_ns
+from store.disk.files import check_size, settled_time_ns
 from store.kernels import index as kernel
 from store.kernels.index import ENTRY_BYTES, HEADER_BYTES, SLOT_BYTES
+from store.message.crc import running_crc
 
 _TIMES_AND_OFFSETS = Struct(">qqqq")
 _COUNT = Struct(">i")

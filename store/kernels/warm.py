@@ -6,7 +6,6 @@ from store.kernels.cache import remove_unused
 
 FAMILIES = (
     "batches",
-    "carryless",
     "columns_to_records",
     "crc32",
     "encode",

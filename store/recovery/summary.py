@@ -15,9 +15,10 @@ import orjson
 from store.commitlog.holes import Hole
 from store.consumequeue.consume_queue import ConsumeQueue, QueueNote
 from store.consumequeue.table import ConsumeQueueTable
-from store.disk.files import SYNC_ONE_BY_ONE_MAX, running_crc
+from store.disk.files import SYNC_ONE_BY_ONE_MAX
 from store.index.index_file import IndexNote
 from store.logs import get_logger
+from store.message.crc import running_crc
 
 _log = get_logger(__name__)
 

@@ -10,28 +10,24 @@ background. Queues are corrected a slice a turn, and each before it is read.
 """
 
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
 from itertools import islice
+from pathlib import Path
 from typing import NamedTuple
 
 from store.clock import NS_PER_MS, Clock
 from store.consumequeue.consume_queue import ConsumeQueue
 from store.disk.disk_use import DiskLevels, DiskProbe, DiskState, Pressure
-from store.disk.residency import Cold, WarmJob
 from store.disk.retired import RemoveJob, RetiredFile, SurveyJob
 from store.logs import get_logger
 from store.recovery.opening import StoreParts
-from store.store_errors import StoreError
 from store.store_settings import StoreSettings
+from store.upkeep.stale_queues import StaleQueues
 
 _log = get_logger(__name__)
 
 _MS_PER_H = 3_600_000
-_CORRECTION_NS = 2_000_000  # what a turn may spend on queues …
-_CORRECTIONS_MAX = 256  # … and how many it looks at
-_WARMING_MAX = 64  # queues whose units are being brought in from the disk
 _MANUAL_ROUNDS = 20  # a request by hand lasts so many rounds, as in RocketMQ
 
 
@@ -72,7 +68,7 @@ def files_to_delete(settings: StoreSettings, found: Round) -> list[int]:
 
 
 class Retention:
-    """Belongs to one store and is driven by its ticks."""
+    """Belongs to one store and is driven by its `advance`."""
 
     def __init__(
         self,
@@ -85,27 +81,19 @@ class Retention:
         """`on_derived_changed` is called when queues or index have lost files."""
         self.refusal: str | None = None
         self.files_deleted = 0
-        self.disks: DiskState | None = None
         self._settings = settings
         self._clock = clock
         self._parts = parts
-        self._log = parts.log
-        self._positions = parts.positions
-        self._queues = parts.queues
-        self._index = parts.index
-        self._residency = parts.residency
         self._probe = probe
         self._on_derived_changed = on_derived_changed
         self._lane = parts.jobs.lane("store-retention")
         self._is_surveying = False
-        self._warming = 0
         self._due_ns = clock.monotonic_ns() + settings.clean_interval_ms * NS_PER_MS
         self._asked_rounds = 0
         self._chosen: list[int] = []
         self._drop_due_ns = 0
         self._in_use: list[RetiredFile] = []
-        # Not yet corrected; after a kill in the midst of a cleaning there may be something left of it.
-        self._stale = dict.fromkeys(queue for queue in self._queues if queue.has_dead_files)
+        self.stale_queues = StaleQueues(parts, self._lane, clock, self._remove_dead_files)
 
     # ---- by hand -------------------------------------------------------------------------------------------
 
@@ -120,18 +108,18 @@ class Retention:
         Returns them; there may be more when it is `limit`. As in RocketMQ (cleanExpiredCQ) such a queue
         begins at offset 0 again. Raises OSError.
         """
-        first = self._positions.min
+        first = self._parts.positions.min
         expired = (
             queue
-            for queue in self._queues
+            for queue in self._parts.queues
             if 0 < queue.next_offset == queue.assigned_offset
             and queue.end_physical_offset <= first
             and not is_kept(queue.topic)
         )
         removed = list(islice(expired, limit))
-        self._queues.reset(*removed)
+        self._parts.queues.reset(*removed)
         for queue in removed:
-            self._stale.pop(queue, None)
+            self.stale_queues.forget(queue)
             _log.info("queue_cleaned", topic=queue.topic, queue_id=queue.queue_id, end=queue.next_offset)
         if removed:
             self._on_derived_changed()
@@ -148,8 +136,8 @@ class Retention:
         if self._chosen and now_ns >= self._drop_due_ns:
             self._drop_due_ns = now_ns + self._settings.delete_pause_ms * NS_PER_MS
             self._drop(self._chosen.pop(0))
-        if self._stale:
-            self._correct_some(now_ns)
+        if self.stale_queues.has_any:
+            self.stale_queues.correct_some()
 
     def finish(self) -> None:
         """Wait for what is under way in the background."""
@@ -159,17 +147,18 @@ class Retention:
         if self._in_use:
             self._remove(self._in_use)
             self._in_use = []
-        files = [(base, self._log.path_of(base)) for base in self._removable_bases()]
+        files = [(base, self._parts.log.path_of(base)) for base in self._removable_bases()]
         # One more than may go, to see that it has not expired.
         files = files[: self._settings.delete_file_batch_max + 1]
         self._is_surveying = True
-        job = SurveyJob(self._log.directories, self._queues.root, files, self._probe)
+        job = SurveyJob(self._parts.log.directories, self._parts.queues.root, files, self._probe)
         self._lane.submit(job.run, partial(self._take_survey, job))
 
     def _removable_bases(self) -> list[int]:
-        done = min(self._positions.flushed, self._positions.dispatched)
-        last = self._log.base_of(max(self._positions.written - 1, 0))
-        return [base for base in self._log.bases if base < last and base + self._log.file_bytes <= done]
+        log, positions = self._parts.log, self._parts.positions
+        done = min(positions.flushed, positions.dispatched)
+        last = log.base_of(max(positions.written - 1, 0))
+        return [base for base in log.bases if base < last and base + log.file_bytes <= done]
 
     def _take_survey(self, job: SurveyJob, error: Exception | None) -> None:
         self._is_surveying = False
@@ -192,7 +181,6 @@ class Retention:
 
     def _judge(self, state: DiskState, changed_ms: dict[int, int]) -> None:
         settings = self._settings
-        self.disks = state
         levels = DiskLevels(
             settings.disk_max_used_percent,
             settings.disk_force_clean_percent,
@@ -227,67 +215,37 @@ class Retention:
     # ---- what goes -----------------------------------------------------------------------------------------
 
     def _drop(self, base: int) -> None:
-        if not self._log.bases or base != self._log.bases[0] or base not in self._removable_bases():
+        parts = self._parts
+        if not parts.log.bases or base != parts.log.bases[0] or base not in self._removable_bases():
             self._chosen = []  # the log has changed since: the next round looks anew
             return
-        retired = [self._log.retire_first()]
-        self._positions.min = first = self._log.bases[0]
-        self._parts.holes = [hole for hole in self._parts.holes if hole.position >= first]
-        if self._index is not None:
-            retired += [RetiredFile(file.path, file.let_go) for file in self._index.take_dead_files(first)]
+        retired = [parts.log.retire_first()]
+        parts.positions.min = first = parts.log.bases[0]
+        parts.holes = [hole for hole in parts.holes if hole.position >= first]
+        if parts.index is not None:
+            retired += [RetiredFile(file.path, file.let_go) for file in parts.index.take_dead_files(first)]
         self.files_deleted += 1
         _log.info("log_file_deleted", path=str(retired[0].path), first=first)
         for file in retired:
             file.since_ns = self._clock.monotonic_ns()
         self._remove(retired)
-        self._stale = dict.fromkeys(self._queues)
+        self.stale_queues.add_all()
         self._on_derived_changed()
+
+    # ---- queues --------------------------------------------------------------------------------------------
 
     @property
     def has_stale_queues(self) -> bool:
         """Whether some queue may begin with records that are gone: `settle` it before it is read."""
-        return bool(self._stale)
+        return self.stale_queues.has_any
 
     def settle(self, queue: ConsumeQueue) -> None:
-        """Make sure that the queue begins with a record that is there.
-
-        Raises StoreError, and Cold where it must not wait: then it is still to be done.
-        """
-        if queue not in self._stale:
-            return
-        if self._queues.find(queue.topic, queue.queue_id) is not queue:
-            del self._stale[queue]
-            return
-        queue.correct_min_offset(self._positions.min)
-        del self._stale[queue]
-        dead = queue.take_dead_files()
-        if dead:
-            self._remove([RetiredFile(path) for path in dead])
+        """Call `StaleQueues.settle`."""
+        self.stale_queues.settle(queue)
 
     def settle_if_there(self, queue: ConsumeQueue) -> None:
-        """As `settle`; where that would have to wait, and nobody asks for Cold, its turn comes later."""
-        if self._residency.is_required:
-            self.settle(queue)
-            return
-        with suppress(Cold), self._residency:
-            self.settle(queue)
+        """Call `StaleQueues.settle_if_there`."""
+        self.stale_queues.settle_if_there(queue)
 
-    def _warmed(self, _error: Exception | None) -> None:
-        self._warming -= 1
-
-    def _correct_some(self, now_ns: int) -> None:
-        for queue in list(islice(self._stale, _CORRECTIONS_MAX)):
-            if self._warming >= _WARMING_MAX or self._clock.monotonic_ns() - now_ns > _CORRECTION_NS:
-                return
-            try:
-                with self._residency:
-                    self.settle(queue)
-            except Cold as cold:
-                self._warming += 1
-                self._lane.submit(WarmJob(cold.ranges).run, self._warmed)
-                self._stale[queue] = self._stale.pop(queue)  # its turn comes again after all others
-            except StoreError as error:
-                self._stale.pop(queue, None)
-                _log.error(
-                    "queue_not_corrected", topic=queue.topic, queue_id=queue.queue_id, error=str(error)
-                )
+    def _remove_dead_files(self, paths: Sequence[Path]) -> None:
+        self._remove([RetiredFile(path) for path in paths])

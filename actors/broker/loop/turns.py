@@ -43,6 +43,17 @@ class _Reader(NamedTuple):
             self.caught_up.set_exception(error)
 
 
+class TurnLoop(NamedTuple):
+    """What a turn calls on the loop that it ends for."""
+
+    request_tick: Callable[[], None]
+    """Have `Turns.tick` called again soon."""
+    write_out: Callable[[], None]
+    """Write the responses that are ready."""
+    resume: Callable[[Sequence[HeldRequest[Arrival]]], None]
+    """Answer held pulls at the turn's end."""
+
+
 class Turns:
     """The turns of one broker's loop."""
 
@@ -52,15 +63,12 @@ class Turns:
         flusher: Flusher,
         held: WaitRegistry[Arrival],
         clock: Clock,
-        request_tick: Callable[[], None],
-        write_out: Callable[[], None],
-        resume: Callable[[Sequence[HeldRequest[Arrival]]], None],
+        loop: TurnLoop,
         put_times: PutTimes,
         catch_up_timeout_ms: int,
     ) -> None:
-        """`request_tick` asks for another turn's end, `write_out` writes the answers that are ready, `resume`
-        answers pulls at the turn's end; `put_times` is told how long puts take. A reader that waits for
-        dispatch longer than `catch_up_timeout_ms` is refused.
+        """Note in `put_times` how long puts take. Refuse a reader that waits for dispatch longer than
+        `catch_up_timeout_ms`.
         """
         self._put_times = put_times
         self._store = store
@@ -69,9 +77,7 @@ class Turns:
         store.await_messages(held.keys)
         held.on_sooner(self._arm_hold_timer)
         self._clock = clock
-        self._request_tick = request_tick
-        self._write_out = write_out
-        self._resume = resume
+        self._loop = loop
         self._hold_timer: asyncio.TimerHandle | None = None
         self._hold_timer_ns = 0
         self._dispatch_timer: asyncio.TimerHandle | None = None
@@ -91,10 +97,10 @@ class Turns:
         self._store.confirm()
         if not self._may_dispatch_later():
             if self._store.has_more_to_dispatch:
-                self._write_out()  # senders have their responses before this thread dispatches
+                self._loop.write_out()  # senders have their responses before this thread dispatches
             self._advance_store()
             if self._store.has_more_to_do:
-                self._request_tick()
+                self._loop.request_tick()
         if self._readers:
             self._release_readers()
         if times.turns:
@@ -121,12 +127,12 @@ class Turns:
             reader.release(self._dispatch_error())
         else:
             self._readers.append(reader)
-            self._request_tick()
+            self._loop.request_tick()
         return caught_up
 
     def wake(self, topic: str) -> None:
         """Answer those who wait for messages of a topic: it is gone, or their offsets are others now."""
-        self._resume(self._held.of_topic(topic))
+        self._loop.resume(self._held.of_topic(topic))
 
     def stop(self) -> None:
         """Cancel the timers and refuse the waiting readers; from now on a turn's end does nothing."""
@@ -191,13 +197,13 @@ class Turns:
     def _dispatch_is_due(self) -> None:
         self._dispatch_timer = None
         self._dispatched_ns = 0
-        self._request_tick()
+        self._loop.request_tick()
 
     def _advance_store(self) -> None:
         for arrival in self._store.advance():
             woken = self._held.arrived((arrival.topic, arrival.queue_id), arrival)
             if woken:
-                self._resume(woken)
+                self._loop.resume(woken)
 
     def _arm_hold_timer(self) -> None:
         deadline_ns = self._held.next_deadline_ns
@@ -213,5 +219,5 @@ class Turns:
 
     def _expire_pulls(self) -> None:
         self._hold_timer = None
-        self._resume(self._held.expired())
+        self._loop.resume(self._held.expired())
         self._arm_hold_timer()

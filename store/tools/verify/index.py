@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +13,7 @@ from store.index.index_file import IndexFile, index_file_bytes
 from store.kernels import index_check as kernel
 from store.kernels.index import ENTRY_BYTES, HEADER_BYTES, SLOT_BYTES
 from store.store_errors import StoreError
+from store.tools.layout import StoreSizes
 from store.tools.verify.findings import Report
 
 _PROBLEMS = 4096
@@ -31,47 +33,51 @@ _HEADER = (
 _SECOND_MS = 1000
 
 
+class LogExtent(NamedTuple):
+    """Where the log begins and ends, and the holes in it."""
+
+    begin: int
+    end: int
+    holes: Sequence[Hole]
+
+    def hole_rows(self) -> NDArray[np.int64]:
+        """Return begin and end of each hole."""
+        rows = [(hole.position, hole.position + hole.size_bytes) for hole in self.holes]
+        return np.array(rows, dtype=np.int64).reshape(-1, 2)
+
+
 class IndexCheck:
-    """Stands where an IndexService stands in a dispatch."""
+    """Compares the index files with the keys of the log, in their order."""
 
     def __init__(
         self,
         directory: Path,
-        slots: int,
-        capacity: int,
+        sizes: StoreSizes,
         report: Report,
-        holes: Sequence[Hole],
-        log_min: int,
-        log_end: int,
+        log: LogExtent,
         *,
         is_ours: bool,
         may_lag: bool,
     ) -> None:
-        self._slots = slots
-        self._capacity = capacity
+        self._sizes = sizes
         self._report = report
-        self._holes = np.array(
-            [(hole.position, hole.position + hole.size_bytes) for hole in holes], dtype=np.int64
-        ).reshape(-1, 2)
-        self._log_min = log_min
-        self._log_end = log_end
+        self._bounds = (log.begin, log.end, log.hole_rows())
         self._is_ours = is_ours
         self._may_lag = may_lag
         self._problems = np.zeros((_PROBLEMS, kernel.PROBLEM_FIELDS), dtype=np.int64)
-        self._newest = np.zeros(slots, dtype=np.int32)
+        self._newest = np.zeros(sizes.index_slots, dtype=np.int32)
         self._state = np.zeros(kernel.STATE_FIELDS, dtype=np.int64)
         self._paths = self._sound_paths(directory)
         self.exists = bool(self._paths)
         self._file: IndexFile | None = None
         self._entry_count = 0
-        self._before = 0 if log_min == 0 else -1  # of a log that has lost files, the index may have too
+        self._before = 0 if log.begin == 0 else -1  # of a log that has lost files, the index may have too
         self.entries = 0
-        self.lacking_from = -1
-        self.lacking = 0
+        self._missing = (0, -1)  # how many keys, and the offset of the first one's record
         self._open_next()
 
     def _sound_paths(self, directory: Path) -> list[Path]:
-        right_bytes = index_file_bytes(self._slots, self._capacity)
+        right_bytes = index_file_bytes(self._sizes.index_slots, self._sizes.index_entries)
         sound = []
         for path in sorted(directory.iterdir()) if directory.is_dir() else []:
             size_bytes = path.stat().st_size
@@ -89,8 +95,9 @@ class IndexCheck:
         if not self._paths:
             return False
         path = self._paths.pop(0)
+        slots, capacity = self._sizes.index_slots, self._sizes.index_entries
         try:
-            self._file = IndexFile(path, self._slots, self._capacity, copy_on_write=True)
+            self._file = IndexFile(path, slots, capacity, copy_on_write=True)
         except (OSError, StoreError) as error:
             self._report.add(path, -1, 0, "file", str(error))
             return self._open_next()
@@ -99,10 +106,10 @@ class IndexCheck:
         self._state[kernel.STATE_NUMBER] = 1
         self._state[kernel.STATE_BEFORE] = self._before
         self._entry_count = self._file.count
-        if self._entry_count > self._capacity:
-            reason = f"indexCount is {self._entry_count:,}, there is room for {self._capacity - 1:,} entries"
+        if self._entry_count > capacity:
+            reason = f"indexCount is {self._entry_count:,}, there is room for {capacity - 1:,} entries"
             self._report.add(path, 36, 4, "index", reason)
-            self._entry_count = int(written_entries_from_start(self._file, self._slots, self._capacity))
+            self._entry_count = int(written_entries_from_start(self._file, slots, capacity))
         return True
 
     # ---- what the dispatch does ----------------------------------------------------------------------------
@@ -116,7 +123,7 @@ class IndexCheck:
                 return
             row, problems = kernel.compare_keys(
                 self._file.array, self._entry_count, keys, row, count, self._newest, self._state,
-                self._log_min, self._log_end, self._holes, self._is_ours, self._problems,
+                *self._bounds, self._is_ours, self._problems,
             )  # fmt: skip
             self._tell(self._file, problems)
             if row < count and self._state[kernel.STATE_NUMBER] >= self._entry_count:
@@ -131,9 +138,13 @@ class IndexCheck:
         return int(self._state[kernel.STATE_TIMESTAMP]) or None
 
     def _lack(self, position: int, keys: int) -> None:
-        if self.lacking == 0:
-            self.lacking_from = position
-        self.lacking += keys
+        count, first = self._missing
+        self._missing = (count + keys, first if count else position)
+
+    @property
+    def lacking(self) -> int:
+        """How many keys of the log are behind the index's end."""
+        return self._missing[0]
 
     def finish(self) -> None:
         """The log has no more keys."""
@@ -142,7 +153,7 @@ class IndexCheck:
             self._file = None
             self._open_next()
         if self.lacking and self.exists and self._is_ours and not self._may_lag:
-            reason = f"it lacks {self.lacking:,} keys, of records from {self.lacking_from:,} on"
+            reason = f"it lacks {self.lacking:,} keys, of records from {self._missing[1]:,} on"
             self._report.add("index", -1, 0, "index", reason)
 
     # ---- the end of a file ---------------------------------------------------------------------------------
@@ -150,12 +161,11 @@ class IndexCheck:
     def _end_file(self, file: IndexFile) -> None:
         while self._state[kernel.STATE_NUMBER] < self._entry_count:
             problems = kernel.pass_rest(
-                file.array, self._entry_count, self._newest, self._state,
-                self._log_min, self._log_end, self._holes, self._problems,
+                file.array, self._entry_count, self._newest, self._state, *self._bounds, self._problems,
             )  # fmt: skip
             self._tell(file, problems)
         slot = 0
-        while slot < self._slots:
+        while slot < self._sizes.index_slots:
             slot, problems = kernel.compare_slots(
                 file.array, self._newest, slot, self._entry_count, self._may_lag, self._problems
             )
@@ -187,7 +197,7 @@ class IndexCheck:
                 self._report.add(file.path, at, size, "index", reason)
 
     def _check_rest(self, file: IndexFile) -> None:
-        entries = HEADER_BYTES + SLOT_BYTES * self._slots
+        entries = HEADER_BYTES + SLOT_BYTES * self._sizes.index_slots
         first = entries + ENTRY_BYTES * self._entry_count
         with file.path.open("rb") as opened:
             for start, stop in data_ranges(opened.fileno(), first, len(file.array)):
@@ -199,7 +209,7 @@ class IndexCheck:
                     )
 
     def _tell(self, file: IndexFile, count: int) -> None:
-        entries = HEADER_BYTES + SLOT_BYTES * self._slots
+        entries = HEADER_BYTES + SLOT_BYTES * self._sizes.index_slots
         for code, number, expected, found in self._problems[:count].tolist():
             place = entries + ENTRY_BYTES * number
             if code in _FIELDS:

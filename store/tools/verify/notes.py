@@ -7,8 +7,8 @@ from typing import Any
 
 from store.clock import Clock, SystemClock
 from store.consumequeue.table import ConsumeQueueTable
-from store.disk.files import running_crc
 from store.index.index_file import IndexFile
+from store.message.crc import running_crc
 from store.message.json_text import parse_rocketmq_json
 from store.metadata import ConsumerOffsetTable, SubscriptionGroupTable, TopicConfigTable
 from store.ownership.identity import EPOCH_FILE

@@ -26,7 +26,7 @@ from store.tools.layout import find_sizes, log_directories, require_directory
 from store.tools.verify import notes
 from store.tools.verify.behind import Behind
 from store.tools.verify.findings import Report
-from store.tools.verify.index import IndexCheck
+from store.tools.verify.index import IndexCheck, LogExtent
 from store.tools.verify.log_view import LogView
 from store.tools.verify.queues import CheckedQueue, QueueJudge
 
@@ -90,8 +90,7 @@ class Verification:
         self._tell_holes(tail)
         self._check_tail(tail)
         index = IndexCheck(
-            self.root / INDEX, self.sizes.index_slots, self.sizes.index_entries, self.report,
-            tail.holes, self.log.first, tail.position,
+            self.root / INDEX, self.sizes, self.report, LogExtent(self.log.first, tail.position, tail.holes),
             is_ours=self.name is not None, may_lag=self.may_lag,
         )  # fmt: skip
         refused = self._dispatch(tail, index, lambda done: progress(done, total))

@@ -19,6 +19,7 @@ from store.live_settings import LiveSettings
 from store.store_errors import StoreError
 from store.store_settings import StoreSettings
 from store.upkeep.retention import Round, files_to_delete, is_time_to_delete
+from store.upkeep.stale_queues import StaleQueues
 
 BODY = b"x" * 3000  # two records fill a log file of 8 KiB
 HOUR_MS = 3_600_000
@@ -297,13 +298,13 @@ def test_queues_and_index_lose_what_led_to_deleted_files(stores, draft, drain, c
     assert len(store.query_by_key("Topic", "key-19")) == 1
 
 
-def test_a_reader_right_after_a_deletion_begins_with_a_record_that_is_there(aged, clock, disk):
+def test_a_reader_right_after_a_deletion_begins_with_a_record_that_is_there(aged, clock, disk, monkeypatch):
     store = aged(file_reserved_time_h=3)
     disk.percent = 76
     clock.advance(store.settings.clean_interval_ms)
     store.advance()
     store.retention.finish()
-    store.retention._correct_some = lambda now_ns: None  # no turn has come to the queue yet
+    monkeypatch.setattr(StaleQueues, "correct_some", lambda _: None)  # no turn has come to the queue yet
     store.advance()
     assert store.retention.has_stale_queues
     found = store.get_message("Topic", 0, 0, 1, 1 << 20)

@@ -23,6 +23,7 @@ from actors.remoting.raymq_requests import SplitsBody
 from actors.remoting.remoting_errors import Closed
 from store.disk import residency
 from store.message.record import decode_record, decode_records
+from store.upkeep.stale_queues import StaleQueues
 from tests.actors.broker.brokers import HOLD_MS, Peer, settings_of, with_broker
 from tests.conftest import ClockAtRest
 from tests.eventually import LIMIT_S, eventually_async
@@ -211,8 +212,8 @@ async def delete_beginning(peer: Peer, monkeypatch: pytest.MonkeyPatch, queues: 
     for number in range(40):
         for queue_id in range(queues):
             await peer.send("T", b"%d" % number, queue_id=queue_id)
-    monkeypatch.setattr(store.retention, "_residency", cool(peer, monkeypatch))
-    monkeypatch.setattr(store.retention, "_correct_some", lambda _: None)
+    monkeypatch.setattr(store.retention.stale_queues, "_residency", cool(peer, monkeypatch))
+    monkeypatch.setattr(StaleQueues, "correct_some", lambda _: None)
     store.flush_now()
     store.advance()
     store.retention._drop(0)
