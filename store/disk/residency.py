@@ -167,15 +167,15 @@ class Residency:
 class WarmJob:
     """Brings ranges into the page cache. For any thread: waits for the disk, and without the GIL."""
 
-    __slots__ = ("_ranges",)
+    __slots__ = ("ranges",)
 
     def __init__(self, ranges: Sequence[FileRange]) -> None:
-        self._ranges = ranges
+        self.ranges = ranges
 
     def run(self) -> None:
         """Read them all. What is gone or cannot be read is left to the read that wants it, which says so."""
         scratch = memoryview(bytearray(READ_BYTES))
-        for path, begin, end in self._ranges:
+        for path, begin, end in self.ranges:
             try:
                 descriptor = os.open(path, os.O_RDONLY)
             except OSError:

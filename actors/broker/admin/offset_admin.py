@@ -79,8 +79,7 @@ class OffsetAdmin:
             raise Refused(ResponseCode.SYSTEM_ERROR, f"topic {header.topic!r} has no queues to reset")
         # All of them are found before the first is set: nothing is reset by halves.
         targets = {
-            queue_id: await self._reads.settled(partial(self._target, header, queue_id))
-            for queue_id in chosen
+            queue_id: await self._reads.read(partial(self._target, header, queue_id)) for queue_id in chosen
         }
         for queue_id, offset in targets.items():
             self._offsets.reset(header.group, header.topic, queue_id, offset)
