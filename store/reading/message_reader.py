@@ -24,8 +24,6 @@ _log = get_logger(__name__)
 # A filtered read looks at this many units at most (RocketMQ's maxFilterMessageSize: 16,000 bytes of units),
 # or at as many as messages are wanted, if that is more.
 _FILTER_SCAN_UNITS = 800
-# A span of up to this length is checked as a whole before the records of a short read are, one by one.
-_NEAR_BYTES = 1024 * 1024
 # A bulk read reads at least this many units.
 _BULK_UNITS_MIN = 4096
 _NO_CODES = np.zeros(0, dtype=np.int64)
@@ -204,8 +202,8 @@ class MessageReader:
         begin = UNIT.unpack_from(units.data, first)[0] - file.base
         last, size, _ = UNIT.unpack_from(units.data, len(units) - UNIT_BYTES)
         end = last - file.base + size
-        near_bytes = _NEAR_BYTES if max_bytes <= READ_AHEAD_FROM_BYTES else 0
-        if 0 < end - begin <= near_bytes and residency.absent(file, begin, min(end, limit)) is None:
+        is_short = 0 < end - begin < READ_AHEAD_FROM_BYTES  # checked as a whole first
+        if is_short and residency.lacking(file, begin, min(end, limit)) is None:
             return max_messages
         spans, messages = kernel.record_spans(
             limit, file.base, units, codes, filters, max_messages, max_bytes, progress, JOINED_GAP_BYTES,
