@@ -1,9 +1,13 @@
-"""Residency: which bytes of the store's files are in the page cache, and how those that are not get there.
+"""Residency: which bytes of the store's files are resident, and how the others become so.
 
 The thread that owns a store never waits for the disk to read (design law 4). Within `store.resident_only` a
-read that would wait raises `Cold` instead, which names the ranges that it lacks; `WarmJob` brings them in, in
-any thread, and then the read is done again. Nothing of a read is kept over the wait but names of files:
-whatever retention or a truncation does meanwhile, the second try sees the store as it is then.
+read that would wait raises `Cold` with the ranges that it lacks; `WarmJob` reads them in another thread, and
+then the read is repeated. It keeps nothing but file names over the wait, so it sees the store as it is then,
+whatever retention or a truncation has done.
+
+A range is resident if its pages are in the page cache and, if it is long and of an earlier process's log, a
+thread has read it through once: what the kernel has read ahead is cached, but on a virtual machine the first
+access to each page may cost 10 µs, 2.4 ms of the loop per mebibyte (`raymq bench interference`).
 """
 
 from __future__ import annotations
@@ -16,24 +20,24 @@ from types import TracebackType
 from typing import NamedTuple, Protocol
 
 PAGE_BYTES = mmap.PAGESIZE
-# So much before the log's end is taken to be there without asking: it has just been written.
+# The last bytes of the log are taken to be resident without a check: they have just been written.
 RECENT_BYTES = 4 * 1024 * 1024
-# Records with less than this between them are brought in by one read.
+# Records with a smaller gap between them are read in one piece.
 JOINED_GAP_BYTES = 64 * 1024
 READ_BYTES = 1024 * 1024
 _CHECKED_PAGES_MAX = 64 * 1024 * 1024 // PAGE_BYTES
 READ_AHEAD_FROM_BYTES = 256 * 1024
-"""A range as long as this has as much after it read ahead."""
+"""A range of this length is long: as much after it is read ahead."""
 _SEEN_CHUNK_BYTES = 64 * 1024
-# Systems read up to 8 MiB ahead by themselves.
+# Kernels read up to 8 MiB ahead by themselves.
 _SEEN_CHUNKS_AHEAD = 16 * 1024 * 1024 // _SEEN_CHUNK_BYTES
 _SEEN_FILES_MAX = 64
-# Whoever reads many units will want the next ones, too.
+# A read of many units is usually followed by one of the next.
 _LONG_UNITS_BYTES = 16 * 1024
 _UNITS_AHEAD_BYTES = READ_AHEAD_FROM_BYTES - PAGE_BYTES
 _NO_WAIT = getattr(os, "RWF_NOWAIT", 0)
 
-# PyDLL: the call takes a microsecond, which giving the GIL away and getting it back would not.
+# PyDLL: the call takes a microsecond, and releasing the GIL would take longer.
 _mincore = ctypes.PyDLL(None, use_errno=True).mincore
 _mincore.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p)
 
@@ -47,7 +51,7 @@ class FileRange(NamedTuple):
 
 
 class Cold(Exception):
-    """A read would have waited for the disk: these ranges are not in the page cache."""
+    """A read would have waited for the disk: these ranges are not resident."""
 
     def __init__(self, ranges: Sequence[FileRange]) -> None:
         super().__init__(ranges)
@@ -55,19 +59,19 @@ class Cold(Exception):
 
 
 class Mapped(Protocol):
-    """The face of `MappedFile` that is needed here."""
+    """What is used of a `MappedFile`."""
 
     @property
     def address(self) -> int:
-        """Where the map begins."""
+        """The address of its first byte in memory."""
 
     @property
     def base(self) -> int:
-        """Its place in the log."""
+        """The offset of its first byte in the log."""
 
     @property
     def size_bytes(self) -> int:
-        """How long it is."""
+        """Its length."""
 
     @property
     def name(self) -> str:
@@ -75,19 +79,14 @@ class Mapped(Protocol):
 
 
 class Residency:
-    """Whether reads of one store may wait. A context manager: within it they may not.
-
-    What the disk brought ahead of a read is in the page cache, but no processor has seen it. On a virtual
-    machine the first look at each page may cost 10 µs (2.4 ms a mebibyte), so a thread takes it: a long range
-    is lacking, too, until it has been read through once.
-    """
+    """The residency of one store's files; within it as a context, reads raise Cold instead of waiting."""
 
     __slots__ = ("_pages", "_pages_address", "_seen", "is_required", "written_from")
 
     def __init__(self) -> None:
         self.is_required = False
         self.written_from = 0
-        """What stands in the log from here on, this process has written, and so it has seen it."""
+        """This process has written the log from here on, and so has accessed its pages."""
         self._pages = bytearray(_CHECKED_PAGES_MAX)
         self._pages_address = ctypes.addressof(ctypes.c_char.from_buffer(self._pages))
         self._seen: dict[str, bytearray] = {}  # by file: a byte for each chunk
@@ -102,10 +101,10 @@ class Residency:
         self.is_required = False
 
     def lacking(self, file: Mapped, begin: int, end: int) -> FileRange | None:
-        """What of bytes [begin, end) of a mapped file is not in the page cache: from the first page that is
-        not to the last; None where all is there. Of a longer range the first 64 MiB are looked at.
+        """Return what is not resident of bytes [begin, end) of a mapped file, None if all is resident.
 
-        A long range is named as a whole until it has been read through.
+        That is the range from the first absent page to the last, or all of a long range that has not been
+        read through. Pages beyond the first 64 MiB are not checked.
         """
         lacks = self.absent(file, begin, end)
         if end - begin < READ_AHEAD_FROM_BYTES or file.base + begin >= self.written_from:
@@ -128,11 +127,11 @@ class Residency:
         return seen
 
     def absent(self, file: Mapped, begin: int, end: int) -> FileRange | None:
-        """As `lacking`, whether or not anybody has looked at what is there."""
+        """Return the range from the first page to the last that is not in the page cache, None if all are."""
         first = begin - begin % PAGE_BYTES
         pages = min(-(-(end - first) // PAGE_BYTES), _CHECKED_PAGES_MAX)
         if _mincore(file.address + first, pages * PAGE_BYTES, self._pages_address):
-            return None  # where the system does not tell, reads may wait
+            return None  # the system cannot tell: the read may wait
         lacks = self._pages.find(0, 0, pages)
         if lacks < 0:
             return None
@@ -140,13 +139,13 @@ class Residency:
         return FileRange(file.name, first + lacks * PAGE_BYTES, min(stop, file.size_bytes))
 
     def require(self, file: Mapped, begin: int, end: int) -> None:
-        """Raise `Cold` unless bytes [begin, end) are in the page cache."""
+        """Raise Cold unless bytes [begin, end) are resident."""
         lacks = self.lacking(file, begin, end)
         if lacks is not None:
             raise Cold([lacks])
 
     def pread(self, descriptor: int, size_bytes: int, place: int, path: str) -> bytes:
-        """What `os.pread` gives, without waiting: raises `Cold` instead. Raises OSError."""
+        """Return the result of `os.pread`. Raises Cold if the read must not wait and would, and OSError."""
         if not self.is_required or not _NO_WAIT:
             return os.pread(descriptor, size_bytes, place)
         into = bytearray(size_bytes)
@@ -154,7 +153,7 @@ class Residency:
             count = os.preadv(descriptor, [into], place, _NO_WAIT)
         except BlockingIOError:
             count = 0
-        except OSError:  # this file system cannot say, or it has failed, which the plain read then tells
+        except OSError:  # the file system cannot tell, or the plain read raises the failure
             return os.pread(descriptor, size_bytes, place)
         if count < size_bytes:
             if os.fstat(descriptor).st_size < place + size_bytes:
@@ -165,17 +164,17 @@ class Residency:
 
 
 class WarmJob:
-    """Brings ranges into the page cache. For any thread: waits for the disk, and without the GIL."""
+    """Reads ranges into the page cache, in any thread; it waits for the disk without the GIL."""
 
-    __slots__ = ("_ranges",)
+    __slots__ = ("ranges",)
 
     def __init__(self, ranges: Sequence[FileRange]) -> None:
-        self._ranges = ranges
+        self.ranges = ranges
 
     def run(self) -> None:
-        """Read them all. What is gone or cannot be read is left to the read that wants it, which says so."""
+        """Read them all; one that is gone or unreadable is left to the read that needs it, which fails."""
         scratch = memoryview(bytearray(READ_BYTES))
-        for path, begin, end in self._ranges:
+        for path, begin, end in self.ranges:
             try:
                 descriptor = os.open(path, os.O_RDONLY)
             except OSError:
@@ -191,7 +190,7 @@ class WarmJob:
 def _read_through(descriptor: int, begin: int, end: int, scratch: memoryview) -> None:
     """Raises OSError."""
     if end - begin >= READ_AHEAD_FROM_BYTES:
-        # Whoever reads so much will want what follows; the disk brings it while this is answered.
+        # A long read is usually followed by the next: the disk reads ahead while this one is served.
         os.posix_fadvise(descriptor, end, end - begin, os.POSIX_FADV_WILLNEED)
     place = begin
     while place < end:

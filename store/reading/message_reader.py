@@ -21,19 +21,17 @@ from store.reading.message_filter import MessageFilter
 
 _log = get_logger(__name__)
 
-# A filtered read looks at so many units at most (RocketMQ's maxFilterMessageSize: 16,000 bytes of units), or
-# at as many as messages are wanted where that is more.
+# A filtered read looks at this many units at most (RocketMQ's maxFilterMessageSize: 16,000 bytes of units),
+# or at as many as messages are wanted, if that is more.
 _FILTER_SCAN_UNITS = 800
-# A span of the log up to here is looked at as a whole, for a short read, before each record's place is.
-_NEAR_BYTES = 1024 * 1024
-# So many units are read at least, where so many may be used.
+# A bulk read reads at least this many units.
 _BULK_UNITS_MIN = 4096
 _NO_CODES = np.zeros(0, dtype=np.int64)
-_TOLD_MAX = 4096  # damaged places remembered, so that each is told once
+_REPORTED_MAX = 4096  # damaged places remembered, so that each is logged once
 
 
 class GetMessageStatus(IntEnum):
-    """What became of a read (RocketMQ GetMessageStatus)."""
+    """The outcome of a read (RocketMQ GetMessageStatus)."""
 
     FOUND = 0
     NO_MATCHED_MESSAGE = 1
@@ -49,7 +47,7 @@ class GetMessageStatus(IntEnum):
 
 @dataclass(slots=True)
 class GetMessageResult:
-    """What was found; `slices` are runs of whole records, neighbours in the log joined."""
+    """The outcome of a read; `slices` are runs of whole records, neighbours in the log joined."""
 
     status: GetMessageStatus
     next_begin_offset: int
@@ -61,7 +59,7 @@ class GetMessageResult:
 
 
 def misplaced(queue: ConsumeQueue | None, offset: int) -> GetMessageResult | None:
-    """The answer to a read at an offset where the queue has nothing; None where it has (store format 3.8)."""
+    """Return the result of a read where the queue has no message, else None (store format 3.8)."""
     status = GetMessageStatus
     if queue is None:
         return GetMessageResult(status.NO_MATCHED_LOGIC_QUEUE, 0, 0, 0)
@@ -85,10 +83,10 @@ class MessageReader:
         self._progress = np.zeros(kernel.READ_FIELDS, dtype=np.int64)
         self._runs = np.zeros((kernel.RUNS_MAX, 2), dtype=np.int64)
         self._spans = np.zeros((kernel.SPANS_MAX, 2), dtype=np.int64)
-        self.bad_units = 0  # passed over, as they do not lead to their records
-        self.gap_units = 0  # passed over, as they only hold the places of records that are gone
+        self.bad_units = 0  # skipped, as they do not lead to their records
+        self.gap_units = 0  # skipped, as they only hold the places of records that are gone
         self._mean_bytes = MIN_RECORD_BYTES  # of the records of the last read
-        self._told: set[tuple[str, int, int]] = set()
+        self._reported: set[tuple[str, int, int]] = set()
 
     def read(
         self,
@@ -127,8 +125,9 @@ class MessageReader:
         return result
 
     def _units_for(self, max_bytes: int) -> int:
-        """How many units to read for so many bytes of records: not many more than fit, of those like the
-        last ones. Where that is too few, the answer is a little shorter than it might be.
+        """Return how many units to read for `max_bytes` of records of the size of the last ones.
+
+        If that is too few, the result is a little shorter than it might be.
         """
         at_most = max_bytes // MIN_RECORD_BYTES + 1
         return min(at_most, max(max_bytes * 3 // 2 // self._mean_bytes, _BULK_UNITS_MIN))
@@ -176,7 +175,7 @@ class MessageReader:
             elif status == kernel.ENOUGH and not (runs and wanted.reads_records):
                 break
         if progress[kernel.READ_FILLERS]:
-            self._tell_gap(queue, first, units[: int(progress[kernel.READ_UNITS]) * UNIT_BYTES])
+            self._report_gap(queue, first, units[: int(progress[kernel.READ_UNITS]) * UNIT_BYTES])
         result.message_count = int(progress[kernel.READ_MESSAGES])
         result.size_bytes = int(progress[kernel.READ_BYTES])
         if result.message_count:
@@ -193,17 +192,18 @@ class MessageReader:
         max_messages: int,
         max_bytes: int,
     ) -> int:
-        """Raise Cold unless all that the next read of this file looks at is in the page cache.
+        """Raise Cold unless all that the next read of this file looks at is resident.
 
-        Returns up to how many messages that read may go on: it lies in few places, or the wait would be long.
+        Returns the number of messages at which that read stops: their records lie in few places, as the wait
+        would be long otherwise.
         """
         residency, progress = self._log.residency, self._progress
         first = int(progress[kernel.READ_UNITS]) * UNIT_BYTES
         begin = UNIT.unpack_from(units.data, first)[0] - file.base
         last, size, _ = UNIT.unpack_from(units.data, len(units) - UNIT_BYTES)
         end = last - file.base + size
-        near_bytes = _NEAR_BYTES if max_bytes <= READ_AHEAD_FROM_BYTES else 0
-        if 0 < end - begin <= near_bytes and residency.absent(file, begin, min(end, limit)) is None:
+        is_short = 0 < end - begin < READ_AHEAD_FROM_BYTES  # checked as a whole first
+        if is_short and residency.lacking(file, begin, min(end, limit)) is None:
             return max_messages
         spans, messages = kernel.record_spans(
             limit, file.base, units, codes, filters, max_messages, max_bytes, progress, JOINED_GAP_BYTES,
@@ -216,10 +216,10 @@ class MessageReader:
         return min(max_messages, messages) if spans == kernel.SPANS_MAX else max_messages
 
     def _skip_bad(self, queue: ConsumeQueue, offset: int, physical_offset: int) -> None:
-        """A unit that does not lead to its record is told and passed over; good ones after it are served."""
+        """Log and skip a unit that does not lead to its record; sound ones after it are served."""
         self._progress[kernel.READ_UNITS] += 1
         self.bad_units += 1
-        if self._is_news(queue, offset):
+        if self._is_first_report(queue, offset):
             _log.error(
                 "unit_without_record",
                 topic=queue.topic,
@@ -228,11 +228,11 @@ class MessageReader:
                 position=physical_offset,
             )
 
-    def _tell_gap(self, queue: ConsumeQueue, first: int, units: NDArray[np.uint8]) -> None:
+    def _report_gap(self, queue: ConsumeQueue, first: int, units: NDArray[np.uint8]) -> None:
         sizes = units.reshape(-1, UNIT_BYTES)[:, 8:12].copy().view(">i4")[:, 0]
         offsets = first + np.flatnonzero(sizes == FILLER_SIZE)
         self.gap_units += len(offsets)
-        if self._is_news(queue, int(offsets[0])):
+        if self._is_first_report(queue, int(offsets[0])):
             _log.warning(
                 "gap_passed_over",
                 topic=queue.topic,
@@ -241,12 +241,12 @@ class MessageReader:
                 messages=len(offsets),
             )
 
-    def _is_news(self, queue: ConsumeQueue, offset: int) -> bool:
-        """Whether this place has not been told of: each pull over it would tell it again."""
+    def _is_first_report(self, queue: ConsumeQueue, offset: int) -> bool:
+        """Return True if this place has not been logged: each pull across it would log it again."""
         place = (queue.topic, queue.queue_id, offset)
-        if place in self._told:
+        if place in self._reported:
             return False
-        if len(self._told) >= _TOLD_MAX:
-            self._told.clear()
-        self._told.add(place)
+        if len(self._reported) >= _REPORTED_MAX:
+            self._reported.clear()
+        self._reported.add(place)
         return True

@@ -1,4 +1,4 @@
-"""A store of which nothing is in the page cache, as far as its reads are told."""
+"""A store of which nothing is resident, as far as its reads can tell."""
 
 from __future__ import annotations
 
@@ -15,24 +15,15 @@ from store.message_store import MessageStore
 Result = TypeVar("Result")
 
 
-class ColdDisk(Residency):
+class ColdDisk:
     """Lacks every range until it has been brought in, as far as a whole page is concerned."""
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, store: MessageStore) -> None:
+        self.store = store
         self.warm: set[tuple[str, int]] = set()
         self.rounds = 0
 
-    def absent(self, file: Mapped, begin: int, end: int) -> FileRange | None:
-        return self._lacks(file.name, begin, min(end, file.size_bytes))
-
-    def pread(self, descriptor: int, size_bytes: int, place: int, path: str) -> bytes:
-        lacks = self._lacks(path, place, place + size_bytes) if self.is_required else None
-        if lacks is not None:
-            raise Cold([lacks])
-        return os.pread(descriptor, size_bytes, place)
-
-    def _lacks(self, path: str, begin: int, end: int) -> FileRange | None:
+    def lacks(self, path: str, begin: int, end: int) -> FileRange | None:
         pages = range(begin // PAGE_BYTES, -(-end // PAGE_BYTES))
         if all((path, page) in self.warm for page in pages):
             return None
@@ -44,27 +35,35 @@ class ColdDisk(Residency):
         self.note(cold.ranges)
 
     def note(self, ranges: Sequence[FileRange]) -> None:
-        """These are there now."""
+        """These are resident now."""
         for path, begin, end in ranges:
             self.warm |= {(path, page) for page in range(begin // PAGE_BYTES, -(-end // PAGE_BYTES))}
 
 
 def make_cold(store: MessageStore, monkeypatch: pytest.MonkeyPatch) -> ColdDisk:
     """From now on nothing of the store is in the page cache."""
-    disk = ColdDisk()
+    disk = ColdDisk(store)
+
+    def absent(_: Residency, file: Mapped, begin: int, end: int) -> FileRange | None:
+        return disk.lacks(file.name, begin, min(end, file.size_bytes))
+
+    def pread(residency: Residency, descriptor: int, size_bytes: int, place: int, path: str) -> bytes:
+        lacks = disk.lacks(path, place, place + size_bytes) if residency.is_required else None
+        if lacks is not None:
+            raise Cold([lacks])
+        return os.pread(descriptor, size_bytes, place)
+
     monkeypatch.setattr(commit_log, "RECENT_BYTES", 0)
-    monkeypatch.setattr(store, "resident_only", disk)
-    monkeypatch.setattr(store._log, "residency", disk)
-    for queue in store._queues:
-        monkeypatch.setattr(queue, "_files", queue._files._replace(residency=disk))
+    monkeypatch.setattr(Residency, "absent", absent)
+    monkeypatch.setattr(Residency, "pread", pread)
     return disk
 
 
 def settled(disk: ColdDisk, read: Callable[[], Result]) -> Result:
-    """What a read gives that is tried again whenever it lacks something."""
+    """Return the result of a read that is repeated whenever it lacks something."""
     for _ in range(500):
         try:
-            with disk:
+            with disk.store.resident_only:
                 return read()
         except Cold as cold:
             disk.bring(cold)

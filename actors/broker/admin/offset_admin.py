@@ -80,8 +80,7 @@ class OffsetAdmin:
             raise Refused(ResponseCode.SYSTEM_ERROR, f"topic {header.topic!r} has no queues to reset")
         # All offsets are found before the first is set: all queues are reset, or none.
         targets = {
-            queue_id: await self._reads.settled(partial(self._target, header, queue_id))
-            for queue_id in chosen
+            queue_id: await self._reads.read(partial(self._target, header, queue_id)) for queue_id in chosen
         }
         for queue_id, offset in targets.items():
             self._offsets.reset(header.group, header.topic, queue_id, offset)

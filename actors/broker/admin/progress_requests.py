@@ -195,10 +195,10 @@ class ProgressRequests:
         return await _response(lambda: encode_time_spans(spans), len(spans))
 
     async def _first(self, topic: str, queue_id: int) -> int:
-        return await self._reads.settled(lambda: self._store.min_offset(topic, queue_id))
+        return await self._reads.read(lambda: self._store.min_offset(topic, queue_id))
 
     async def _stored_ms(self, topic: str, queue_id: int, offset: int) -> int:
-        return await self._reads.settled(lambda: self._store.store_timestamp(topic, queue_id, offset))
+        return await self._reads.read(lambda: self._store.store_timestamp(topic, queue_id, offset))
 
     async def _queues(self, topic: str, count: int) -> AsyncIterator[MessageQueue]:
         for queue_id in range(count):

@@ -1,7 +1,11 @@
-"""OffLoop: threads for what waits for the disk, and the bounded queue before them.
+"""OffLoop: the threads that wait for the disk, and the bounded queue before them.
 
-What waits too long there is refused as RocketMQ's broker refuses it: with SYSTEM_BUSY, and a remark that says
-how long it waited, behind how many others, and which setting says so.
+    run ──► waiting ──► running in a thread ──► its result or exception
+     │         ├─ for `wait_ms` ──► refused, SYSTEM_BUSY
+     │         └─ stop ───────────► refused, SERVICE_NOT_AVAILABLE
+     └─ the queue is full ────────► refused, SYSTEM_BUSY
+
+Refusals have RocketMQ's remarks, which name the time waited, the length of the queue and the settings.
 """
 
 from __future__ import annotations
@@ -9,28 +13,27 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
-from typing import NamedTuple
+from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple, TypeVar
 
+from actors.broker.loop.wait_registry import shutting_down
 from actors.remoting.codes import ResponseCode
 from actors.remoting.remoting_errors import Refused
 from store.clock import NS_PER_MS, Clock
 
-Work = Callable[[], object]
-Done = Callable[[Exception | None], None]
+Result = TypeVar("Result")
 
 
 class _Waiting(NamedTuple):
     since_ns: int
-    work: Work
-    done: Done
+    turn: asyncio.Future[None]
 
 
 class OffLoop:
-    """Runs work in a few threads, in the order in which it came; all else happens on the loop."""
+    """Runs work in a few threads, in the order of its arrival. Belongs to the event loop."""
 
     def __init__(self, clock: Clock, threads: int, capacity: int, wait_ms: int) -> None:
-        """`capacity`: how much may wait for a thread; `wait_ms`: how long."""
+        """At most `capacity` pieces of work wait for a thread, each for at most `wait_ms`."""
         self._clock = clock
         self._threads = threads
         self._capacity = capacity
@@ -47,46 +50,35 @@ class OffLoop:
 
     @property
     def longest_wait_ms(self) -> int:
-        """For how long the first in the queue has waited."""
+        """How long the first in the queue has waited."""
         return self._age_ms(self._clock.monotonic_ns())
 
-    def submit(self, work: Work, done: Done) -> None:
-        """Run `work` in a thread, then `done` on the loop, with the error where there was one.
+    async def run(self, work: Callable[[], Result]) -> Result:
+        """Run `work` in a thread and return its result.
 
-        Raises `Refused` (SYSTEM_BUSY) when too much waits already; `done` gets it after too long a wait.
+        Raises:
+            Refused: too much work waits, this has waited too long, or the broker stops.
+            Exception: whatever `work` raises.
         """
-        now_ns = self._clock.monotonic_ns()
-        if len(self._waiting) >= self._capacity:
-            raise Refused(
-                ResponseCode.SYSTEM_BUSY,
-                "[OVERLOAD]system busy, start flow control for a while: "
-                f"{len(self._waiting):,} reads wait for the disk (pull_queue_capacity {self._capacity:,}), "
-                f"the first of them for {self._age_ms(now_ns)} ms",
-            )
-        self._waiting.append(_Waiting(now_ns, work, done))
-        self._start_next()
-
-    async def run(self, work: Work) -> None:
-        """Run `work` in a thread and wait for its end. Raises what it raises, and as `submit`."""
-        ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-        def done(error: Exception | None) -> None:
-            if ended.done():
-                return
-            if error is None:
-                ended.set_result(None)
-            else:
-                ended.set_exception(error)
-
-        self.submit(work, done)
-        await ended
+        since_ns = self._clock.monotonic_ns()
+        if self._is_stopped:
+            raise shutting_down()
+        if self._running < self._threads:
+            self._running += 1
+        else:
+            await self._wait_for_turn(since_ns)
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._executor, work)
+        finally:
+            self.longest_ns = max(self.longest_ns, self._clock.monotonic_ns() - since_ns)
+            self._pass_on()
 
     def sweep(self) -> None:
         """Refuse what has waited too long; call a few times a second."""
         now_ns = self._clock.monotonic_ns()
         while self._waiting and (age_ms := self._age_ms(now_ns)) >= self._wait_ms:
             size = len(self._waiting)
-            self._waiting.popleft().done(
+            self._refuse_first(
                 Refused(
                     ResponseCode.SYSTEM_BUSY,
                     "[TIMEOUT_CLEAN_QUEUE]broker busy, start flow control for a while, "
@@ -96,40 +88,42 @@ class OffLoop:
             )
 
     async def stop(self) -> None:
-        """Refuse what waits, and wait for what runs."""
+        """Refuse what waits and all further work, and wait for what runs."""
         self._is_stopped = True
         while self._waiting:
-            self._waiting.popleft().done(
-                Refused(ResponseCode.SERVICE_NOT_AVAILABLE, "this broker is shutting down")
-            )
+            self._refuse_first(shutting_down())
         await asyncio.to_thread(self._executor.shutdown)
+
+    async def _wait_for_turn(self, since_ns: int) -> None:
+        if len(self._waiting) >= self._capacity:
+            raise Refused(
+                ResponseCode.SYSTEM_BUSY,
+                "[OVERLOAD]system busy, start flow control for a while: "
+                f"{len(self._waiting):,} reads wait for the disk (pull_queue_capacity {self._capacity:,}), "
+                f"the first of them for {self._age_ms(since_ns)} ms",
+            )
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append(_Waiting(since_ns, turn))
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if not turn.cancelled():  # cancelled after the thread was passed on to it
+                self._pass_on()
+            raise
+
+    def _pass_on(self) -> None:
+        """Give a free thread to the first that waits."""
+        while self._waiting:
+            turn = self._waiting.popleft().turn
+            if not turn.done():
+                turn.set_result(None)
+                return
+        self._running -= 1
+
+    def _refuse_first(self, refusal: Refused) -> None:
+        turn = self._waiting.popleft().turn
+        if not turn.done():  # the task that waited for it was cancelled
+            turn.set_exception(refusal)
 
     def _age_ms(self, now_ns: int) -> int:
         return (now_ns - self._waiting[0].since_ns) // NS_PER_MS if self._waiting else 0
-
-    def _start_next(self) -> None:
-        if self._running >= self._threads or not self._waiting or self._is_stopped:
-            return
-        since_ns, work, done = self._waiting.popleft()
-        self._running += 1
-        loop = asyncio.get_running_loop()
-        future = self._executor.submit(work)
-        future.add_done_callback(lambda ended: _post(loop, self._ended, ended, done, since_ns))
-
-    def _ended(self, ended: Future[object], done: Done, since_ns: int) -> None:
-        self._running -= 1
-        self.longest_ns = max(self.longest_ns, self._clock.monotonic_ns() - since_ns)
-        self._start_next()
-        error = ended.exception()
-        done(error if isinstance(error, Exception) else None)
-
-
-def _post(
-    loop: asyncio.AbstractEventLoop,
-    callback: Callable[[Future[object], Done, int], None],
-    ended: Future[object],
-    done: Done,
-    since_ns: int,
-) -> None:
-    if not loop.is_closed():
-        loop.call_soon_threadsafe(callback, ended, done, since_ns)

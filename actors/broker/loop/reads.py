@@ -1,14 +1,18 @@
-"""Reads: reading the store on the loop, where nothing may wait for the disk (design law 4).
+"""Reads: the reads of a store on the event loop, which must not wait for the disk (design law 4).
 
-A request that must see every message acknowledged before it waits until these are dispatched (`Turns`). A
-read is tried at once. When the page cache lacks something of it, a thread brings that in, and the read is
-tried again: so it sees the store as it is then, whatever has been deleted or cut meanwhile.
+    read ── resident ───────────────────────────────────────────────► result
+      ▲        └─ Cold: not resident ──► a thread reads those ranges ─┐
+      └───────────────────────────────────────────────────────────────┘
+
+A read is repeated as a whole, so it sees the store as it is then, whatever has been deleted or truncated in
+the meantime. A request that must see every message acknowledged before it first waits for dispatch (`Turns`).
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
+from functools import partial
 from itertools import islice
 from typing import TypeVar
 
@@ -20,13 +24,16 @@ from actors.remoting.remoting_errors import Refused
 from actors.remoting.request import RequestContext
 from store.clock import NS_PER_MS
 from store.disk.residency import Cold, FileRange, WarmJob
+from store.logs import get_logger
 from store.message_store import MessageStore
 from store.reading.queries import KeyQuery
 
+_log = get_logger(__name__)
+
 Result = TypeVar("Result")
 
-# A pull asks for units, then records, of two files at most. When pages go as fast as they come, memory is
-# short: then one wait on the loop is better than a read that never ends.
+# A pull reads units, then records, of two files at most. If pages are evicted as fast as they are read,
+# memory is short: one wait on the loop is then better than a read that never ends.
 TRIES_OF_A_PULL = 6
 # A search by time looks at a unit and a record in each of its steps.
 TRIES_OF_A_SEARCH = 200
@@ -44,15 +51,15 @@ class Reads:
         admit: Callable[[Connection], None],
         turns: Turns,
     ) -> None:
-        """`admit` raises Refused where no more may be read for a peer that has waited; `turns` dispatch what
-        is to be read.
-        """
+        """`admit` raises Refused if no more may be read for a peer that has waited."""
         self.admit = admit
         self.catch_up = turns.catch_up
         self._when_caught_up = turns.when_caught_up
         self._store = store
         self._off_loop = off_loop
+        self._bringing: set[asyncio.Task[None]] = set()
         self.cold = 0
+        """How many reads have waited for the disk."""
 
     @property
     def waiting(self) -> int:
@@ -61,16 +68,16 @@ class Reads:
 
     @property
     def longest_wait_ms(self) -> int:
-        """For how long the first of those that have no thread yet has waited."""
+        """How long the first of those without a thread has waited."""
         return self._off_loop.longest_wait_ms
 
     @property
     def longest_ms(self) -> int:
-        """How long the slowest of the reads that had to wait for the disk has taken."""
+        """How long the slowest wait for the disk took."""
         return self._off_loop.longest_ns // NS_PER_MS
 
     async def caught_up(self) -> None:
-        """Return when all that is confirmed by now can be read. Raises Refused if that does not come."""
+        """Return when all that is confirmed by now can be read. Raises Refused if dispatch fails."""
         if not self.catch_up():
             await self._when_caught_up()
 
@@ -90,142 +97,125 @@ class Reads:
     def wait_for_dispatch(
         self, context: RequestContext, handle: Callable[[RequestContext], RemotingCommand | None]
     ) -> None:
-        """Handle a request later: `catch_up` was not enough."""
-        self._when_caught_up().add_done_callback(
-            lambda ended: self._handle_later(context, handle, ended.exception())
-        )
+        """Handle a request later, in its turn: `catch_up` was not enough."""
 
-    def _handle_later(
-        self,
-        context: RequestContext,
-        handle: Callable[[RequestContext], RemotingCommand | None],
-        error: BaseException | None,
-    ) -> None:
-        if isinstance(error, Exception):
-            context.refuse(error)
-            return
+        async def wait() -> None:
+            await caught_up
+            self._in_turn(context, lambda: handle(context))
 
-        def handle_in_turn(connection: Connection) -> None:
+        caught_up = self._when_caught_up()
+        context.spawn(wait())
+
+    async def read(self, read: Callable[[], Result], tries: int = TRIES_OF_A_SEARCH) -> Result:
+        """Return what `read` returns once all that it looks at is resident. Raises what it raises."""
+        while True:
             try:
-                self.admit(connection)
-                response = handle(context)
-                if response is not None:
-                    context.reply(response)
-            except Exception as failure:  # noqa: BLE001 - the failure of one request is its own response
-                context.refuse(failure)
-
-        # In its turn: many may have waited for the same step, and their peers may be behind.
-        context.connection.when_drained(handle_in_turn)
-
-    def now(self, read: Callable[[], Result], tries_left: int) -> Result:
-        """What `read` gives. Raises Cold when it would have to wait, unless no tries are left."""
-        if tries_left <= 0:
-            return read()
-        with self._store.resident_only:
-            return read()
+                return self._now(read, tries)
+            except Cold as cold:
+                tries -= 1
+                await self._bring(cold)
 
     def serve(
         self,
         context: RequestContext,
         read: Callable[[], Result],
-        answer: Callable[[Result], RemotingCommand | None],
+        respond: Callable[[Result], RemotingCommand | None],
         tries: int = TRIES_OF_A_PULL,
     ) -> None:
-        """Answer a request with what `answer` makes of what `read` gives: at once, or when it is there.
+        """Respond to a request with what `respond` makes of the result of `read`.
 
-        Raises what they raise at once; what comes later is told to the peer.
+        If all is resident, that happens at once and without a task; otherwise later, in its turn. Raises what
+        they raise at once; a later error is the response.
         """
+
+        async def wait(cold: Cold) -> None:
+            await self._bring(cold)
+            self._in_turn(context, lambda: self.serve(context, read, respond, tries - 1))
+
         try:
-            found = self.now(read, tries)
+            found = self._now(read, tries)
         except Cold as cold:
-            self.cold += 1
-            self._off_loop.submit(
-                WarmJob(cold.ranges).run,
-                lambda error: self._serve_again(context, read, answer, tries - 1, error),
-            )
+            context.spawn(wait(cold))
             return
-        response = answer(found)
+        response = respond(found)
         if response is not None:
             context.reply(response)
 
-    def _serve_again(
-        self,
-        context: RequestContext,
-        read: Callable[[], Result],
-        answer: Callable[[Result], RemotingCommand | None],
-        tries: int,
-        error: Exception | None,
-    ) -> None:
-        if error is not None:
-            if not context.connection.is_closed:
-                context.refuse(error)
-            return
-
-        def try_again(connection: Connection) -> None:
-            try:
-                self.admit(connection)
-                self.serve(context, read, answer, tries)
-            except Exception as failure:  # noqa: BLE001 - one read's damage is its own answer, and ends no other's
-                context.refuse(failure)
-
-        # In its turn: many may come from the disk at once, and their peers may be behind.
-        context.connection.when_drained(try_again)
-
-    def bring(self, cold: Cold, done: Callable[[], None]) -> None:
-        """Bring in what was lacking, for one who tries again later; that others wait too is no failure."""
-        self.cold += 1
-        try:
-            self._off_loop.submit(WarmJob(cold.ranges).run, lambda _: done())
-        except Refused:
-            done()
-
-    async def settled(self, read: Callable[[], Result], tries: int = TRIES_OF_A_SEARCH) -> Result:
-        """What `read` gives, when all that it looks at is there. Raises what it raises."""
-        while True:
-            try:
-                return self.now(read, tries)
-            except Cold as cold:
-                tries -= 1
-                self.cold += 1
-                await self._off_loop.run(WarmJob(cold.ranges).run)
-
     async def all_of(self, reads: Iterable[Callable[[], Result]]) -> list[Result]:
-        """What each of many small reads gives; what they lack is brought in together. Others go first after
-        some of them. Raises what they raise.
+        """Return the results of many small reads; other work of the loop runs between slices of them.
+
+        What the reads of a slice lack is brought in together. Raises what they raise.
         """
         found: list[Result] = []
         left = iter(reads)
         while some := list(islice(left, READS_A_SLICE)):
             await asyncio.sleep(0)
-            tries = TRIES_OF_A_SEARCH
-            while True:
-                results, lacks = self._all_now(some, tries)
-                if not lacks:
-                    break
-                tries -= 1
-                self.cold += 1
-                await self._off_loop.run(WarmJob(lacks).run)
-            found += results
+            found += await self.read(partial(_each, some))
         return found
 
-    def _all_now(
-        self, reads: Sequence[Callable[[], Result]], tries_left: int
-    ) -> tuple[list[Result], list[FileRange]]:
-        """What they give that need not wait, and what the others lack."""
-        results: list[Result] = []
-        lacks: list[FileRange] = []
-        for read in reads:
-            try:
-                results.append(self.now(read, tries_left))
-            except Cold as cold:
-                lacks += cold.ranges
-        return results, lacks
-
     async def search(self, query: KeyQuery | None) -> list[memoryview]:
-        """The records that a search by key finds; the index is looked up in a thread."""
+        """Return the records that a search by key finds; a thread looks them up in the index."""
         if query is None:
             return []
         await self._off_loop.run(query.find)
-        while not await self.settled(query.look):  # noqa: ASYNC110 - it is no event that is waited for
+        while not await self.read(query.look):  # noqa: ASYNC110 - there is no event to wait for
             await asyncio.sleep(0)  # others first: thousands of candidates may share one hash
         return query.records
+
+    def bring(self, cold: Cold, done: Callable[[], None]) -> None:
+        """Bring in what a read lacked, then call `done`, for a caller that reads again later."""
+
+        async def bring() -> None:
+            try:
+                await self._bring(cold)
+            except Refused:
+                pass  # the caller's next read lacks the same
+            except Exception:  # noqa: BLE001 - logged; the caller reads again
+                _log.exception("cold_read_failed", ranges=cold.ranges)
+            finally:
+                done()
+
+        task = asyncio.get_running_loop().create_task(bring())
+        self._bringing.add(task)
+        task.add_done_callback(self._bringing.discard)
+
+    async def _bring(self, cold: Cold) -> None:
+        self.cold += 1
+        await self._off_loop.run(WarmJob(cold.ranges).run)
+
+    def _now(self, read: Callable[[], Result], tries_left: int) -> Result:
+        """Return what `read` returns. Raises Cold if it would have to wait, unless no tries are left."""
+        if tries_left <= 0:
+            return read()
+        with self._store.resident_only:
+            return read()
+
+    def _in_turn(self, context: RequestContext, handle: Callable[[], RemotingCommand | None]) -> None:
+        """Handle a request that has waited in the turn of its connection: many may have waited for the same,
+        and their peers may be behind.
+        """
+
+        def handle_now(connection: Connection) -> None:
+            try:
+                self.admit(connection)
+                response = handle()
+                if response is not None:
+                    context.reply(response)
+            except Exception as error:  # noqa: BLE001 - a failed request gets its error, and ends no other
+                context.refuse(error)
+
+        context.connection.when_drained(handle_now)
+
+
+def _each(reads: Iterable[Callable[[], Result]]) -> list[Result]:
+    """Return the results of all reads. Raises Cold with all that they lack together."""
+    results: list[Result] = []
+    lacks: list[FileRange] = []
+    for read in reads:
+        try:
+            results.append(read())
+        except Cold as cold:
+            lacks += cold.ranges
+    if lacks:
+        raise Cold(lacks)
+    return results

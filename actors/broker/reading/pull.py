@@ -286,7 +286,7 @@ class Puller:
         return True
 
     def _respond_at_end(self, request: PullRequest) -> None:
-        request.context.reply(self._ends.answer(*request.key, request.offset))
+        request.context.reply(self._ends.response(*request.key, request.offset))
 
     def _read_again(self, request: PullRequest) -> PullOutcome:
         self._check_queue(*request.key)

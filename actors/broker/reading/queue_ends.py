@@ -1,7 +1,6 @@
-"""QueueEnds: pulls that stand at the ends of their queues, as most held ones do when they come and go.
+"""QueueEnds: responses to pulls at the ends of their queues, where most held pulls are.
 
-That nothing is there is known without a read, and all whose queues begin and end at the same offsets get the
-same answer.
+They need no read, and queues that begin and end at the same offsets share one response.
 """
 
 from __future__ import annotations
@@ -11,16 +10,16 @@ from actors.remoting.command import RemotingCommand, SharedAnswer
 from store.message_store import MessageStore
 from store.reading.message_reader import GetMessageResult
 
-_ANSWERS_MAX = 1024
+_RESPONSES_MAX = 1024
 
 
 def not_found(found: GetMessageResult) -> SharedAnswer:
-    """The answer to pulls that have found nothing new."""
+    """Return the response to pulls that found no message."""
     return SharedAnswer.response(ResponseCode.PULL_NOT_FOUND, found.status.name, offsets_of(found))
 
 
 def offsets_of(found: GetMessageResult) -> dict[str, str]:
-    """The fields of the answer to any pull."""
+    """Return the fields of the response to any pull."""
     return {
         "suggestWhichBrokerId": "0",
         "nextBeginOffset": str(found.next_begin_offset),
@@ -31,19 +30,19 @@ def offsets_of(found: GetMessageResult) -> dict[str, str]:
 
 
 class QueueEnds:
-    """The ends of one store's queues."""
+    """The responses at the ends of one store's queues."""
 
     def __init__(self, store: MessageStore) -> None:
         self._store = store
-        self._answers: dict[tuple[int | None, int], RemotingCommand] = {}
+        self._responses: dict[tuple[int | None, int], RemotingCommand] = {}
 
-    def answer(self, topic: str, queue_id: int, offset: int) -> RemotingCommand:
-        """What a pull gets there; the same command may be given to many."""
-        store, answers = self._store, self._answers
+    def response(self, topic: str, queue_id: int, offset: int) -> RemotingCommand:
+        """Return the response to a pull at this end of its queue; many requests may share the command."""
+        store, responses = self._store, self._responses
         ends = store.known_min_offset(topic, queue_id), offset
-        answer = answers.get(ends)
-        if answer is None:
-            if len(answers) >= _ANSWERS_MAX:
-                answers.clear()
-            answer = answers[ends] = not_found(store.get_message(topic, queue_id, offset, 1, 1))
-        return answer
+        response = responses.get(ends)
+        if response is None:
+            if len(responses) >= _RESPONSES_MAX:
+                responses.clear()
+            response = responses[ends] = not_found(store.get_message(topic, queue_id, offset, 1, 1))
+        return response

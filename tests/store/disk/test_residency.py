@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from store.commitlog.mapped_file import MappedFile
+from store.consumequeue.consume_queue import ConsumeQueue
 from store.consumequeue.unit import UNIT
 from store.disk.residency import PAGE_BYTES, READ_AHEAD_FROM_BYTES, Cold, FileRange, Residency, WarmJob
 from store.kernels import read as kernel
@@ -89,7 +90,7 @@ def test_a_search_by_key_reads_all_its_candidates_in_few_waits(filled, monkeypat
 
 def test_what_is_cut_off_while_a_read_waits_is_not_served(filled, monkeypatch) -> None:
     disk = make_cold(filled, monkeypatch)
-    with pytest.raises(Cold) as cold, disk:
+    with pytest.raises(Cold) as cold, filled.resident_only:
         filled.get_message("Topic", 0, 50, 32, 1 << 20)
     filled.truncate_to(decode_record(filled.record_at(0)).commit_log_offset)
     disk.bring(cold.value)
@@ -195,14 +196,13 @@ def test_a_long_pull_reads_little_more_units_than_it_gives(stores, draft, drain,
         store.append(draft(b"x" * 400))
     drain(store)
     asked = []
-    queue = store._find("Topic", 0)
-    read = queue.read_units
+    read = ConsumeQueue.read_units
 
-    def read_units(offset: int, count: int) -> bytes:
+    def read_units(queue: ConsumeQueue, offset: int, count: int) -> bytes:
         asked.append(count)
-        return read(offset, count)
+        return read(queue, offset, count)
 
-    monkeypatch.setattr(type(queue), "read_units", lambda _, offset, count: read_units(offset, count))
+    monkeypatch.setattr(ConsumeQueue, "read_units", read_units)
     got = offset = 0
     while offset < 12_000:
         found = store.get_message("Topic", 0, offset, 1 << 20, 3 << 20)

@@ -95,8 +95,7 @@ def test_a_connection_that_closes_is_looked_for_among_its_own_only(clock) -> Non
     for number, connection in enumerate(connections):
         assert clients.connection_closed(connection) == [("G", f"c{number}")]
     assert CountingConnection.compared < 10 * len(connections)
-    assert clients._spoken_for == {}
-    assert clients.group("G") is None
+    assert (clients.group("G"), list(clients.producers("P"))) == (None, [])
 
 
 def test_a_client_that_unregisters_or_moves_is_not_gone_with_its_old_connection(

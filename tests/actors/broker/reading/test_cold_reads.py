@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 from pathlib import Path
 
@@ -22,8 +23,9 @@ from actors.remoting.headers import (
 from actors.remoting.raymq_requests import SplitsBody
 from actors.remoting.remoting_errors import Closed
 from store.disk import residency
+from store.message.message_id import decode_message_id
 from store.message.record import decode_record, decode_records
-from store.upkeep.stale_queues import StaleQueues
+from store.upkeep import stale_queues
 from tests.actors.broker.brokers import HOLD_MS, Peer, settings_of, with_broker
 from tests.conftest import ClockAtRest
 from tests.eventually import LIMIT_S, eventually_async
@@ -59,7 +61,7 @@ def cool(peer: Peer, monkeypatch: pytest.MonkeyPatch) -> ColdDisk:
 
     def bring(job: residency.WarmJob) -> None:
         run(job)
-        disk.note(job._ranges)
+        disk.note(job.ranges)
 
     monkeypatch.setattr(residency.WarmJob, "run", bring)
     return disk
@@ -206,17 +208,24 @@ def test_a_broker_stops_while_cold_reads_wait(tmp_path: Path, monkeypatch: pytes
     assert all(isinstance(task.exception(), Closed) for task in waiting)
 
 
-async def delete_beginning(peer: Peer, monkeypatch: pytest.MonkeyPatch, queues: int) -> None:
-    """Let the oldest log file go, so that no queue knows any more where it begins, and all of it is cold."""
+async def delete_beginning(peer: Peer, monkeypatch: pytest.MonkeyPatch, queues: int) -> list[int]:
+    """Let the oldest log file be deleted, so that no queue knows where it begins, and make the store cold.
+
+    Returns the offset at which each queue begins now.
+    """
+    monkeypatch.setattr(stale_queues, "_CORRECTIONS_MAX", 0)
     store = peer.broker.graph.loop.store
+    positions: list[list[int]] = [[] for _ in range(queues)]
     for number in range(40):
         for queue_id in range(queues):
-            await peer.send("T", b"%d" % number, queue_id=queue_id)
-    monkeypatch.setattr(store.retention.stale_queues, "_residency", cool(peer, monkeypatch))
-    monkeypatch.setattr(StaleQueues, "correct_some", lambda _: None)
-    store.flush_now()
-    store.advance()
-    store.retention._drop(0)
+            sent = await peer.send("T", b"%d" % number, queue_id=queue_id)
+            positions[queue_id].append(decode_message_id(sent.ext["msgId"])[1])
+    oldest = store.root / "commitlog" / f"{0:020d}"
+    os.utime(oldest, (0, 0))
+    await peer.ask(RequestCode.DELETE_EXPIRED_COMMITLOG)
+    await eventually_async(lambda: store.positions.min > 0)
+    cool(peer, monkeypatch)
+    return [next(n for n, at in enumerate(each) if at >= store.positions.min) for each in positions]
 
 
 def test_the_splits_of_queues_that_have_lost_their_beginning_are_right_and_hold_nobody_up(
@@ -225,7 +234,7 @@ def test_the_splits_of_queues_that_have_lost_their_beginning_are_right_and_hold_
     queues = 4
 
     async def story(peer: Peer) -> None:
-        await delete_beginning(peer, monkeypatch, queues)
+        expected = await delete_beginning(peer, monkeypatch, queues)
         disk = SlowDisk(monkeypatch)
         splits = asyncio.create_task(peer.ask(RayMQRequestCode.DESCRIBE_SPLITS, TopicHeader("T").to_ext()))
         first = asyncio.create_task(peer.ask(RequestCode.GET_MIN_OFFSET, TopicQueueHeader("T", 0).to_ext()))
@@ -235,7 +244,7 @@ def test_the_splits_of_queues_that_have_lost_their_beginning_are_right_and_hold_
         disk.go_on()
         ranges = SplitsBody.decode((await splits).body).queues
         begins = [each.min_offset for each in ranges]
-        assert begins == [store_begin(peer, queue_id) for queue_id in range(queues)]
+        assert begins == expected
         assert min(begins) > 0
         assert int((await first).ext["offset"]) == begins[0]
         assert disk.asked < 2 * queues  # what they lack is brought in together
@@ -244,12 +253,3 @@ def test_the_splits_of_queues_that_have_lost_their_beginning_are_right_and_hold_
         tmp_path, {"commit_log_file_bytes": 1 << 14, "preallocate": False}, default_topic_queues=queues
     )
     with_broker(story, settings)
-
-
-def store_begin(peer: Peer, queue_id: int) -> int:
-    """The first offset whose record is in the log, by a look at every unit."""
-    store = peer.broker.graph.loop.store
-    queue = store._queues.get("T", queue_id)
-    units = (queue.unit_at(offset) for offset in range(queue.first_offset, queue.next_offset))
-    gone = [unit.physical_offset < store.positions.min for unit in units]
-    return queue.first_offset + gone.index(False)
