@@ -40,24 +40,27 @@ class Lane:
         self._end = end
         self._wake = wake
         self._collect = collect
-        self._pending: list[Future[Any]] = []
+        self._pending: set[Future[Any]] = set()  # no others: an error keeps what its job has used
 
     def submit(self, work: Callable[[], Result], done: Done = _ignore) -> Future[Result]:
         """Run `work` in a thread; call `done` in a later `collect`."""
         future = self._executor.submit(self._run, work, done)
-        self._pending = [each for each in self._pending if not each.done()]
-        self._pending.append(future)
-        future.add_done_callback(lambda _: self._wake())
+        self._pending.add(future)
+        future.add_done_callback(self._leave)
         return future
 
     def finish(self) -> None:
         """Wait for all jobs of this lane, and collect."""
-        wait(self._pending)
+        wait(list(self._pending))
         self._collect()
 
     def close(self) -> None:
         """Wait for the running jobs, cancel the others and end the threads."""
         self._executor.shutdown(cancel_futures=True)
+
+    def _leave(self, future: Future[Any]) -> None:
+        self._pending.discard(future)
+        self._wake()
 
     def _run(self, work: Callable[[], Result], done: Done) -> Result:
         try:

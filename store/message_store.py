@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from store.clock import Clock
 from store.commitlog.flush import FlushJob
@@ -36,6 +37,13 @@ from store.upkeep.retention import Retention
 from store.writing.appender import Appender, AppendResult
 
 _log = get_logger(__name__)
+
+
+class Recovered(NamedTuple):
+    """How many records a start has walked, and the offset from which it dispatched."""
+
+    records: int
+    dispatched_from: int
 
 
 class MessageStore(ReadableStore):
@@ -155,6 +163,11 @@ class MessageStore(ReadableStore):
     def holes(self) -> Sequence[Hole]:
         """The damaged places of the log, as far as recovery has seen them."""
         return self._parts.holes
+
+    @property
+    def recovered(self) -> Recovered:
+        """What the start had to look at."""
+        return Recovered(self._parts.tail.records, self._parts.dispatched_from)
 
     # ---- append --------------------------------------------------------------------------------------------
 

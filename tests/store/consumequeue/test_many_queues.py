@@ -226,7 +226,7 @@ def test_a_checkpoint_of_many_queues_is_made_in_slices(stores, draft, drain, clo
     assert (store.root / "raymq.derived").read_bytes() != noted_before
     again = stores.open(stores.kill(store, "killed").name, commit_log_file_bytes=1 << 16)
     assert len(list(again.queues())) == 100
-    assert again._parts.dispatched_from > 0
+    assert again.recovered.dispatched_from > 0
     assert [again.max_offset("Topic", queue_id) for queue_id in range(5)] == [2, 2, 2, 2, 1]
 
 

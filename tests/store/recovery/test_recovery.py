@@ -392,8 +392,8 @@ def test_the_time_of_an_orderly_start_does_not_depend_on_the_log(stores, draft, 
     end = store.positions.written
     store.close()
     again = stores.open()
-    assert again._parts.dispatched_from == end
-    assert again._parts.tail.records == 1  # the last one, where the walk begins
+    assert again.recovered.dispatched_from == end
+    assert again.recovered.records == 1  # the last one, where the walk begins
 
 
 def test_a_checkpoint_bounds_what_is_walked_after_a_kill(stores, draft, drain, clock):
@@ -406,6 +406,6 @@ def test_a_checkpoint_bounds_what_is_walked_after_a_kill(stores, draft, drain, c
     store.finish_background()
     fill(store, draft, 5, start=100)
     again = stores.open(stores.kill(store, "killed").name)
-    assert again._parts.tail.records == 6
-    assert again._parts.dispatched_from <= noted
-    assert again._parts.dispatched_from > noted - 500  # the index's last record is put in again
+    assert again.recovered.records == 6
+    assert again.recovered.dispatched_from <= noted
+    assert again.recovered.dispatched_from > noted - 500  # the index's last record is put in again

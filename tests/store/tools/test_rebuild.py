@@ -69,7 +69,7 @@ def test_all_that_is_derived_comes_back_byte_for_byte(stores, closed):
     assert verify(closed).findings == []
     assert not (closed / "abort").exists()
     again = stores.open()
-    assert again._parts.tail.records == 1  # what was noted lets it start as after an orderly end
+    assert again.recovered.records == 1  # what was noted lets it start as after an orderly end
 
 
 def test_a_kill_at_any_step_is_gone_on_from(stores, closed, monkeypatch):

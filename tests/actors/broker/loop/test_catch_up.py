@@ -68,6 +68,11 @@ async def max_offset(peer: Peer) -> int:
     return int((await ask(peer, RequestCode.GET_MAX_OFFSET, TopicQueueHeader("T", QUEUE))).ext["offset"])
 
 
+def ask_max_offset(peer: Peer) -> asyncio.Task[RemotingCommand]:
+    """Begin a read that waits for what was sent, and may be refused."""
+    return asyncio.create_task(peer.ask(RequestCode.GET_MAX_OFFSET, TopicQueueHeader("T", QUEUE).to_ext()))
+
+
 async def pull(peer: Peer) -> int:
     return len(await peer.messages("T", queue_id=QUEUE))
 
@@ -294,8 +299,7 @@ def test_a_read_that_waits_gets_an_error_if_the_units_cannot_be_written(
         assert len(await peer.messages("U")) == 1
         with SlowWrites(monkeypatch) as disk:
             await send_to_all(peer, b"1")
-            header = TopicQueueHeader("T", QUEUE).to_ext()
-            reading = asyncio.create_task(peer.ask(RequestCode.GET_MAX_OFFSET, header))
+            reading = ask_max_offset(peer)
             splitting = asyncio.create_task(
                 peer.ask(RayMQRequestCode.DESCRIBE_SPLITS, TopicHeader("T").to_ext())
             )
@@ -323,15 +327,14 @@ def test_a_read_that_waits_too_long_is_refused_and_the_next_one_sees_all(
         assert len(await peer.messages("U")) == 1
         with SlowWrites(monkeypatch) as disk:
             await send_to_all(peer, b"1")
-            header = TopicQueueHeader("T", QUEUE).to_ext()
-            reading = asyncio.create_task(peer.ask(RequestCode.GET_MAX_OFFSET, header))
+            reading = ask_max_offset(peer)
             await disk.until_asked()
             clock.advance(5_000)
             refused = await reading
             assert refused.code == ResponseCode.SYSTEM_BUSY
             assert "period in queue: 5000ms, size of queue: 1: " in (refused.remark or "")
             assert "(wait_in_pull_queue_ms 5000)" in (refused.remark or "")
-            reading = asyncio.create_task(peer.ask(RequestCode.GET_MAX_OFFSET, header))
+            reading = ask_max_offset(peer)
             disk.go_on()
             assert (await reading).ext["offset"] == "1"
 
