@@ -15,6 +15,8 @@ REPO = Path(__file__).parent.parent
 FUNCTION_LINES_MAX = 60
 FILE_LINES_MAX = 500
 FOLDER_FILES_MAX = 30
+PARAMETERS_MAX = 7
+ATTRIBUTES_MAX = 15
 CODE_FOLDERS = ("cluster", "actors", "store", "jobs", "benchmarks")
 CONSOLES = ("cluster/cli/", "cluster/demo", "cluster/bench", "benchmarks/")
 LEFTOVER = re.compile(r"#.*\b(TODO|FIXME|XXX|HACK)\b")
@@ -62,6 +64,44 @@ def test_no_file_is_longer_than_one_idea() -> None:
         if (count := len(path.read_text().splitlines())) > FILE_LINES_MAX
     ]
     assert not long, "\n".join(long)
+
+
+def is_data(node: ast.ClassDef) -> bool:
+    """Return True for settings, wire headers and data classes: their fields are a format."""
+    marks = [each.func if isinstance(each, ast.Call) else each for each in node.decorator_list]
+    names = [getattr(each, "id", getattr(each, "attr", "")) for each in (*marks, *node.bases)]
+    return any(
+        each in {"dataclass", "BaseModel", "NamedTuple", "Struct"}
+        or each.endswith(("Header", "Settings", "Config"))
+        for each in names
+    )
+
+
+def test_constructors_and_classes_stay_small(trees: dict[Path, ast.Module]) -> None:
+    large = []
+    for path, tree in trees.items():
+        classes = [node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
+        for node in classes if of_code(path) else ():
+            if is_data(node):
+                continue
+            methods = [each for each in node.body if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef)]
+            parameters = [
+                len(each.args.posonlyargs) + len(each.args.args) + len(each.args.kwonlyargs) - 1
+                for each in methods
+                if each.name == "__init__"
+            ]
+            attributes = {
+                target.attr
+                for each in methods
+                for target in ast.walk(each)
+                if isinstance(target, ast.Attribute)
+                and isinstance(target.ctx, ast.Store)
+                and isinstance(target.value, ast.Name)
+                and target.value.id == "self"
+            }
+            if max(parameters, default=0) > PARAMETERS_MAX or len(attributes) > ATTRIBUTES_MAX:
+                large.append(f"{name(path)}:{node.lineno} {node.name}: {parameters}, {len(attributes)}")
+    assert not large, "\n".join(large)
 
 
 def test_no_folder_is_too_full_to_find_things_in() -> None:

@@ -33,9 +33,9 @@ def check_queue(
         if noted_to == start + per_file and times_ns[start] == _noted_time(note, start, per_file):
             here = _last_of(queue, noted_to, crc)
         else:
-            here = _check_file(queue, start, found.end_physical, log_end, noted_to, crc)
+            here = check_file(queue, start, found.end_physical, log_end, noted_to, crc)
         if here.end_physical > log_end:  # the log has lost its end
-            here = _check_file(queue, start, found.end_physical, log_end, start, 0)
+            here = check_file(queue, start, found.end_physical, log_end, start, 0)
         found = here
         if found.next_offset > start:
             crcs.append(found.crc)
@@ -73,7 +73,7 @@ def _last_of(queue: ConsumeQueue, stop: int, crc: int) -> _FileCheck:
     return _FileCheck(stop, 0 if last.is_filler else last.physical_offset + last.size, crc, None)
 
 
-def _check_file(
+def check_file(
     queue: ConsumeQueue, start: int, end_physical: int, log_end: int, noted_to: int, noted_crc: int
 ) -> _FileCheck:
     """Check the units of the file that begins with unit `start`; `end_physical` is where the record before it

@@ -76,13 +76,13 @@ def test_a_file_changed_since_it_was_noted_is_read_and_mended_and_no_other(store
     content[7] ^= 1
     last.write_bytes(content)
     checked: list[tuple[int, int]] = []
-    original = check._check_file
+    original = check.check_file
 
     def check_file(queue, start, *more):
         checked.append((queue.queue_id, start))
         return original(queue, start, *more)
 
-    monkeypatch.setattr(check, "_check_file", check_file)
+    monkeypatch.setattr(check, "check_file", check_file)
     stores.open().close()
     assert checked == [(1, 40)]
     assert stores.files(store.root) == files
