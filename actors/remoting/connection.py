@@ -16,7 +16,7 @@ import socket
 import struct
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Final, Protocol, cast
+from typing import Final, Protocol, cast
 
 from actors.remoting.calls import Callback, Calls, guarded
 from actors.remoting.codes import FLAG_ONEWAY
@@ -50,15 +50,14 @@ class Service(Protocol):
 
 
 class ClientAttributes:
-    """What the peer has reported in its heartbeat; `extra` belongs to the service."""
+    """What the peer has reported in its heartbeat."""
 
-    __slots__ = ("client_id", "extra", "language", "version")
+    __slots__ = ("client_id", "language", "version")
 
     def __init__(self) -> None:
         self.client_id: str | None = None
         self.language: str | None = None
         self.version = 0
-        self.extra: dict[str, Any] = {}
 
 
 class Connection(asyncio.BufferedProtocol):

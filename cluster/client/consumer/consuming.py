@@ -13,7 +13,6 @@ function.
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -59,9 +58,9 @@ class Consuming:
         self._dead_letter = dead_letter
         self._loop = asyncio.get_running_loop()
         self._executor = ThreadPoolExecutor(config.consume_threads, f"consume-{config.group}")
-        self._lock = threading.Lock()
         self._ready: deque[Item] = deque()
-        self._workers = 0
+        # One for each worker that may be started. No lock guards the two: workers would wait for it.
+        self._startable = deque([None] * config.consume_threads)
         self._is_held = False
         if not listener.is_async:
             # Fail here if the system gives no thread. Later ones are not needed: the first takes all items.
@@ -69,22 +68,25 @@ class Consuming:
 
     def offer(self, item: Item) -> None:
         """Have the listener called with what `item` has. From any thread if the listener is plain."""
-        with self._lock:
-            self._ready.append(item)
-            if self._is_held or self._workers == self._config.consume_threads:
-                return
-            self._workers += 1
-        self._start_worker()
+        self._ready.append(item)
+        if not self._is_held and self._may_start():
+            self._start_worker()
 
     def hold(self, *, held: bool) -> None:
         """Stop calling the listener, or resume."""
-        with self._lock:
-            self._is_held = held
-            missing = min(len(self._ready), self._config.consume_threads - self._workers)
-            count = 0 if held else missing
-            self._workers += count
-        for _ in range(count):
-            self._start_worker()
+        self._is_held = held
+        if not held:
+            for _ in range(len(self._ready)):
+                if not self._may_start():
+                    return
+                self._start_worker()
+
+    def _may_start(self) -> bool:
+        try:
+            self._startable.pop()
+        except IndexError:
+            return False
+        return True
 
     def stop(self) -> None:
         """Start no more calls; does not wait for those that run."""
@@ -102,11 +104,14 @@ class Consuming:
 
     def _next(self) -> Item | None:
         """Return the next ready item; None ends the worker."""
-        with self._lock:
-            if self._ready and not self._is_held:
-                return self._ready.popleft()
-            self._workers -= 1
-            return None
+        while True:
+            if not self._is_held:
+                with suppress(IndexError):
+                    return self._ready.popleft()
+            self._startable.append(None)
+            # An item that was offered just before has started no worker.
+            if self._is_held or not self._ready or not self._may_start():
+                return None
 
     def _work(self) -> None:
         """Consume in a thread until nothing is ready."""
