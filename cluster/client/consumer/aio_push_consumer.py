@@ -77,15 +77,17 @@ class PushConsumer:
         await self.close()
 
     async def subscribe(self, topics: str | Iterable[str], expression: str = "*") -> None:
-        """Share the queues of `topics` with the group's other members; `expression` is `*` or `tag ||
-        tag`.
+        """Share the queues of `topics` with the group's other members.
+
+        `expression` is `*` or `tag || tag`.
         """
         self._opened().subscribe(topics, expression)
 
     async def pause(self, *queues: MessageQueue) -> None:
-        """Call the listener for nothing of `queues` until `resume`; without queues: for nothing at all, those
-        to come included. They stay this consumer's, and what listeners work on is finished. Raises
-        QueueNotAssigned.
+        """Call the listener for no message of `queues` until `resume`; without `queues`, for none at all.
+
+        Without `queues` the pause also covers queues that are assigned later. The queues stay assigned, and
+        running calls finish. Raises QueueNotAssigned.
         """
         self._opened().pause(queues)
 
@@ -94,11 +96,14 @@ class PushConsumer:
         self._opened().resume(queues)
 
     def assignment(self) -> list[MessageQueue]:
-        """The queues held now."""
+        """Return the queues held now."""
         return self._core.held.assignment() if self._core is not None else []
 
     async def join(self) -> None:
-        """Wait until the consumer is closed. Raises what ended it otherwise (SubscriptionDiffers)."""
+        """Wait until another thread or task closes the consumer.
+
+        Raises the error that ended it otherwise (SubscriptionDiffers).
+        """
         core = self._core if self._is_closed else self._opened()
         if core is not None:
             await core.join()
