@@ -19,6 +19,7 @@ from cluster.client.consumer.arguments import (
 from cluster.client.consumer.deliveries import Deliveries
 from cluster.client.consumer.pull_core import PullCore, consumer_config
 from cluster.client.errors import ClientClosed, QueueNotAssigned
+from cluster.client.transport.faces import AsyncFace
 from cluster.client.transport.loop_thread import LoopThread
 from store.clock import Clock
 from store.message.message import MessageExt
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 ITERATION_WAIT_MS = 60_000
 
 
-class PullConsumer:
+class PullConsumer(AsyncFace[PullCore]):
     """Reads messages when asked to.
 
         async with PullConsumer("127.0.0.1:9876", group="billing") as consumer:
@@ -53,27 +54,16 @@ class PullConsumer:
         config: ConsumerConfig | None = None,
         clock: Clock | None = None,
     ) -> None:
-        self._config = consumer_config(nameservers, group, config or ConsumerConfig())
-        self._clock = clock
-        self._core: PullCore | None = None
-        self._is_closed = False
-
-    async def start(self) -> Self:
-        """Open the consumer on the running loop. `async with` and the first call do it too."""
-        self._opened()
-        return self
+        config = consumer_config(nameservers, group, config or ConsumerConfig())
+        super().__init__("consumer", lambda: PullCore(config, clock))
 
     async def close(self, *, commit: bool | None = None) -> None:
         """Release the queues and leave the group.
 
         With `auto_commit` or `commit`, commit what was handed out.
         """
-        was_closed, self._is_closed = self._is_closed, True
-        if self._core is not None and not was_closed and not self._core.instance.is_orphan:
-            await self._core.close(committing=self._config.auto_commit if commit is None else commit)
-
-    async def __aenter__(self) -> Self:
-        return await self.start()
+        if (core := self._closing()) is not None:
+            await core.close(committing=core.config.auto_commit if commit is None else commit)
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -250,14 +240,6 @@ class PullConsumer:
         if leaving:
             thread.post(core.release, leaving)
         return core.deliveries
-
-    def _opened(self) -> PullCore:
-        if self._is_closed:
-            raise ClientClosed("the consumer is closed")
-        if self._core is None:
-            self._core = PullCore(self._config, self._clock)
-        self._core.instance.check_loop()
-        return self._core
 
 
 def empty_rows(columns: list[str] | None) -> pa.RecordBatch:
