@@ -1,7 +1,8 @@
-"""Both faces have the same methods, parameters, defaults, types and docstrings."""
+"""Both faces have the same methods, parameters, defaults, types and docstrings; a closed one stays closed."""
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import pydoc
 from collections.abc import Callable
@@ -10,6 +11,7 @@ import pytest
 
 from cluster import client
 from cluster.client import aio
+from cluster.client.errors import ClientClosed
 
 # Only a blocking producer returns futures and outlives a fork; the blocking consumer uses `acknowledged`.
 ONLY_BLOCKING = {("Producer", "send_async"), ("Producer", "forked")}
@@ -56,3 +58,31 @@ def test_calls_of_the_blocking_face_are_shown_with_parameters_and_result() -> No
     assert "sharding_key: 'str | None' = None" in pydoc.render_doc(
         client.Producer.send, renderer=pydoc.plaintext
     )
+
+
+async def nothing(_messages: object) -> None:
+    """Listen to nothing."""
+
+
+@pytest.mark.parametrize("is_started", [False, True])
+@pytest.mark.parametrize(
+    ("build", "name"),
+    [
+        (lambda: aio.Producer(group="g"), "producer"),
+        (lambda: aio.PullConsumer(group="g"), "consumer"),
+        (lambda: aio.PushConsumer(group="g", listener=nothing), "consumer"),
+    ],
+)
+def test_closed_async_face_refuses_calls_and_may_be_closed_again(
+    build: Callable[[], aio.Producer | aio.PullConsumer | aio.PushConsumer], name: str, is_started: bool
+) -> None:
+    async def close_twice() -> None:
+        client = build()
+        if is_started:
+            await client.start()
+        await client.close()
+        await client.close()
+        with pytest.raises(ClientClosed, match=f"the {name} is closed"):
+            await client.start()
+
+    asyncio.run(close_twice())
