@@ -19,6 +19,7 @@ from cluster.client.consumer.arguments import (
 from cluster.client.consumer.deliveries import Deliveries
 from cluster.client.consumer.pull_core import PullCore, consumer_config
 from cluster.client.errors import ClientClosed, QueueNotAssigned
+from cluster.client.transport.faces import AsyncFace
 from cluster.client.transport.loop_thread import LoopThread
 from store.clock import Clock
 from store.message.message import MessageExt
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 ITERATION_WAIT_MS = 60_000
 
 
-class PullConsumer:
+class PullConsumer(AsyncFace[PullCore]):
     """Reads messages when asked to.
 
         async with PullConsumer("127.0.0.1:9876", group="billing") as consumer:
@@ -53,49 +54,39 @@ class PullConsumer:
         config: ConsumerConfig | None = None,
         clock: Clock | None = None,
     ) -> None:
-        self._config = consumer_config(nameservers, group, config or ConsumerConfig())
-        self._clock = clock
-        self._core: PullCore | None = None
-        self._is_closed = False
-
-    async def start(self) -> Self:
-        """Open the consumer on the running loop. `async with` and the first call do it too."""
-        self._opened()
-        return self
+        config = consumer_config(nameservers, group, config or ConsumerConfig())
+        super().__init__("consumer", lambda: PullCore(config, clock))
 
     async def close(self, *, commit: bool | None = None) -> None:
-        """Give the queues back and leave the group; commits what was handed out, with `auto_commit` or
-        `commit`.
-        """
-        was_closed, self._is_closed = self._is_closed, True
-        if self._core is not None and not was_closed and not self._core.instance.is_orphan:
-            await self._core.close(committing=self._config.auto_commit if commit is None else commit)
+        """Release the queues and leave the group.
 
-    async def __aenter__(self) -> Self:
-        return await self.start()
+        With `auto_commit` or `commit`, commit what was handed out.
+        """
+        if (core := self._closing()) is not None:
+            await core.close(committing=core.config.auto_commit if commit is None else commit)
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        # After an error nobody knows whether the last messages were worked on: they will come again.
+        # After an error the last messages may not have been processed: they are delivered again.
         await self.close(commit=None if error is None else False)
 
     async def subscribe(self, topics: str | Iterable[str], expression: str = "*") -> None:
-        """Share the queues of `topics` with the group's other members; `expression` is `*` or `tag ||
-        tag`.
+        """Share the queues of `topics` with the group's other members.
+
+        `expression` is `*` or `tag || tag`.
         """
         self._opened().subscribe(topics, expression)
 
     async def assign(self, queues: Iterable[MessageQueue], expression: str = "*") -> None:
-        """Take exactly these queues; each begins at the group's committed offset, else as `consume_from`
-        says.
-        """
+        """Take exactly these queues, each from the group's committed offset, else as `consume_from` says."""
         await self._opened().assign(queues, expression)
 
     async def poll(self, max_messages: int = 500, timeout_ms: int = 1_000) -> list[MessageExt]:
-        """The next messages, in order within each queue; empty when none comes within `timeout_ms`.
+        """Return the next messages, in order within each queue.
 
-        Raises ConfigInvalid, DataDamaged, SubscriptionDiffers.
+        The list is empty if no message arrives within `timeout_ms`. Raises ConfigInvalid, DataDamaged,
+        SubscriptionDiffers.
         """
         check_poll("max_messages", max_messages, timeout_ms)
         core = self._acknowledged()
@@ -110,10 +101,10 @@ class PullConsumer:
     async def poll_arrow(
         self, max_rows: int = 65_536, timeout_ms: int = 1_000, columns: Sequence[str] | None = None
     ) -> pa.RecordBatch:
-        """The next messages of one queue as rows of `store.columns.RECORD_SCHEMA`, or of those `columns` of
-        it.
+        """Return the next messages of one queue as rows of `store.reading.columns.RECORD_SCHEMA`.
 
-        Empty when none comes within `timeout_ms`. Raises as `poll`.
+        `columns` names those to return instead of all. No row if no message arrives within `timeout_ms`.
+        Raises as `poll`.
         """
         check_poll("max_rows", max_rows, timeout_ms)
         core = self._acknowledged()
@@ -145,37 +136,39 @@ class PullConsumer:
     async def commit(self, offsets: Mapping[MessageQueue, int] | None = None) -> None:
         """Commit `offsets` (each the next to consume), or all that has been handed out.
 
-        A broker that is away is told again for `commit_timeout_ms`. Raises CommitFenced when another member
-        holds a queue now, BrokerUnreachable.
+        Retry for `commit_timeout_ms` while a broker is unreachable, then raise BrokerUnreachable. Raises
+        CommitFenced if another member holds a queue now.
         """
         await self._opened().commit(offsets)
 
     async def seek(self, queue: MessageQueue, offset: int) -> None:
-        """Go on with `queue` at `offset`. Raises QueueNotAssigned, ConfigInvalid."""
+        """Continue `queue` at `offset`. Raises QueueNotAssigned, ConfigInvalid."""
         self._opened().seek(queue, offset)
 
     async def seek_to_beginning(self, queues: Iterable[MessageQueue] | None = None) -> None:
-        """Go on with the oldest messages there are, of all queues held unless named."""
+        """Continue at the oldest messages of `queues`, or of all queues held."""
         core = self._opened()
         for queue in self._named(queues):
             core.seek(queue, await core.offsets.beginning(queue))
 
     async def seek_to_end(self, queues: Iterable[MessageQueue] | None = None) -> None:
-        """Go on with what comes from now on."""
+        """Continue after the newest messages of `queues`, or of all queues held."""
         core = self._opened()
         for queue in self._named(queues):
             core.seek(queue, await core.offsets.end(queue))
 
     async def seek_to_time(self, timestamp_ms: int, queues: Iterable[MessageQueue] | None = None) -> None:
-        """Go on with the first messages stored at `timestamp_ms` (since the epoch) or later."""
+        """Continue at the first messages stored at `timestamp_ms` (since the epoch) or later."""
         core = self._opened()
         check_time(timestamp_ms)
         for queue in self._named(queues):
             core.seek(queue, await core.offsets.at_time(queue, timestamp_ms))
 
     async def pause(self, *queues: MessageQueue) -> None:
-        """Hand out nothing of `queues` until `resume`; without queues: nothing at all, of those to come
-        neither. They stay this consumer's. Raises QueueNotAssigned.
+        """Hand out no message of `queues` until `resume`; without `queues`, none at all.
+
+        Without `queues` the pause also covers queues that are assigned later. The queues stay assigned.
+        Raises QueueNotAssigned.
         """
         self._opened().pause(queues, paused=True)
 
@@ -184,39 +177,39 @@ class PullConsumer:
         self._opened().pause(queues, paused=False)
 
     def assignment(self) -> list[MessageQueue]:
-        """The queues held now."""
+        """Return the queues held now."""
         states = [] if self._core is None else list(self._core.deliveries.states.values())
         return sorted(state.queue for state in states if not state.is_leaving)
 
     def position(self, queue: MessageQueue) -> int:
-        """The offset of the next message of `queue` to be handed out. Raises QueueNotAssigned."""
+        """Return the offset of the next message of `queue` to hand out. Raises QueueNotAssigned."""
         if self._core is None:
             raise QueueNotAssigned(f"{queue} is not among the queues of this consumer: it has none yet")
         return self._core.state_of(queue).position
 
     async def committed(self, queue: MessageQueue) -> int | None:
-        """The group's committed offset of any queue, None when there is none."""
+        """Return the group's committed offset of any queue, None if it has none."""
         check_queue(queue)
         return await self._opened().offsets.committed(queue)
 
     async def beginning_offset(self, queue: MessageQueue) -> int:
-        """The offset of the oldest message of any queue."""
+        """Return the offset of the oldest message of any queue."""
         check_queue(queue)
         return await self._opened().offsets.beginning(queue)
 
     async def end_offset(self, queue: MessageQueue) -> int:
-        """The offset that the next message of any queue will get."""
+        """Return the offset that the next message of any queue will get."""
         check_queue(queue)
         return await self._opened().offsets.end(queue)
 
     async def lag(self) -> dict[MessageQueue, int]:
-        """How many messages are not handed out yet, by queue held."""
+        """Return how many messages are not handed out yet, by queue held."""
         # The position first: the end read after it is never behind it.
         positions = {queue: self.position(queue) for queue in self._begun()}
         return {queue: await self.end_offset(queue) - at for queue, at in positions.items()}
 
     async def queues(self, topic: str) -> list[MessageQueue]:
-        """All readable queues of `topic`, for `assign`."""
+        """Return all readable queues of `topic`, for `assign`."""
         core = self._opened()
         [name] = topics_of([topic])
         return sorted((await core.instance.routes.refresh(name)).readable)
@@ -237,8 +230,8 @@ class PullConsumer:
         return core
 
     def acknowledged(self, thread: LoopThread) -> Deliveries:
-        """For the blocking face, in its user's thread: what was handed out is done; what there is to take
-        next.
+        """Acknowledge what was handed out and return what is next; for the blocking face, in its caller's
+        thread.
         """
         thread.check()
         core = self._core if self._core is not None and not self._is_closed else thread.call(self._opened)
@@ -248,17 +241,9 @@ class PullConsumer:
             thread.post(core.release, leaving)
         return core.deliveries
 
-    def _opened(self) -> PullCore:
-        if self._is_closed:
-            raise ClientClosed("the consumer is closed")
-        if self._core is None:
-            self._core = PullCore(self._config, self._clock)
-        self._core.instance.check_loop()
-        return self._core
-
 
 def empty_rows(columns: list[str] | None) -> pa.RecordBatch:
-    """No rows, with the schema of a poll."""
+    """Return no rows, with the schema of a poll."""
     import pyarrow as pa
 
     from store.reading.columns import RECORD_SCHEMA

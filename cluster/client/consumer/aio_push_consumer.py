@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from types import TracebackType
-from typing import Self
 
 from cluster.client.config import Nameservers, PushConfig
 from cluster.client.consumer.listener import Listener
 from cluster.client.consumer.pull_core import consumer_config
 from cluster.client.consumer.push_core import PushCore
-from cluster.client.errors import ClientClosed, ConfigInvalid
+from cluster.client.errors import ConfigInvalid
+from cluster.client.transport.faces import AsyncFace
 from store.clock import Clock
 from store.message.message_queue import MessageQueue
 
 
-class PushConsumer:
+class PushConsumer(AsyncFace[PushCore]):
     """Calls a listener for the messages of the queues that the group gives it.
 
         async def bill(messages: list[MessageExt]) -> None:
@@ -51,41 +50,26 @@ class PushConsumer:
             )
         if config is not None and not isinstance(config, PushConfig):
             raise ConfigInvalid(f"config is a {type(config).__name__}: a push consumer needs a PushConfig")
-        self._config = consumer_config(nameservers, group, config or PushConfig())
-        self._listener = listener
-        self._clock = clock
-        self._core: PushCore | None = None
-        self._is_closed = False
-
-    async def start(self) -> Self:
-        """Open the consumer on the running loop. `async with` and `subscribe` do it too."""
-        self._opened()
-        return self
+        config = consumer_config(nameservers, group, config or PushConfig())
+        super().__init__("consumer", lambda: PushCore(config, listener, clock))
 
     async def close(self) -> None:
         """Stop fetching, wait for running listeners (at most `close_timeout_ms`), commit, leave the group."""
-        was_closed, self._is_closed = self._is_closed, True
-        if self._core is not None and not was_closed and not self._core.instance.is_orphan:
-            await self._core.close()
-
-    async def __aenter__(self) -> Self:
-        return await self.start()
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.close()
+        if (core := self._closing()) is not None:
+            await core.close()
 
     async def subscribe(self, topics: str | Iterable[str], expression: str = "*") -> None:
-        """Share the queues of `topics` with the group's other members; `expression` is `*` or `tag ||
-        tag`.
+        """Share the queues of `topics` with the group's other members.
+
+        `expression` is `*` or `tag || tag`.
         """
         self._opened().subscribe(topics, expression)
 
     async def pause(self, *queues: MessageQueue) -> None:
-        """Call the listener for nothing of `queues` until `resume`; without queues: for nothing at all, those
-        to come included. They stay this consumer's, and what listeners work on is finished. Raises
-        QueueNotAssigned.
+        """Call the listener for no message of `queues` until `resume`; without `queues`, for none at all.
+
+        Without `queues` the pause also covers queues that are assigned later. The queues stay assigned, and
+        running calls finish. Raises QueueNotAssigned.
         """
         self._opened().pause(queues)
 
@@ -94,19 +78,14 @@ class PushConsumer:
         self._opened().resume(queues)
 
     def assignment(self) -> list[MessageQueue]:
-        """The queues held now."""
+        """Return the queues held now."""
         return self._core.held.assignment() if self._core is not None else []
 
     async def join(self) -> None:
-        """Wait until the consumer is closed. Raises what ended it otherwise (SubscriptionDiffers)."""
+        """Wait until another thread or task closes the consumer.
+
+        Raises the error that ended it otherwise (SubscriptionDiffers).
+        """
         core = self._core if self._is_closed else self._opened()
         if core is not None:
             await core.join()
-
-    def _opened(self) -> PushCore:
-        if self._is_closed:
-            raise ClientClosed("the consumer is closed")
-        if self._core is None:
-            self._core = PushCore(self._config, self._listener, self._clock)
-        self._core.instance.check_loop()
-        return self._core

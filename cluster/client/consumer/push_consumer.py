@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from types import TracebackType
 from typing import Self
 
 from cluster.client.config import Nameservers, PushConfig
 from cluster.client.consumer import aio_push_consumer as aio
 from cluster.client.consumer.listener import Listener
-from cluster.client.transport.loop_thread import LoopThread
+from cluster.client.transport.faces import BlockingFace, blocking, documented_by
 from store.clock import Clock
 from store.message.message_queue import MessageQueue
 
 
-class PushConsumer:
+@documented_by(aio.PushConsumer)
+class PushConsumer(BlockingFace[aio.PushConsumer]):
     """Calls a listener for the messages of the queues that the group gives it.
 
         def bill(messages: list[MessageExt]) -> None:
@@ -42,18 +42,16 @@ class PushConsumer:
         config: PushConfig | None = None,
         clock: Clock | None = None,
     ) -> None:
-        self._consumer = aio.PushConsumer(nameservers, group, listener, config=config, clock=clock)
-        self._thread = LoopThread.shared()
+        super().__init__(aio.PushConsumer(nameservers, group, listener, config=config, clock=clock))
 
     def start(self) -> Self:
         """Open the consumer. `with` and `subscribe` do it too."""
-        self._thread.run(self._consumer.start())
+        self._thread.run(self._face.start())
         return self
 
     def close(self) -> None:
-        """Stop fetching, wait for running listeners (at most `close_timeout_ms`), commit, leave the group."""
         if not self._thread.is_of_parent:
-            self._thread.run(self._consumer.close())
+            self._thread.run(self._face.close())
 
     def __enter__(self) -> Self:
         return self.start()
@@ -63,27 +61,11 @@ class PushConsumer:
     ) -> None:
         self.close()
 
-    def subscribe(self, topics: str | Iterable[str], expression: str = "*") -> None:
-        """Share the queues of `topics` with the group's other members; `expression` is `*` or `tag ||
-        tag`.
-        """
-        self._thread.run(self._consumer.subscribe(topics, expression))
-
-    def pause(self, *queues: MessageQueue) -> None:
-        """Call the listener for nothing of `queues` until `resume`; without queues: for nothing at all, those
-        to come included. They stay this consumer's, and what listeners work on is finished. Raises
-        QueueNotAssigned.
-        """
-        self._thread.run(self._consumer.pause(*queues))
-
-    def resume(self, *queues: MessageQueue) -> None:
-        """End the pause of `queues`, or of all."""
-        self._thread.run(self._consumer.resume(*queues))
+    subscribe = blocking(aio.PushConsumer.subscribe)
+    pause = blocking(aio.PushConsumer.pause)
+    resume = blocking(aio.PushConsumer.resume)
 
     def assignment(self) -> list[MessageQueue]:
-        """The queues held now."""
-        return self._consumer.assignment()
+        return self._face.assignment()
 
-    def join(self) -> None:
-        """Wait until the consumer is closed by another thread. Raises what ended it otherwise."""
-        self._thread.run(self._consumer.join())
+    join = blocking(aio.PushConsumer.join)

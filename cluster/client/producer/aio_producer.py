@@ -5,16 +5,15 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Sequence
-from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
 from cluster.client.config import KIB, Nameservers, ProducerConfig
-from cluster.client.errors import ClientClosed
 from cluster.client.producer.arguments import as_message, chooser
 from cluster.client.producer.producer_core import ProducerCore, open_producer, producer_config
 from cluster.client.producer.sender import Choose, Send
 from cluster.client.results import SendResult, TableReceipt
 from cluster.client.selectors import MessageQueueSelector
+from cluster.client.transport.faces import AsyncFace
 from store.clock import Clock
 from store.message.message import Message
 from store.message.message_queue import MessageQueue
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
 COMPRESS_APART_BYTES = 64 * KIB
 
 
-class Producer:
+class Producer(AsyncFace[ProducerCore]):
     """Sends messages. One per process and group is enough; safe for any number of tasks of one loop.
 
         async with Producer("127.0.0.1:9876", group="orders") as producer:
@@ -47,30 +46,13 @@ class Producer:
         config: ProducerConfig | None = None,
         clock: Clock | None = None,
     ) -> None:
-        self._config = producer_config(nameservers, group, config)
-        self._clock = clock
-        self._core: ProducerCore | None = None
-        self._is_closed = False
-
-    async def start(self) -> Self:
-        """Open the producer on the running loop. `async with` and the first send do it too."""
-        self._opened()
-        return self
+        config = producer_config(nameservers, group, config)
+        super().__init__("producer", lambda: open_producer(config, clock))
 
     async def close(self) -> None:
         """Wait for what is under way (each send has its deadline), then end the connections."""
-        self._is_closed = True
-        core, self._core = self._core, None
-        if core is not None and not core.instance.is_orphan:
+        if (core := self._closing()) is not None:
             await core.close()
-
-    async def __aenter__(self) -> Self:
-        return await self.start()
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.close()
 
     async def send(
         self,
@@ -219,11 +201,3 @@ class Producer:
     async def flush(self) -> None:
         """Wait until every send that has begun is acknowledged or has failed."""
         await self._opened().sender.flush()
-
-    def _opened(self) -> ProducerCore:
-        if self._core is None:
-            if self._is_closed:
-                raise ClientClosed("the producer is closed")
-            self._core = open_producer(self._config, self._clock)
-        self._core.instance.check_loop()
-        return self._core

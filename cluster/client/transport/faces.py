@@ -1,4 +1,6 @@
-"""How the blocking faces get signatures and docstrings from the async faces, where both are written once.
+"""What the faces of the clients share: how they open and close, their signatures and their docstrings.
+
+The async faces are the one place of signatures and docstrings; the blocking faces get them from there.
 
     class Admin(BlockingFace[aio.Admin]):
         end_offsets = blocking(aio.Admin.end_offsets)     # runs it on the loop's thread and waits
@@ -13,16 +15,75 @@ Type checkers and editors see the parameters of the async method and its result 
 from __future__ import annotations
 
 import inspect
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine
 from functools import wraps
-from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
+from types import TracebackType
+from typing import Any, Concatenate, Generic, ParamSpec, Protocol, Self, TypeVar
 
+from cluster.client.errors import ClientClosed
+from cluster.client.transport.instance import ClientInstance
 from cluster.client.transport.loop_thread import LoopThread
 
 P = ParamSpec("P")
 T = TypeVar("T")
 Face_co = TypeVar("Face_co", covariant=True)
 Class = TypeVar("Class", bound=type)
+
+
+class Core(Protocol):
+    """What an open client runs on."""
+
+    @property
+    def instance(self) -> ClientInstance:
+        """Return the connections, on the loop that ran when the core was built."""
+
+
+CoreT = TypeVar("CoreT", bound=Core)
+
+
+class AsyncFace(ABC, Generic[CoreT]):
+    """Base of a class whose first call opens it, on the loop that runs then.
+
+    new --start or first call--> open --close--> closed: calls raise ClientClosed
+    """
+
+    def __init__(self, name: str, build: Callable[[], CoreT]) -> None:
+        self._name = name
+        self._build = build
+        self._core: CoreT | None = None
+        self._is_closed = False
+
+    async def start(self) -> Self:
+        """Open the client on the running loop. `async with` and the first call do it too."""
+        self._opened()
+        return self
+
+    @abstractmethod
+    async def close(self) -> None:
+        """Close the client."""
+
+    async def __aenter__(self) -> Self:
+        return await self.start()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    def _opened(self) -> CoreT:
+        if self._is_closed:
+            raise ClientClosed(f"the {self._name} is closed")
+        if self._core is None:
+            self._core = self._build()
+        self._core.instance.check_loop()
+        return self._core
+
+    def _closing(self) -> CoreT | None:
+        """Refuse later calls. Return the core if it is still to be closed in this process."""
+        was_closed, self._is_closed = self._is_closed, True
+        core = self._core
+        return None if was_closed or core is None or core.instance.is_orphan else core
 
 
 class BlockingFace(Generic[Face_co]):
