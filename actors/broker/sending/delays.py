@@ -142,7 +142,8 @@ class Delays:
                 continue
             try:
                 self._deliver_level(level, offset)
-            except StoreError as error:
+            # Not a bug: the disk refuses to read or write, or the process has no descriptor left.
+            except (StoreError, OSError) as error:
                 _log.error("delayed_messages_not_delivered", level=level, offset=offset, error=str(error))
                 return
 
