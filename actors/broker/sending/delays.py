@@ -94,7 +94,6 @@ class Delays:
         self._trusts_wall_from: dict[int, int] = {}  # by level: the wall clock has jumped since earlier ones
         self._now_ms = clock.wall_ms()
         self._now_ns = clock.monotonic_ns()
-        self.delivered = 0
         self.skipped = 0
         """Messages that the store refuses for good, such as those over a lowered max_message_bytes."""
         self._bring = bring
@@ -167,8 +166,6 @@ class Delays:
             # A retry would fail too and block the level. Any other StoreError may pass.
             except (MessageIllegal, RecordTooLarge, struct.error) as error:
                 self._skip(level, message, error)
-            else:
-                self.delivered += 1
             self.table.move(level, message.queue_offset + 1)
         self.table.move(level, found.next_begin_offset)
 
