@@ -39,6 +39,7 @@ _log = get_logger(__name__)
 MESSAGES_A_TURN = 64
 BYTES_A_TURN = 1024 * 1024
 _LEAP_MS = 1000
+_QUEUE_ID = re.compile(r"[0-9]{1,10}")
 _DELAY_PAIR = re.compile(r"((?:^|\x02)DELAY\x01)[^\x02]*")
 _NOTE_NS = 50_000_000
 
@@ -201,8 +202,8 @@ def _delivered(message: MessageExt) -> RecordDraft:
     """Return the record to append under the message's own topic. Raises MessageIllegal if it names none."""
     topic = message.properties.get(MessageConst.REAL_TOPIC)
     queue_id = message.properties.get(MessageConst.REAL_QUEUE_ID, "0")
-    if not topic or not queue_id.isdecimal():
-        raise MessageIllegal(f"its properties name topic {topic!r} and queue {queue_id!r} to deliver to")
+    if not topic or not _QUEUE_ID.fullmatch(queue_id):
+        raise MessageIllegal(f"its properties name topic {topic!r} and queue {queue_id[:40]!r} to deliver to")
     return RecordDraft(
         topic,
         int(queue_id),

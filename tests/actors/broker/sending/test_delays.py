@@ -289,9 +289,10 @@ def test_a_full_disk_skips_no_message_and_it_comes_when_there_is_space(tmp_path:
         with_broker(story, settings_of(tmp_path), clock, probe)
 
 
-def test_a_message_for_a_queue_that_cannot_be_is_skipped(tmp_path: Path, clock) -> None:
+@pytest.mark.parametrize("digits", [11, 5_000])  # beyond 32 bits; more than `int` reads
+def test_a_message_for_a_queue_that_cannot_be_is_skipped(digits: int, tmp_path: Path, clock) -> None:
     async def story(peer: Peer) -> None:
-        real = b"REAL_TOPIC\x01T\x02REAL_QID\x0199999999999\x02"  # as an adopted store may have it
+        real = b"REAL_TOPIC\x01T\x02REAL_QID\x01%b\x02" % (b"9" * digits)  # as an adopted store may have it
         peer.broker.graph.loop.store.append(RecordDraft("SCHEDULE_TOPIC_XXXX", 0, b"lost", real))
         await peer.send("T", b"after", properties="DELAY\x011\x02")
         clock.advance(1_000)
