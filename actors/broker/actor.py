@@ -29,7 +29,8 @@ class Broker(ActorShell):
         from actors.broker.service import BrokerService
         from store.clock import SystemClock
 
-        service = BrokerService(BrokerSettings.model_validate(self._spec["settings"]), SystemClock())
+        settings = BrokerSettings.model_validate(self._spec["settings"])
+        service = BrokerService(settings, SystemClock(), self.service_failed)
         service.live.on_change(self.settings_changed)
         return service
 

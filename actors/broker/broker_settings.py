@@ -7,23 +7,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field
 
+from actors.remoting.settings_text import Addresses
 from store.live_settings import LIVE
 from store.store_settings import StoreSettings
 
 VIP_PORT_DISTANCE = 2
 """How far below its port a RocketMQ broker listens once more (MixAll.brokerVIPChannel)."""
-
-
-def _split_addresses(value: object) -> object:
-    """Accept RocketMQ's ``a:9876;b:9876`` where a list is meant."""
-    if isinstance(value, str):
-        return [address.strip() for address in value.split(";") if address.strip()]
-    return value
-
-
-Addresses = Annotated[list[str], BeforeValidator(_split_addresses)]
 
 
 def _alias(name: str, rocketmq_key: str) -> AliasChoices:

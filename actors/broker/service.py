@@ -15,7 +15,7 @@ from actors.broker.identity import BrokerIdentity
 from actors.broker.reserved_port import reserve_port
 from actors.broker.role import Role
 from actors.broker.sending.interceptors import SendInterceptor
-from actors.host.supervisor import Supervisor
+from actors.host.supervisor import GiveUp, Supervisor
 from store.clock import NS_PER_MS, Clock
 from store.disk.disk_use import DiskProbe, disk_use
 from store.live_settings import LiveSettings
@@ -47,6 +47,7 @@ class BrokerService:
         self,
         settings: BrokerSettings,
         clock: Clock,
+        give_up: GiveUp | None = None,
         rng: random.Random | None = None,
         probe: DiskProbe = disk_use,
         interceptors: Sequence[SendInterceptor] = (),
@@ -56,6 +57,7 @@ class BrokerService:
         Args:
             settings: of the broker.
             clock: for all time-outs, leases and timestamps.
+            give_up: called with the reason when a background task fails for good.
             rng: chooses queues and unique keys.
             probe: measures how full the store's disks are.
             interceptors: see each message that is sent before the broker's own interceptors do.
@@ -66,7 +68,7 @@ class BrokerService:
         self._interceptors = interceptors
         self._clock = clock
         self._rng = rng or random.Random()
-        self._supervisor = Supervisor(clock, broker=settings.broker_name)
+        self._supervisor = Supervisor(clock, give_up, broker=settings.broker_name)
 
     @property
     def address(self) -> str:

@@ -116,7 +116,7 @@ class StandaloneCluster:
             self._started.append(rebalancer)
             self.rebalancer_address = rebalancer.address
         for number in range(settings.brokers):
-            broker = BrokerService(self._broker_settings(number), clock)
+            broker = BrokerService(self._broker_settings(number), clock, self._give_up)
             await broker.start()
             self._started.append(broker)
             self.brokers.append(broker)

@@ -108,10 +108,6 @@ class Group:
         """The member list, identical for everyone."""
         return GroupMembers(tuple(sorted({*self._members, *self._self_assigning})), self.is_self_assigning)
 
-    def owners(self) -> Mapping[MessageQueue, tuple[str, int]]:
-        """Who has which queue, under which generation."""
-        return {queue: (owner.client_id, owner.generation) for queue, owner in self._owners.items()}
-
     def take_change(self) -> bool:
         """Whether members should be told to ask, since this was last called."""
         had, self._has_changed = self._has_changed, False

@@ -3,17 +3,11 @@
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
+from actors.remoting.settings_text import Addresses
 from actors.strategies import make_strategy
 from store.live_settings import LIVE
-
-
-def _split_addresses(value: object) -> object:
-    """Accept RocketMQ's `a:9876;b:9876` where a list is meant."""
-    if isinstance(value, str):
-        return [address.strip() for address in value.split(";") if address.strip()]
-    return value
 
 
 class RebalancerSettings(BaseModel):
@@ -25,7 +19,7 @@ class RebalancerSettings(BaseModel):
     """The address to bind to."""
     listen_port: int = Field(0, ge=0, le=65535)
     """The port to listen on; 0 is a free one."""
-    nameservers: Annotated[list[str], BeforeValidator(_split_addresses)] = Field(default_factory=list)
+    nameservers: Addresses = Field(default_factory=list)
     """Whom to ask for the routes."""
     data_dir: Path
     """Where the generations are kept."""

@@ -6,9 +6,19 @@ Where RocketMQ has a setting, its camelCase key stands for it; ours have their o
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import AliasChoices, BaseModel
+from pydantic import AliasChoices, BaseModel, BeforeValidator
+
+
+def _split_addresses(value: object) -> object:
+    """Accept RocketMQ's `a:9876;b:9876` where a list is meant."""
+    if isinstance(value, str):
+        return [address.strip() for address in value.split(";") if address.strip()]
+    return value
+
+
+Addresses = Annotated[list[str], BeforeValidator(_split_addresses)]
 
 
 def rocketmq_key(model: type[BaseModel], name: str) -> str | None:

@@ -69,11 +69,6 @@ class Flusher:
         self.flushes = 0
         self.longest_flush_ns = 0
 
-    @property
-    def is_flushing(self) -> bool:
-        """Whether a flush is in flight."""
-        return not self._idle.is_set()
-
     def start(self) -> None:
         """Start the timer under async flush. Call on the loop that owns the store."""
         loop = self._loop = asyncio.get_running_loop()

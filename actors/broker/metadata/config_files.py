@@ -72,7 +72,13 @@ class ConfigFiles:
         self._entries[name].is_dirty = True
 
     async def save_changed(self) -> None:
-        """Save the changed files off the loop. A file that cannot be written stays marked."""
+        """Save the changed files off the loop. A file that cannot be written stays marked.
+
+        A save goes on if the caller is cancelled, because its thread does; the next call waits for it.
+        """
+        await asyncio.shield(self._save_changed())
+
+    async def _save_changed(self) -> None:
         async with self._saving:
             for name, entry in self._entries.items():
                 if not entry.is_dirty:
@@ -83,6 +89,9 @@ class ConfigFiles:
                 except OSError as error:
                     entry.is_dirty = True
                     _log.error("config_file_not_saved", file=name, error=str(error))
+                except Exception:
+                    entry.is_dirty = True  # else the restarted task would have nothing to save
+                    raise
 
 
 async def _save(entry: _Entry) -> None:

@@ -39,6 +39,7 @@ _log = get_logger(__name__)
 MESSAGES_A_TURN = 64
 BYTES_A_TURN = 1024 * 1024
 _LEAP_MS = 1000
+_QUEUE_ID = re.compile(r"[0-9]{1,10}")
 _DELAY_PAIR = re.compile(r"((?:^|\x02)DELAY\x01)[^\x02]*")
 _NOTE_NS = 50_000_000
 
@@ -94,7 +95,6 @@ class Delays:
         self._trusts_wall_from: dict[int, int] = {}  # by level: the wall clock has jumped since earlier ones
         self._now_ms = clock.wall_ms()
         self._now_ns = clock.monotonic_ns()
-        self.delivered = 0
         self.skipped = 0
         """Messages that the store refuses for good, such as those over a lowered max_message_bytes."""
         self._bring = bring
@@ -142,7 +142,8 @@ class Delays:
                 continue
             try:
                 self._deliver_level(level, offset)
-            except StoreError as error:
+            # Not a bug: the disk refuses to read or write, or the process has no descriptor left.
+            except (StoreError, OSError) as error:
                 _log.error("delayed_messages_not_delivered", level=level, offset=offset, error=str(error))
                 return
 
@@ -166,8 +167,6 @@ class Delays:
             # A retry would fail too and block the level. Any other StoreError may pass.
             except (MessageIllegal, RecordTooLarge, struct.error) as error:
                 self._skip(level, message, error)
-            else:
-                self.delivered += 1
             self.table.move(level, message.queue_offset + 1)
         self.table.move(level, found.next_begin_offset)
 
@@ -203,8 +202,8 @@ def _delivered(message: MessageExt) -> RecordDraft:
     """Return the record to append under the message's own topic. Raises MessageIllegal if it names none."""
     topic = message.properties.get(MessageConst.REAL_TOPIC)
     queue_id = message.properties.get(MessageConst.REAL_QUEUE_ID, "0")
-    if not topic or not queue_id.isdecimal():
-        raise MessageIllegal(f"its properties name topic {topic!r} and queue {queue_id!r} to deliver to")
+    if not topic or not _QUEUE_ID.fullmatch(queue_id):
+        raise MessageIllegal(f"its properties name topic {topic!r} and queue {queue_id[:40]!r} to deliver to")
     return RecordDraft(
         topic,
         int(queue_id),

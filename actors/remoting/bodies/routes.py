@@ -50,11 +50,6 @@ class QueueData(Body):
         """Whether consumers may use it."""
         return self.perm & PERM_READ != 0
 
-    @property
-    def is_writable(self) -> bool:
-        """Whether producers may use it."""
-        return self.perm & PERM_WRITE != 0
-
 
 class BrokerData(Body):
     """The addresses of a broker's replicas, by id; id 0 is the master."""

@@ -1,7 +1,9 @@
-"""The broker's background tasks: an exception in one is counted, and none of them ends by it."""
+"""The broker's background tasks: an exception is counted; what fails ten times in a row stops the broker."""
 
 from __future__ import annotations
 
+import errno
+import os
 from pathlib import Path
 from typing import Any
 
@@ -9,15 +11,20 @@ import pytest
 
 from actors.broker.departure import Departure
 from actors.broker.metadata.tables import BrokerTables
+from actors.broker.metadata.topics import SCHEDULE_TOPIC
 from actors.broker.service import BrokerService
 from actors.broker.stats import BrokerStats
+from actors.host import supervisor
+from actors.host.service_host import EXIT_SERVICE_FAILED, ServiceHost
 from actors.nameserver.nameserver_settings import NameserverSettings
 from actors.nameserver.service import build_nameserver
 from actors.remoting.codes import RequestCode, ResponseCode
 from store.clock import SystemClock
 from store.message.record import decode_record
+from store.message_store import MessageStore
+from store.metadata import JsonConfigFile
 from tests.actors.broker.brokers import HOLD_MS, Peer, run, settings_of, with_broker
-from tests.eventually import eventually_async
+from tests.eventually import eventually, eventually_async
 
 
 def raising(*_: Any) -> None:
@@ -41,6 +48,71 @@ def test_a_duty_that_always_fails_is_counted_and_delays_no_other(
         assert decode_record(answer.body).body == b"late"
 
     with_broker(story, settings_of(tmp_path), clock)
+
+
+def test_a_broker_whose_duty_always_fails_stops_with_the_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Departure, "sweep", raising)
+    monkeypatch.setattr(supervisor, "FIRST_BACKOFF_MS", 0)
+    codes: list[int] = []
+    settings = settings_of(tmp_path)
+    host = ServiceHost(
+        lambda: BrokerService(settings, SystemClock(), lambda reason: host.fail(reason)), leave=codes.append
+    )
+    eventually(lambda: codes == [EXIT_SERVICE_FAILED])
+    assert host.reason == "task departure-sweep failed 10 times in a row, last with ZeroDivisionError: "
+    assert not (settings.store_root / "abort").exists()  # the store was closed in order
+    host.stop()
+
+
+def test_a_full_disk_and_an_unreachable_nameserver_stop_no_broker(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever may fail for long by nature is logged and retried, and does not count as a failure."""
+    saves, registrations, reads = 0, 0, 0
+    save_text, register_body = JsonConfigFile.save_text, BrokerTables.register_body
+    get_message = MessageStore.get_message
+    is_full = True
+
+    def save(file: JsonConfigFile, text: bytes) -> None:
+        nonlocal saves
+        saves += 1
+        if is_full:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        save_text(file, text)
+
+    def body(tables: BrokerTables) -> bytes:
+        nonlocal registrations
+        registrations += 1
+        return register_body(tables)
+
+    def read(store: MessageStore, topic: str, *arguments: Any) -> Any:
+        nonlocal reads
+        if is_full and topic == SCHEDULE_TOPIC:
+            reads += 1
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        return get_message(store, topic, *arguments)
+
+    monkeypatch.setattr(JsonConfigFile, "save_text", save)
+    monkeypatch.setattr(BrokerTables, "register_body", body)
+    monkeypatch.setattr(MessageStore, "get_message", read)
+    monkeypatch.setattr("actors.broker.service.SAVE_TABLES_MS", 1)
+    monkeypatch.setattr("actors.broker.build.DELIVERY_INTERVAL_MS", 1)
+    monkeypatch.setattr("actors.broker.registration.RETRY_MS", 1)
+    tries = supervisor.MAX_FAILURES_IN_A_ROW + 2
+
+    async def story(peer: Peer) -> None:
+        nonlocal is_full
+        await peer.send("T", b"late", properties="DELAY\x011\x02")
+        await eventually_async(lambda: min(saves, registrations, reads) > tries)
+        is_full = False
+        assert failures_of(peer) == 0
+        topics = peer.broker.settings.store_root / "config" / "topics.json"
+        await eventually_async(topics.exists)
+        assert decode_record((await peer.pull("T", wait_ms=HOLD_MS)).body).body == b"late"
+
+    with_broker(story, settings_of(tmp_path, nameservers="127.0.0.1:1"))
 
 
 def test_a_duty_that_failed_once_goes_on(tmp_path: Path, clock, monkeypatch: pytest.MonkeyPatch) -> None:

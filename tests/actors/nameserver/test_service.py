@@ -17,6 +17,7 @@ from actors.nameserver.nameserver_settings import NameserverSettings
 from actors.nameserver.route_table import RouteTable
 from actors.nameserver.service import NameserverService, build_nameserver
 from actors.remoting.bodies.routes import (
+    PERM_READ,
     ClusterInfo,
     RegisterBrokerBody,
     TopicRouteData,
@@ -173,7 +174,7 @@ def test_write_permission_and_topics_are_taken_away() -> None:
         wiped = await ask(RequestCode.WIPE_WRITE_PERM_OF_BROKER, {"brokerName": "broker-a"})
         assert wiped.ext == {"wipeTopicCount": "1"}
         route = TopicRouteData.decode((await ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "T"})).body)
-        assert not route.queue_datas[0].is_writable
+        assert route.queue_datas[0].perm == PERM_READ
         added = await ask(RequestCode.ADD_WRITE_PERM_OF_BROKER, {"brokerName": "broker-a"})
         assert added.ext == {"addTopicCount": "1"}
         await ask(RequestCode.DELETE_TOPIC_IN_NAMESRV, {"topic": "T"})

@@ -121,7 +121,7 @@ def test_a_lost_connection_takes_nothing_from_a_member_and_its_farewell_only_its
     assert story.group.members().members == ("a",)
     story.group.unregister("a", "b1", False, LEASE_MS, 0)
     assert story.group.members().members == ()
-    assert len(story.group.owners()) == 4
+    assert not story.group.is_empty, "its queues stay its own until its lease is over"
     story.now_ms = LEASE_MS
     story.expire()
     assert story.group.is_empty
@@ -142,7 +142,8 @@ def test_an_old_request_that_comes_late_releases_nothing() -> None:
     story.sync("a")
     reply = story.group.sync(late, LEASE_MS, 0)
     assert [item.queue.queue_id for item in reply.granted] == [0, 1, 2, 3]
-    assert len(story.group.owners()) == 4
+    story.sync("b")
+    assert story.ids("b") == []
 
 
 def test_a_request_that_a_later_one_has_overtaken_takes_nothing_up_again() -> None:
@@ -152,10 +153,10 @@ def test_a_request_that_a_later_one_has_overtaken_takes_nothing_up_again() -> No
     story.sync("b")
     for _ in range(2):
         story.sync("a")  # sees that it is to let go of two, and does
-    owners = story.group.owners()
-    assert len(owners) == 2
+    assert story.ids("a") == [0, 1]
     assert story.group.sync(late, LEASE_MS, 0).revoke == []
-    assert story.group.owners() == owners, "what the older request still names is not taken up"
+    story.sync("b")
+    assert story.ids("b") == [2, 3], "what the older request still names is not taken up"
 
 
 def test_each_request_makes_the_lease_longer_and_none_makes_it_shorter() -> None:
@@ -215,7 +216,7 @@ def test_a_member_whose_lease_ran_out_goes_on_if_nobody_else_had_its_queues() ->
     before = story.owned["a"]
     story.now_ms = LEASE_MS
     story.expire()
-    assert not story.group.owners()
+    assert story.group.is_empty
     story.sync("a", lease_left_ms=-1)
     assert story.owned["a"] == before
 
@@ -291,7 +292,8 @@ def test_after_a_restart_who_says_that_its_lease_is_over_has_let_go_of_what_it_r
     story.owned["stale"] = [GrantedQueue(queue, 150) for queue in queues(4)]
     assert len(story.sync("stale", lease_left_ms=5).granted) == 4
     assert story.sync("stale", lease_left_ms=0).granted == []
-    assert not story.group.owners()
+    story.owned["b"] = [GrantedQueue(queue, 150) for queue in queues(4)]
+    assert len(story.sync("b", lease_left_ms=5).granted) == 4, "nobody has them any more"
 
 
 def test_after_a_restart_no_lease_gets_longer_by_the_first_answer() -> None:
@@ -337,8 +339,11 @@ def test_one_member_that_assigns_itself_makes_all_do_so() -> None:
     assert reply.is_self_assigning
     assert (reply.granted, reply.members) == ([], ["java", "python"])
     assert story.group.members().is_self_assigning
-    assert not story.group.owners(), "nobody here knows any more who has what"
     assert not story.group.heartbeat("java", "b2", {"T": "a"}, 0), "the last heartbeat wins, and is told"
+    for broker in ("b1", "b2"):
+        story.group.unregister("java", broker, False, LEASE_MS, 0)
+    story.sync("other", owned=[GrantedQueue(queues(1)[0], story.seen["python"])])
+    assert story.ids("other") == [0], "nobody here knew any more who has what"
 
 
 def test_a_member_that_assigns_itself_is_gone_when_no_broker_has_it() -> None:

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from actors.broker.metadata.config_files import ConfigFiles
 from actors.remoting.codes import RequestCode
 from store.message.json_text import parse_rocketmq_json
-from tests.actors.broker.brokers import HOLD_MS, Peer, settings_of, with_broker
+from tests.actors.broker.brokers import HOLD_MS, Peer, run, settings_of, with_broker
 from tests.store.metadata.test_metadata import FILTERS
 
 DELAYS = (
@@ -62,3 +67,44 @@ def test_expressions_stay_as_they_are_until_their_group_or_topic_is_deleted(tmp_
         "newer": {"x": 1},
     }
     assert path.with_name("consumerFilter.json.bak").read_text() == content
+
+
+def test_a_cancelled_save_is_finished_before_the_next_one(tmp_path: Path) -> None:
+    """A broker that stops cancels its periodic save and saves once more."""
+    begun, steps = asyncio.Event(), list[str]()
+
+    def pieces() -> Iterator[bytes]:
+        begun.set()
+        steps.append("begun")
+        yield b'{"a": '
+        yield b"1}"
+        steps.append("encoded")
+
+    async def story() -> None:
+        files = ConfigFiles(tmp_path)
+        files.keep_large("table.json", pieces)
+        files.changed("table.json")
+        periodic = asyncio.create_task(files.save_changed())
+        await begun.wait()
+        periodic.cancel()
+        await files.save_changed()
+        assert steps == ["begun", "encoded"]
+        assert read(tmp_path / "config" / "table.json") == {"a": 1}
+        assert periodic.cancelled()
+
+    run(story)
+
+
+def test_a_save_that_fails_is_repeated(tmp_path: Path) -> None:
+    contents: list[dict[str, Any]] = [{"a": {1, 2}}, {"a": 1}]  # the first one is no JSON
+
+    async def story() -> None:
+        files = ConfigFiles(tmp_path)
+        files.keep("table.json", lambda: contents.pop(0))
+        files.changed("table.json")
+        with pytest.raises(TypeError):
+            await files.save_changed()
+        await files.save_changed()
+        assert read(tmp_path / "config" / "table.json") == {"a": 1}
+
+    run(story)
