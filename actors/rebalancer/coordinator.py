@@ -17,7 +17,7 @@ from actors.remoting.headers import ConsumerGroupHeader, ForwardHeartbeatHeader,
 from actors.remoting.remoting_errors import Refused
 from actors.remoting.request import Cost, RequestContext, RequestRow
 from actors.remoting.table import RequestTable
-from actors.remoting.targets import Action, Resource, Target, on_group
+from actors.remoting.targets import Action, DecodedRequest, Resource, Target, on_group
 from actors.strategies import AllocateMessageQueueStrategy, make_strategy
 from store.clock import NS_PER_MS, Clock
 from store.logs import get_logger
@@ -245,10 +245,10 @@ class GroupCoordinator:
             connection.oneway(RemotingCommand(RayMQRequestCode.GROUP_CHANGED, ext, body))
 
 
-def _synced_group(context: RequestContext) -> Iterable[Target]:
+def _synced_group(context: DecodedRequest) -> Iterable[Target]:
     return (Target(Resource.GROUP, SyncGroupRequest.decode(context.command.body).group, Action.SUB),)
 
 
-def _heartbeat_groups(context: RequestContext) -> Iterable[Target]:
+def _heartbeat_groups(context: DecodedRequest) -> Iterable[Target]:
     for consumer in HeartbeatData.decode(context.command.body).consumers:
         yield Target(Resource.GROUP, consumer.group_name, Action.SUB)

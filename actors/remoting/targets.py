@@ -7,10 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from enum import StrEnum
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Protocol
 
-if TYPE_CHECKING:
-    from actors.remoting.request import RequestContext
+from actors.remoting.command import RemotingCommand
 
 EVERY: Final = "*"
 """The name of a target that stands for all of its kind."""
@@ -44,14 +43,28 @@ class Target(NamedTuple):
     action: Action
 
 
-Targets = Callable[["RequestContext"], Iterable[Target]]
+class DecodedRequest(Protocol):
+    """What targets are read from: a `RequestContext`."""
+
+    @property
+    def command(self) -> RemotingCommand:
+        """The request."""
+        ...
+
+    @property
+    def header(self) -> Any:
+        """Its typed header, None if its row has no header type."""
+        ...
+
+
+Targets = Callable[[DecodedRequest], Iterable[Target]]
 """Returns the targets of a decoded request; call it before the handler returns.
 
 Raises Refused if the body cannot be decoded.
 """
 
 
-def no_targets(context: RequestContext) -> Iterable[Target]:
+def no_targets(context: DecodedRequest) -> Iterable[Target]:
     """Return nothing: the request names no resource."""
     return ()
 

@@ -16,7 +16,7 @@ from actors.remoting.command import RemotingCommand
 from actors.remoting.json_fields import load_kept_object
 from actors.remoting.remoting_errors import Refused
 from actors.remoting.request import RequestContext, RequestRow
-from actors.remoting.targets import Action, Resource, Target, on_every, on_group
+from actors.remoting.targets import Action, DecodedRequest, Resource, Target, on_every, on_group
 from store.metadata import SubscriptionGroupConfig
 
 
@@ -86,11 +86,11 @@ def _group_config(content: Mapping[str, Any]) -> SubscriptionGroupConfig:
         ) from error
 
 
-def _group(context: RequestContext) -> Iterable[Target]:
+def _group(context: DecodedRequest) -> Iterable[Target]:
     group = _group_config(load_kept_object(context.command.body, "subscription group"))
     return (Target(Resource.GROUP, group.group_name, Action.UPDATE),)
 
 
-def _listed_groups(context: RequestContext) -> Iterable[Target]:
+def _listed_groups(context: DecodedRequest) -> Iterable[Target]:
     for content in body_objects(context.command.body, "groupConfigList"):
         yield Target(Resource.GROUP, _group_config(content).group_name, Action.UPDATE)

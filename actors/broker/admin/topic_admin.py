@@ -17,7 +17,7 @@ from actors.remoting.headers import CreateTopicHeader, DeleteTopicHeader, TopicH
 from actors.remoting.json_fields import get_objects, load_kept_object
 from actors.remoting.remoting_errors import Refused
 from actors.remoting.request import RequestContext, RequestRow
-from actors.remoting.targets import Action, Resource, Target, on_every, on_topic
+from actors.remoting.targets import Action, DecodedRequest, Resource, Target, on_every, on_topic
 from store.metadata import TopicConfig
 
 
@@ -148,6 +148,6 @@ def parse_attributes(text: str) -> dict[str, str]:
     return attributes
 
 
-def _listed_topics(context: RequestContext) -> Iterable[Target]:
+def _listed_topics(context: DecodedRequest) -> Iterable[Target]:
     for content in body_objects(context.command.body, "topicConfigList"):
         yield Target(Resource.TOPIC, _topic_config(content).topic_name, Action.UPDATE)

@@ -24,7 +24,7 @@ from actors.remoting.headers import GetRouteInfoHeader
 from actors.remoting.json_fields import get_str, load_object
 from actors.remoting.remoting_errors import RemotingError
 from actors.remoting.request import Cost, RequestContext, RequestRow
-from actors.remoting.targets import Action, Resource, Target
+from actors.remoting.targets import Action, DecodedRequest, Resource, Target
 from actors.strategies import (
     AllocateMessageQueueAveragely,
     AllocateMessageQueueAveragelyByCircle,
@@ -138,7 +138,7 @@ def _share(
     return strategy.allocate(request.client_id, queues, members) if strategy else ()
 
 
-def _targets(context: RequestContext) -> Iterable[Target]:
+def _targets(context: DecodedRequest) -> Iterable[Target]:
     query = QueryAssignment.decode(context.command.body)
     return (
         Target(Resource.GROUP, query.group, Action.SUB),

@@ -24,7 +24,7 @@ from actors.remoting.headers import ConsumerGroupHeader, UnregisterClientHeader
 from actors.remoting.json_fields import get_object, load_object
 from actors.remoting.remoting_errors import Refused, RemotingError
 from actors.remoting.request import Cost, RequestContext, RequestRow
-from actors.remoting.targets import Action, Resource, Target, each_of, on_cluster, on_group
+from actors.remoting.targets import Action, DecodedRequest, Resource, Target, each_of, on_cluster, on_group
 from store.message.validate import MAX_RETRY_TOPIC_CHARS, RETRY_TOPIC_PREFIX
 
 
@@ -242,11 +242,11 @@ class ClientRequests:
                 self._offsets.claim(group, granted.queue.topic, granted.queue.queue_id, granted.generation)
 
 
-def _synced_group(context: RequestContext) -> Iterable[Target]:
+def _synced_group(context: DecodedRequest) -> Iterable[Target]:
     return (Target(Resource.GROUP, SyncGroupRequest.decode(context.command.body).group, Action.SUB),)
 
 
-def _heartbeat_targets(context: RequestContext) -> Iterable[Target]:
+def _heartbeat_targets(context: DecodedRequest) -> Iterable[Target]:
     heartbeat = HeartbeatData.decode(context.command.body)
     for group in heartbeat.producer_groups:
         yield Target(Resource.GROUP, group, Action.PUB)

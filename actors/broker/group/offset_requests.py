@@ -13,7 +13,7 @@ from actors.remoting.headers import OffsetResponse, QueryConsumerOffsetHeader, U
 from actors.remoting.raymq_requests import CommitOffsetsBody, CommitOffsetsReply
 from actors.remoting.remoting_errors import Refused
 from actors.remoting.request import Cost, RequestContext, RequestRow
-from actors.remoting.targets import Action, Resource, Target, each_of, on_group, on_topic
+from actors.remoting.targets import Action, DecodedRequest, Resource, Target, each_of, on_group, on_topic
 from store.message_store import MessageStore
 
 
@@ -106,14 +106,14 @@ class OffsetRequests:
         )
 
 
-def _committed(context: RequestContext) -> Iterable[Target]:
+def _committed(context: DecodedRequest) -> Iterable[Target]:
     body = _commits(context)
     yield Target(Resource.GROUP, body.group, Action.SUB)
     for topic in sorted({commit.topic for commit in body.offsets}):
         yield Target(Resource.TOPIC, topic, Action.SUB)
 
 
-def _commits(context: RequestContext) -> CommitOffsetsBody:
+def _commits(context: DecodedRequest) -> CommitOffsetsBody:
     try:
         return CommitOffsetsBody.decode(context.command.body)
     except ValueError as error:

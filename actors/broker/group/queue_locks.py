@@ -14,7 +14,7 @@ from actors.remoting.bodies.locks import LockRequest, encode_locked
 from actors.remoting.codes import RequestCode
 from actors.remoting.command import RemotingCommand
 from actors.remoting.request import Cost, RequestContext, RequestRow
-from actors.remoting.targets import Action, Resource, Target
+from actors.remoting.targets import Action, DecodedRequest, Resource, Target
 from store.clock import Clock
 from store.message.message_queue import MessageQueue
 
@@ -91,7 +91,7 @@ class QueueLocks:
         return RemotingCommand.response()
 
 
-def _targets(context: RequestContext) -> Iterable[Target]:
+def _targets(context: DecodedRequest) -> Iterable[Target]:
     request = LockRequest.decode(context.command.body)
     yield Target(Resource.GROUP, request.group, Action.SUB)
     for topic in sorted({queue.topic for queue in request.queues}):

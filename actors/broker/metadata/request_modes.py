@@ -13,7 +13,7 @@ from actors.remoting.command import RemotingCommand
 from actors.remoting.json_fields import load_kept_object
 from actors.remoting.remoting_errors import Refused
 from actors.remoting.request import RequestContext, RequestRow
-from actors.remoting.targets import Action, Resource, Target, on_every
+from actors.remoting.targets import Action, DecodedRequest, Resource, Target, on_every
 from store.message.validate import RETRY_TOPIC_PREFIX
 from store.metadata import MessageRequestMode, MessageRequestModeTable
 
@@ -80,7 +80,7 @@ class RequestModes:
             )
 
 
-def _targets(context: RequestContext) -> Iterable[Target]:
+def _targets(context: DecodedRequest) -> Iterable[Target]:
     mode = _decode(context)
     return (
         Target(Resource.TOPIC, mode.topic, Action.UPDATE),
@@ -88,7 +88,7 @@ def _targets(context: RequestContext) -> Iterable[Target]:
     )
 
 
-def _decode(context: RequestContext) -> MessageRequestMode:
+def _decode(context: DecodedRequest) -> MessageRequestMode:
     content = load_kept_object(context.command.body, "message request mode")
     try:
         return MessageRequestMode.from_json(content)
