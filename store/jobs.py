@@ -5,8 +5,8 @@
     owner: done(error) ←── collect() ←─────────────────────────────────────┘
 
 Nothing of the store is touched in between. An OSError of `work` is an outcome that `done` handles. Any other
-exception is a bug: it is logged with its traceback, counted in `faults`, and given to `done` as well, so that
-nothing waits for the job forever.
+exception is a bug: it is logged with its traceback and given to `done` as well, so that nothing waits for
+the job forever.
 """
 
 from collections import deque
@@ -78,8 +78,6 @@ class Jobs:
     """The lanes of one owner. Only the owner's thread calls."""
 
     def __init__(self) -> None:
-        self.faults = 0
-        """Jobs that ended by an exception other than OSError, as far as they have been collected."""
         self._lanes: list[Lane] = []
         self._ended: deque[tuple[Done, Exception | None]] = deque()
         self._on_ended: Callable[[], object] = _ignore
@@ -99,7 +97,6 @@ class Jobs:
         """Call `done` of the jobs that have ended since the last call."""
         while self._ended:
             done, error = self._ended.popleft()
-            self.faults += error is not None and not isinstance(error, OSError)
             done(error)
 
     def finish(self) -> None:

@@ -337,11 +337,6 @@ class MessageStore(ReadableStore):
         """Wait for all work in the background, and take it."""
         self._parts.jobs.finish()
 
-    @property
-    def background_faults(self) -> int:
-        """Background jobs that raised an unexpected exception; each was logged with its traceback."""
-        return self._parts.jobs.faults
-
     def _maintain(self) -> None:
         self._parts.jobs.collect()
         self._maintenance.turn()

@@ -4,6 +4,7 @@ A kernel without declared types is compiled for those of its first call. So besi
 sends a few messages through a throw-away store, on every path that a broker's messages take.
 """
 
+from importlib import import_module
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -11,7 +12,7 @@ import numpy as np
 
 from store.clock import SystemClock
 from store.kernels import read
-from store.kernels.warm import load_kernels
+from store.kernels.cache import remove_unused
 from store.message.batch import encode_batch
 from store.message.hosts import Host
 from store.message.message import Message
@@ -23,6 +24,24 @@ from store.ownership.identity import StoreIdentity
 from store.reading.message_filter import MATCH_ALL, TagFilter
 from store.store_settings import StoreSettings
 
+_FAMILIES = (
+    "batches",
+    "columns_to_records",
+    "crc32",
+    "encode",
+    "index",
+    "index_check",
+    "java_hash",
+    "messages_to_batch",
+    "properties",
+    "records_to_columns",
+    "records_to_messages",
+    "resync",
+    "stamp",
+    "unit_files",
+    "units",
+    "walk",
+)
 _TOPIC = "warm-up"
 _HOST = Host("127.0.0.1", 0)
 _SETTINGS = StoreSettings.model_validate(
@@ -38,7 +57,9 @@ _SETTINGS = StoreSettings.model_validate(
 
 def warm_up() -> None:
     """Compile all kernels that a broker uses (seconds), or load them from the cache (under a second)."""
-    load_kernels()
+    for family in _FAMILIES:
+        import_module(f"store.kernels.{family}")
+    remove_unused()
     with TemporaryDirectory(prefix="raymq-warm-up-") as directory:
         identity = StoreIdentity("warm-up", "warm-up")
         store = MessageStore.open(Path(directory), _SETTINGS, identity, SystemClock(), store_host=_HOST)

@@ -110,10 +110,13 @@ class AllocateMappedFileService:
             raise OSError(
                 errno.EAGAIN, f"the disk has not made the next file within {wait_s:g} s: try again", path
             )
-        error = request.future.exception()
-        if error is not None and not isinstance(error, OSError):
-            raise StoreError(f"the log's next file cannot be made: {error!r}", str(self._log.paths))
-        file = request.future.result()
+        try:
+            file = request.future.result()
+        except OSError:
+            raise
+        except Exception as error:
+            reason = f"the log's next file cannot be made: {error!r}"
+            raise StoreError(reason, str(self._log.paths)) from error
         del self._requests[base]
         return file
 

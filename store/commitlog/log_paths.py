@@ -163,7 +163,10 @@ class LogPaths:
             except OSError as error:
                 _log.warning("allocate_failed", path=str(path), error=str(error))
                 first = first or error
-        raise first or OSError(errno.EROFS, "all CommitLog directories are read-only", str(self))
+        try:
+            raise first or OSError(errno.EROFS, "all CommitLog directories are read-only", str(self))
+        finally:
+            del first  # an error in a local variable of its own traceback keeps all frames and their files
 
     def _places_for(self, base: int, file_bytes: int) -> list[Path]:
         """Where the file at `base` may be made, the best first."""

@@ -8,6 +8,7 @@ import mmap
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -54,7 +55,6 @@ class MappedFile:
 
     __slots__ = (
         "_descriptor",
-        "_map",
         "address",
         "array",
         "base",
@@ -76,12 +76,11 @@ class MappedFile:
         try:
             check_size(self._descriptor, path, size_bytes)
             access = mmap.ACCESS_COPY if copy_on_write else mmap.ACCESS_WRITE
-            self._map = mmap.mmap(self._descriptor, size_bytes, access=access)
+            self.view = memoryview(mmap.mmap(self._descriptor, size_bytes, access=access))
         except BaseException:
             os.close(self._descriptor)
             raise
-        self.view = memoryview(self._map)
-        self.array: NDArray[np.uint8] = np.frombuffer(self._map, dtype=np.uint8)
+        self.array: NDArray[np.uint8] = np.frombuffer(self.view, dtype=np.uint8)
         self.address = self.array.ctypes.data
 
     @property
@@ -131,7 +130,7 @@ class MappedFile:
 
         It lets go of both and returns True, or False as long as somebody still has a slice of the file.
         """
-        mapped, descriptor = self._map, self._descriptor
+        mapped, descriptor = cast("mmap.mmap", self.view.obj), self._descriptor
         self._descriptor = -1
 
         def let_go() -> bool:

@@ -8,7 +8,7 @@ import numpy as np
 
 from store.consumequeue.consume_queue import ConsumeQueue, QueueNote
 from store.consumequeue.unit import UNIT, UNIT_BYTES, Unit
-from store.kernels.unit_check import sound_units
+from store.kernels.units import sound_units
 from store.message.crc import running_crc
 
 _FIRST_READ_UNITS = 204  # a page

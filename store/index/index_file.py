@@ -117,11 +117,6 @@ class IndexFile:
         return begin, end, begin_offset, end_offset
 
     @property
-    def begin_timestamp(self) -> int:
-        """The storeTimestamp of the first entry's record."""
-        return self._header()[0]
-
-    @property
     def end_timestamp(self) -> int:
         """The storeTimestamp of the last entry's record."""
         return self._header()[1]

@@ -284,6 +284,27 @@ def dispatch_records(
     return position, status, count, group_count, key_count, timestamp
 
 
+@kernel()
+def sound_units(units: Bytes, count: int, previous_end: int, log_end: int) -> tuple[int, int]:
+    """How many of the first `count` units follow each other soundly, and the log offset where the last one's
+    record ends.
+
+    Physical offsets rise from `previous_end`, sizes are above 0, records end at or before `log_end`; units
+    that only hold a place may stand anywhere.
+    """
+    end = previous_end
+    for index in range(count):
+        unit = index * UNIT_BYTES
+        physical = load_i64(units, unit)
+        size = load_i32(units, unit + 8)
+        if size == FILLER_SIZE and physical == 0:
+            continue
+        if size <= 0 or physical < end or physical + size > log_end:
+            return index, end
+        end = physical + size
+    return count, end
+
+
 class PlainUnit(NamedTuple):
     """What the dispatch makes of one record, by the twin."""
 

@@ -80,7 +80,6 @@ class Retention:
     ) -> None:
         """`on_derived_changed` is called when queues or index have lost files."""
         self.refusal: str | None = None
-        self.files_deleted = 0
         self._settings = settings
         self._clock = clock
         self._parts = parts
@@ -224,7 +223,6 @@ class Retention:
         parts.holes = [hole for hole in parts.holes if hole.position >= first]
         if parts.index is not None:
             retired += [RetiredFile(file.path, file.let_go) for file in parts.index.take_dead_files(first)]
-        self.files_deleted += 1
         _log.info("log_file_deleted", path=str(retired[0].path), first=first)
         for file in retired:
             file.since_ns = self._clock.monotonic_ns()

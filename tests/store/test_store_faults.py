@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import gc
 import os
 import threading
 from pathlib import Path
@@ -54,6 +55,24 @@ def test_no_space_for_the_next_log_file_refuses_sends_until_there_is(stores, dra
     assert (result.physical_offset, result.queue_offset) == (8192, 3)
     assert len(read_all(store)) == 4
     assert list(store.root.glob("*.new")) == []
+
+
+@pytest.mark.parametrize("preallocate", [False, True])
+def test_a_closed_store_maps_no_file_after_a_refused_append(stores, draft, drain, disk, preallocate):
+    """An error must not keep the files of the frames that it passed, until the garbage collector comes by."""
+    store = stores.open(preallocate=preallocate)
+    for _ in range(2):
+        store.append(draft(b"x" * 3000))
+    drain(store)
+    disk.is_full = True
+    gc.disable()
+    try:
+        with pytest.raises(StoreError, match="No space left on device"):
+            store.append(draft(b"x" * 3000))
+        store.close()
+        assert str(store.root) not in Path("/proc/self/maps").read_text()
+    finally:
+        gc.enable()
 
 
 def test_no_space_for_a_consume_queue_refuses_sends_and_loses_nothing(

@@ -31,6 +31,7 @@ _HEADER = (
     ("hashSlotCount", 32, 4),
 )
 _SECOND_MS = 1000
+_COUNT_AT = 36
 
 
 class LogExtent(NamedTuple):
@@ -105,12 +106,24 @@ class IndexCheck:
         self._state[:] = 0
         self._state[kernel.STATE_NUMBER] = 1
         self._state[kernel.STATE_BEFORE] = self._before
-        self._entry_count = self._file.count
-        if self._entry_count > capacity:
-            reason = f"indexCount is {self._entry_count:,}, there is room for {capacity - 1:,} entries"
-            self._report.add(path, 36, 4, "index", reason)
-            self._entry_count = int(written_entries_from_start(self._file, slots, capacity))
+        self._entry_count = self._believed_count(self._file)
         return True
+
+    def _believed_count(self, file: IndexFile) -> int:
+        """Return the number of the next entry; report indexCount if slots and entries agree on another."""
+        stored = int.from_bytes(file.array[_COUNT_AT:HEADER_BYTES].tobytes(), "big", signed=True)
+        count = max(stored, 1)  # RocketMQ's new file has 0
+        is_possible = stored >= 0 and count <= file.capacity
+        by_slots = int(file.array[HEADER_BYTES : file.slots_end].view(">i4").max()) + 1
+        if is_possible and (self._may_lag or count == by_slots):
+            return count
+        used = np.flatnonzero(file.array[file.slots_end :].reshape(-1, ENTRY_BYTES).any(axis=1))
+        written = int(used[-1]) + 1 if len(used) else 1
+        if is_possible and written != by_slots:
+            return count
+        reason = f"indexCount is {stored:,}, its entries make {written:,}"
+        self._report.add(file.path, _COUNT_AT, SLOT_BYTES, "index", reason)
+        return written
 
     # ---- what the dispatch does ----------------------------------------------------------------------------
 
@@ -180,20 +193,19 @@ class IndexCheck:
 
     def _check_header(self, file: IndexFile) -> None:
         state = self._state
-        expected = [
-            state[kernel.STATE_BEGIN],
-            state[kernel.STATE_TIMESTAMP],
-            state[kernel.STATE_FIRST_OFFSET],
-            state[kernel.STATE_PHYSICAL_OFFSET],
-            np.count_nonzero(self._newest),
+        expected: list[int] = [
+            int(state[kernel.STATE_BEGIN]),
+            int(state[kernel.STATE_TIMESTAMP]),
+            int(state[kernel.STATE_FIRST_OFFSET]),
+            int(state[kernel.STATE_PHYSICAL_OFFSET]),
+            int(np.count_nonzero(self._newest)),
         ]
         for (name, at, size), wanted in zip(_HEADER, expected, strict=True):
             there = int.from_bytes(file.array[at : at + size].tobytes(), "big", signed=True)
             # An entry knows its time to the second, and after a cut that is all there is.
-            is_near = name == "endTimestamp" and 0 <= wanted - there < _SECOND_MS
-            is_near |= name == "endTimestamp" and 0 <= there - wanted < _SECOND_MS
+            is_near = name == "endTimestamp" and abs(wanted - there) < _SECOND_MS
             if there != wanted and not is_near and not self._may_lag:
-                reason = f"{name} is {there:,}, its entries make {int(wanted):,}"
+                reason = f"{name} is {there:,}, its entries make {wanted:,}"
                 self._report.add(file.path, at, size, "index", reason)
 
     def _check_rest(self, file: IndexFile) -> None:
@@ -226,11 +238,3 @@ class IndexCheck:
                 reason = f"slot {number} leads to entry {found:,}, its newest is {expected:,}"
                 at = HEADER_BYTES + SLOT_BYTES * number
                 self._report.add(file.path, at, SLOT_BYTES, "index", reason)
-
-
-def written_entries_from_start(file: IndexFile, slots: int, capacity: int) -> int:
-    """One more than the last entry that is not all zeros, where the count cannot be believed."""
-    entries = HEADER_BYTES + SLOT_BYTES * slots
-    rows = file.array[entries:].reshape(-1, ENTRY_BYTES)
-    used = np.flatnonzero(rows.any(axis=1))
-    return int(used[-1]) + 1 if len(used) else 1

@@ -17,6 +17,7 @@ from store.recovery.opening import CHECKPOINT, INDEX
 from store.recovery.summary import DerivedSummary, summary_path
 from store.recovery.tail import Tail
 from store.store_errors import StoreError
+from store.tools.layout import StoreSizes
 from store.tools.verify.findings import Report
 from store.tools.verify.queues import CheckedQueue
 
@@ -100,9 +101,6 @@ def check_summary(
     summary: DerivedSummary | None,
     tail: Tail,
     queues: ConsumeQueueTable,
-    log_min: int,
-    slots: int,
-    capacity: int,
     report: Report,
     *,
     exact: bool,
@@ -126,19 +124,12 @@ def check_summary(
                 report.add(path, -1, 0, "notes", reason)
         elif queue is None:
             report.add(path, -1, 0, "notes", f"{topic}-{queue_id} is noted, and there is no such queue")
-    _check_index_notes(root, summary, log_min, slots, capacity, report, exact=exact)
 
 
-def _check_index_notes(
-    root: Path,
-    summary: DerivedSummary,
-    log_min: int,
-    slots: int,
-    capacity: int,
-    report: Report,
-    *,
-    exact: bool,
+def check_index_notes(
+    root: Path, summary: DerivedSummary, log_min: int, sizes: StoreSizes, report: Report, *, exact: bool
 ) -> None:
+    """Report index files that are missing or, if `exact`, differ from their notes."""
     for index_note in summary.index_files or []:
         index_path = root / INDEX / index_note.name
         if not index_path.exists() and index_note.end_physical_offset < log_min:
@@ -149,7 +140,7 @@ def _check_index_notes(
         if not exact:
             continue
         try:
-            file = IndexFile(index_path, slots, capacity, copy_on_write=True)
+            file = IndexFile(index_path, sizes.index_slots, sizes.index_entries, copy_on_write=True)
         except StoreError:
             continue  # its size has been told
         held = file.note()

@@ -202,10 +202,12 @@ class Verification:
         notes.check_checkpoint(self.root, tail, index.end_timestamp, self.report, exact=is_exact)
         # Where the files themselves are damaged, what was noted of them cannot be compared.
         if self.name is not None:
-            notes.check_summary(
-                self.root, self.summary, tail, self.queues, self.log.first, self.sizes.index_slots,
-                self.sizes.index_entries, self.report, exact=is_exact and self.report.is_sound,
-            )  # fmt: skip
+            is_exact = is_exact and self.report.is_sound
+            notes.check_summary(self.root, self.summary, tail, self.queues, self.report, exact=is_exact)
+            if self.summary is not None:
+                notes.check_index_notes(
+                    self.root, self.summary, self.log.first, self.sizes, self.report, exact=is_exact
+                )
         if index.lacking and self.may_lag:
             self.report.notes.append(f"{index.lacking:,} keys are not in the index yet")
         if self.report.writer_pid is not None:

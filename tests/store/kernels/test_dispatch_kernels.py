@@ -11,7 +11,7 @@ from store.consumequeue.unit import UNIT
 from store.kernels import index, java_hash, units, walk
 from store.kernels.index import KEY_FIELDS
 from store.kernels.properties import FOUND_FIELDS
-from store.kernels.unit_check import sound_units
+from store.kernels.units import sound_units
 from store.message.properties import encode_properties
 from store.message.record import RecordDraft, encode_blank, encode_record
 from store.message.sys_flag import TRANSACTION_COMMIT, TRANSACTION_PREPARED, TRANSACTION_ROLLBACK

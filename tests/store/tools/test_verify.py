@@ -258,6 +258,18 @@ def test_json_that_is_none_is_told_with_its_name(root):
     ]
 
 
+@pytest.mark.parametrize("which", [0, -1], ids=["full", "last"])
+@pytest.mark.parametrize(
+    ("place", "mask"), [(36, 128), (36, 1), (38, 255), (39, 64), (39, 0x55), (39, 1), (39, 4), (39, 8)]
+)
+def test_a_wrong_count_of_an_index_file_is_found_at_its_place(root, which, place, mask):
+    path = sorted((root / "index").iterdir())[which]
+    flip(path, place, mask)
+    report = verify(root)
+    assert places(report, str(path.relative_to(root))) == [(36, 4)]
+    assert len(report.findings) == 1  # its entries are compared all the same
+
+
 @given(st.data())
 @few
 def test_a_byte_flipped_anywhere_in_queues_and_index_is_found_where_it_is(tmp_path_factory, data):
