@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cluster.cli.help import examples
+from cluster.cli.options import examples
 
 if TYPE_CHECKING:
     from cluster.bench.options import BenchOptions

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from cluster.cli.help import examples
+from cluster.cli.options import examples
 
 EPILOG = examples("raymq demo", "raymq demo --flights 10000")
 EXIT_FAILED = 1

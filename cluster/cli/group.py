@@ -6,14 +6,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cluster.cli.console import Failed, Output, confirmed, with_admin
-from cluster.cli.help import examples
+from cluster.cli.console import Failed, Output, confirmed, open_admin
 from cluster.cli.offset import reset as reset_offsets
-from cluster.cli.options import NAMESERVER, AsJson, DryRun, Group, Nameserver, Yes
+from cluster.cli.options import NAMESERVER, AsJson, DryRun, Group, Nameserver, Yes, examples
 
 if TYPE_CHECKING:
     from actors.remoting.bodies.connected import ConsumerConnection
-    from cluster.client import Admin
 
 app = typer.Typer(no_args_is_help=True, help="Consumer groups: list, describe with lag, create, delete.")
 
@@ -26,7 +24,7 @@ def list_groups(
 ) -> None:
     """List the consumer groups, with what they consume and how far they are behind."""
 
-    def work(admin: Admin) -> None:
+    with open_admin(nameserver) as admin:
         progress = admin.all_group_stats()
         rows = []
         for name in admin.groups():
@@ -44,8 +42,6 @@ def list_groups(
             )
         Output(as_json=as_json).table("consumer groups", ("group", "topics", "lag", "in_flight", "tps"), rows)
 
-    with_admin(nameserver, work)
-
 
 @app.command(epilog=examples("raymq group describe billing", "raymq group describe billing -t orders --json"))
 def describe(
@@ -56,7 +52,7 @@ def describe(
 ) -> None:
     """Show a group's lag in each queue, its members, what they subscribe to, and its settings."""
 
-    def work(admin: Admin) -> None:
+    with open_admin(nameserver) as admin:
         config = admin.groups().get(group)
         if config is None:
             raise Failed(f"no group {group!r}; `raymq group list` shows those there are")
@@ -98,8 +94,6 @@ def describe(
                 out.line(f"subscribes to {name}: {expression}")
         out.line(f"lag {stats.lag:,}; {stats.consume_tps:,.1f} messages a second over the last minute")
 
-    with_admin(nameserver, work)
-
 
 @app.command(epilog=examples("raymq group create billing", "raymq group create billing --max-retries 3"))
 def create(
@@ -120,7 +114,7 @@ def create(
 ) -> None:
     """Create a group, or change one that is there: what is not given stays as it is."""
 
-    def work(admin: Admin) -> None:
+    with open_admin(nameserver) as admin:
         from msgspec.structs import replace
 
         from store.metadata import SubscriptionGroupConfig
@@ -136,8 +130,6 @@ def create(
         what = f"{group}: {'may consume' if after.consume_enable else 'off'}"
         Output(as_json=as_json).done(what, group=group, settings=after.to_json())
 
-    with_admin(nameserver, work)
-
 
 @app.command(epilog=examples("raymq group delete billing --dry-run", "raymq group delete billing --yes"))
 def delete(
@@ -152,7 +144,7 @@ def delete(
 ) -> None:
     """Delete a group, and what it has committed. One that has members online is refused."""
 
-    def work(admin: Admin) -> None:
+    with open_admin(nameserver) as admin:
         if group not in admin.groups():
             raise Failed(f"no group {group!r}; `raymq group list` shows those there are")
         members = [member["client_id"] for member in _members(admin.group_connection(group))]
@@ -169,19 +161,15 @@ def delete(
         admin.delete_group(group, offsets=not keep_offsets)
         out.done(f"deleted {what}", **facts)
 
-    with_admin(nameserver, work)
-
 
 @app.command(epilog=examples("raymq group members billing", "raymq group members billing --json"))
 def members(group: Group, nameserver: Nameserver = NAMESERVER, as_json: AsJson = False) -> None:
     """List the members of a group that are online."""
 
-    def work(admin: Admin) -> None:
+    with open_admin(nameserver) as admin:
         rows = _members(admin.group_connection(group))
         columns = ("client_id", "address", "language", "version")
         Output(as_json=as_json).table(f"members of {group}", columns, rows)
-
-    with_admin(nameserver, work)
 
 
 @app.command(
@@ -195,7 +183,7 @@ def member(
 ) -> None:
     """Show what a member says of itself: its queues, what it has fetched of them, its subscriptions."""
 
-    def work(admin: Admin) -> None:
+    with open_admin(nameserver) as admin:
         import orjson
 
         from store.message.json_text import parse_rocketmq_json
@@ -214,8 +202,6 @@ def member(
         columns = ("topic", "brokerName", "queueId", "commitOffset", "cachedMsgCount", "droped")
         out.table(f"queues of {client_id}", columns, rows)
         out.fields(info["properties"])
-
-    with_admin(nameserver, work)
 
 
 app.command(

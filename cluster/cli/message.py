@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cluster.cli import send, tail
-from cluster.cli.console import Failed, Output, Refusal, moment_ms, queue_named, with_admin
-from cluster.cli.help import examples
+from cluster.cli.console import Failed, Output, Refusal, moment_ms, open_admin, queue_named
 from cluster.cli.message_view import as_object, as_page, body_text
-from cluster.cli.options import NAMESERVER, AsJson, Nameserver, Topic
+from cluster.cli.options import NAMESERVER, AsJson, Nameserver, Topic, examples
 
 if TYPE_CHECKING:
     from cluster.client import Admin, MessageExt
@@ -40,7 +39,7 @@ def get(
 ) -> None:
     """Show messages by their place or by their id."""
 
-    def work(admin: Admin) -> None:
+    with open_admin(nameserver) as admin:
         if (identifier is None) == (queue is None or offset is None):
             raise Refusal("say which: either --id, or --queue with --offset")
         if identifier is not None:
@@ -55,8 +54,6 @@ def get(
                 out.json(as_object(message))
             else:
                 out.fields(as_page(message))
-
-    with_admin(nameserver, work)
 
 
 @app.command(
@@ -75,7 +72,7 @@ def query(
 ) -> None:
     """Find messages by key."""
 
-    def work(admin: Admin) -> None:
+    with open_admin(nameserver) as admin:
         from cluster.client.admin.aio_admin import END_OF_TIME_MS
 
         until_ms = END_OF_TIME_MS if end is None else moment_ms(end)
@@ -89,8 +86,6 @@ def query(
             return
         columns = ("store_ms", "broker", "queue", "offset", "tags", "keys", "id", "shown")
         out.table(f"messages of {topic} with key {key}", columns, rows)
-
-    with_admin(nameserver, work)
 
 
 app.command("send", epilog=send.EPILOG)(send.command)

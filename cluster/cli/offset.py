@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cluster.cli.console import Failed, Output, Refusal, confirmed, place_named, queue_named, with_admin
-from cluster.cli.help import examples
-from cluster.cli.options import NAMESERVER, AsJson, DryRun, Group, Nameserver, Topic, Yes
+from cluster.cli.console import Failed, Output, Refusal, confirmed, open_admin, place_named, queue_named
+from cluster.cli.options import NAMESERVER, AsJson, DryRun, Group, Nameserver, Topic, Yes, examples
 
 if TYPE_CHECKING:
     from cluster.client import Admin, MessageQueue
@@ -27,7 +26,7 @@ def show(
 ) -> None:
     """Show where a group is in each queue, and where the queue ends."""
 
-    def work(admin: Admin) -> None:
+    with open_admin(nameserver) as admin:
         rows = [
             {
                 "topic": queue.topic,
@@ -43,8 +42,6 @@ def show(
             raise Failed(f"no group {group!r}; `raymq group list` shows those there are")
         columns = ("topic", "broker", "queue", "committed", "end", "lag")
         Output(as_json=as_json).table(f"offsets of {group}", columns, rows)
-
-    with_admin(nameserver, work)
 
 
 @app.command(
@@ -70,11 +67,9 @@ def reset(
 ) -> None:
     """Set where a group goes on. Members that run are told at their next pull."""
 
-    def work(admin: Admin) -> None:
+    with open_admin(nameserver) as admin:
         targets = _targets(admin, topic, to, queue, offset)
         _move(admin, group, targets, "reset", dry_run=dry_run, yes=yes, as_json=as_json)
-
-    with_admin(nameserver, work)
 
 
 @app.command(epilog=examples("raymq offset skip billing orders --dry-run"))
@@ -88,10 +83,8 @@ def skip(
 ) -> None:
     """Have a group leave out all that it has not consumed yet."""
 
-    def work(admin: Admin) -> None:
+    with open_admin(nameserver) as admin:
         _move(admin, group, admin.end_offsets(topic), "skip", dry_run=dry_run, yes=yes, as_json=as_json)
-
-    with_admin(nameserver, work)
 
 
 @app.command(epilog=examples("raymq offset clone billing billing-2", "raymq offset clone a b -t orders"))
@@ -106,7 +99,7 @@ def clone(
 ) -> None:
     """Give one group the offsets of another."""
 
-    def work(admin: Admin) -> None:
+    with open_admin(nameserver) as admin:
         taken = admin.group_stats(source, topic).offsets
         had = admin.group_stats(target, topic).offsets
         rows = [
@@ -118,8 +111,6 @@ def clone(
             confirmed(f"Give {target} the offsets of {source} in {len(rows)} queues?", yes=yes)
             admin.clone_offsets(source, target, topic)
         out.table(f"{'would clone' if dry_run else 'cloned'} {source} to {target}", _COLUMNS, rows)
-
-    with_admin(nameserver, work)
 
 
 def _targets(

@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cluster.cli.console import Output, Refusal, finish, named_values, queue_named
-from cluster.cli.help import examples
-from cluster.cli.options import NAMESERVER, AsJson, Nameserver
+from cluster.cli.console import Output, Refusal, exiting_on_errors, named_values, queue_named
+from cluster.cli.options import NAMESERVER, AsJson, Nameserver, examples
 
 if TYPE_CHECKING:
     from cluster.client import Message, Producer, SendResult
@@ -63,9 +62,9 @@ def command(
 ) -> None:
     """Send a message, a file, or the lines of the input."""
 
-    def work() -> None:
-        from cluster.client import Message, Producer
+    from cluster.client import Message, Producer
 
+    with exiting_on_errors():
         common: dict[str, Any] = {
             "tags": tags,
             "keys": key or None,
@@ -87,8 +86,6 @@ def command(
             result = producer.send(Message(topic, content, **common), **where)
             where_it_is = f"{result.queue.broker_name}:{result.queue.queue_id}@{result.queue_offset}"
             out.done(f"{result.status.name} {where_it_is}", **_facts(result))
-
-    finish(work)
 
 
 def _messages(topic: str, common: dict[str, Any], *, json_lines: bool) -> Iterator[Message]:

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cluster.cli.console import finish_reported
-from cluster.cli.help import examples
-from cluster.cli.options import Overrides, Topology
+from cluster.cli.console import exiting_on_launch_errors
+from cluster.cli.options import Overrides, Topology, examples
 from cluster.cli.tables import STYLE, fitted
 
 if TYPE_CHECKING:
@@ -44,16 +43,15 @@ def command(
 
     console = Console()
 
-    def work() -> int:
+    with exiting_on_launch_errors(reads_only=True):
         given = load_topology(topology, overrides or [])
         found = status(given)
         if as_json or not console.is_terminal:
             typer.echo(json.dumps({"cluster": given.cluster, "actors": [as_row(actor) for actor in found]}))
         else:
             show(console, given.cluster, found)
-        return EXIT_NOT_SERVING if not found or any(actor.failing for actor in found) else 0
-
-    finish_reported(work, reads_only=True)
+        if not found or any(actor.failing for actor in found):
+            raise typer.Exit(EXIT_NOT_SERVING)
 
 
 def as_row(entry: ActorStatus) -> dict[str, Any]:
