@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cluster.cli.console import Failed, Output, confirmed, open_admin
+from cluster.cli.offset import PROGRESS_COLUMNS, progress_rows
 from cluster.cli.offset import reset as reset_offsets
 from cluster.cli.options import NAMESERVER, AsJson, DryRun, Group, Nameserver, Yes, examples
 
@@ -58,17 +59,8 @@ def describe(
             raise Failed(f"no group {group!r}; `raymq group list` shows those there are")
         stats, online = admin.group_stats(group, topic), admin.group_connection(group)
         rows = [
-            {
-                "topic": queue.topic,
-                "broker": queue.broker_name,
-                "queue": queue.queue_id,
-                "committed": offset.consumer_offset,
-                "end": offset.broker_offset,
-                "lag": offset.lag,
-                "in_flight": offset.in_flight,
-                "last_ms": offset.last_timestamp or None,
-            }
-            for queue, offset in stats.offsets.items()
+            row | {"in_flight": offset.in_flight, "last_ms": offset.last_timestamp or None}
+            for row, offset in zip(progress_rows(stats), stats.offsets.values(), strict=True)
         ]
         members = _members(online)
         out = Output(as_json=as_json)
@@ -84,7 +76,7 @@ def describe(
             }
             out.json(facts)
             return
-        columns = ("topic", "broker", "queue", "committed", "end", "lag", "in_flight", "last_ms")
+        columns = (*PROGRESS_COLUMNS, "in_flight", "last_ms")
         out.table(f"group {group}", columns, rows)
         if online is None:
             out.line("no member is online")

@@ -7,13 +7,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cluster.cli.console import Failed, Output, Refusal, confirmed, open_admin, place_named, queue_named
+from cluster.cli.message_view import place_of
 from cluster.cli.options import NAMESERVER, AsJson, DryRun, Group, Nameserver, Topic, Yes, examples
 
 if TYPE_CHECKING:
+    from actors.remoting.bodies.progress import ConsumeStats
     from cluster.client import Admin, MessageQueue
 
 app = typer.Typer(no_args_is_help=True, help="Offsets of consumer groups: show, reset, skip, clone.")
 
+PROGRESS_COLUMNS = ("topic", "broker", "queue", "committed", "end", "lag")
 _COLUMNS = ("topic", "broker", "queue", "before", "after")
 
 
@@ -27,21 +30,10 @@ def show(
     """Show where a group is in each queue, and where the queue ends."""
 
     with open_admin(nameserver) as admin:
-        rows = [
-            {
-                "topic": queue.topic,
-                "broker": queue.broker_name,
-                "queue": queue.queue_id,
-                "committed": offset.consumer_offset,
-                "end": offset.broker_offset,
-                "lag": offset.lag,
-            }
-            for queue, offset in admin.group_stats(group, topic).offsets.items()
-        ]
+        rows = progress_rows(admin.group_stats(group, topic))
         if not rows and group not in admin.groups():
             raise Failed(f"no group {group!r}; `raymq group list` shows those there are")
-        columns = ("topic", "broker", "queue", "committed", "end", "lag")
-        Output(as_json=as_json).table(f"offsets of {group}", columns, rows)
+        Output(as_json=as_json).table(f"offsets of {group}", PROGRESS_COLUMNS, rows)
 
 
 @app.command(
@@ -100,12 +92,9 @@ def clone(
     """Give one group the offsets of another."""
 
     with open_admin(nameserver) as admin:
-        taken = admin.group_stats(source, topic).offsets
-        had = admin.group_stats(target, topic).offsets
-        rows = [
-            _row(queue, had[queue].consumer_offset if queue in had else None, offset.consumer_offset)
-            for queue, offset in taken.items()
-        ]
+        taken = admin.group_stats(source, topic).offsets.items()
+        targets = {queue: offset.consumer_offset for queue, offset in taken}
+        rows = _rows(targets, admin.group_stats(target, topic))
         out = Output(as_json=as_json)
         if not dry_run:
             confirmed(f"Give {target} the offsets of {source} in {len(rows)} queues?", yes=yes)
@@ -149,11 +138,7 @@ def _move(
     as_json: bool,
 ) -> None:
     topic = next(iter(targets)).topic
-    before = admin.group_stats(group, topic).offsets
-    rows = [
-        _row(queue, before[queue].consumer_offset if queue in before else None, target)
-        for queue, target in targets.items()
-    ]
+    rows = _rows(targets, admin.group_stats(group, topic))
     out = Output(as_json=as_json)
     if not dry_run:
         confirmed(f"{verb.capitalize()} {group} in {len(rows)} queues of {topic}?", yes=yes)
@@ -162,11 +147,22 @@ def _move(
     out.table(f"{'would ' if dry_run else ''}{verb} {group}", _COLUMNS, rows)
 
 
-def _row(queue: MessageQueue, before: int | None, after: int) -> dict[str, Any]:
-    return {
-        "topic": queue.topic,
-        "broker": queue.broker_name,
-        "queue": queue.queue_id,
-        "before": before,
-        "after": after,
-    }
+def progress_rows(stats: ConsumeStats) -> list[dict[str, Any]]:
+    """Return a row for each queue that a group consumes."""
+    return [
+        {
+            **place_of(queue),
+            "committed": offset.consumer_offset,
+            "end": offset.broker_offset,
+            "lag": offset.lag,
+        }
+        for queue, offset in stats.offsets.items()
+    ]
+
+
+def _rows(targets: dict[MessageQueue, int], had: ConsumeStats) -> list[dict[str, Any]]:
+    """Return a row for each queue, with the offset that the group had, None if it had none."""
+    before = {queue: offset.consumer_offset for queue, offset in had.offsets.items()}
+    return [
+        place_of(queue) | {"before": before.get(queue), "after": after} for queue, after in targets.items()
+    ]

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cluster.cli.console import Output, Refusal, exiting_on_errors, named_values, queue_named
+from cluster.cli.message_view import place_of
 from cluster.cli.options import NAMESERVER, AsJson, Nameserver, examples
 
 if TYPE_CHECKING:
@@ -179,9 +180,7 @@ class _Tally:
 def _facts(result: SendResult) -> dict[str, Any]:
     return {
         "status": result.status.name,
-        "topic": result.queue.topic,
-        "broker": result.queue.broker_name,
-        "queue": result.queue.queue_id,
+        **place_of(result.queue),
         "offset": result.queue_offset,
         "id": result.offset_msg_id,
         "unique_key": result.msg_id,
