@@ -221,11 +221,7 @@ def find_nameservers(namespace: str = DEFAULT_NAMESPACE) -> list[str]:
     A client may be given this function itself: `Producer(nameservers=find_nameservers)`.
     """
     found = [actor.spec for actor in fleet.observe(namespace) if actor.namespace == namespace]
-    return [
-        f"{spec.advertised[0]}:{spec.advertised[1]}"
-        for spec in found
-        if spec is not None and spec.kind is Kind.NAMESERVER
-    ]
+    return [spec.address for spec in found if spec is not None and spec.kind is Kind.NAMESERVER]
 
 
 @contextmanager
