@@ -14,6 +14,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -224,10 +225,10 @@ def stop_head(home: Path) -> int:
     found = list(marked_processes(record.mark))
     raylets = [process for process in found if _is_raylet(process)]
     # The raylet first: it ends its workers and says good-bye to the GCS, which must still be there.
-    _end(raylets, RAYLET_GRACE_S)
+    end_processes(raylets, RAYLET_GRACE_S)
     # Each round finds what a process of the last one still started.
     while remaining := list(marked_processes(record.mark)):
-        _end(remaining, OTHERS_GRACE_S)
+        end_processes(remaining, OTHERS_GRACE_S)
     if record.address and CURRENT_CLUSTER.exists() and CURRENT_CLUSTER.read_text().strip() == record.address:
         CURRENT_CLUSTER.unlink(missing_ok=True)
     (home / RECORD_FILE).unlink(missing_ok=True)
@@ -241,18 +242,15 @@ def _is_raylet(process: psutil.Process) -> bool:
         return False
 
 
-def _end(processes: Sequence[psutil.Process], grace_s: float) -> None:
+def end_processes(processes: Sequence[psutil.Process], grace_s: float) -> None:
+    """Terminate processes, and kill those that still run after `grace_s`."""
     for process in processes:
-        try:
+        with suppress(psutil.Error):
             process.terminate()
-        except psutil.Error:
-            continue
     _, alive = psutil.wait_procs(processes, grace_s)
     for process in alive:
-        try:
+        with suppress(psutil.Error):
             process.kill()
-        except psutil.Error:
-            continue
     psutil.wait_procs(alive, OTHERS_GRACE_S)
 
 
