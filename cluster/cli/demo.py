@@ -6,11 +6,10 @@ from typing import Annotated
 
 import typer
 
+from cluster.cli.console import EXIT_FAILED, EXIT_INTERRUPTED
 from cluster.cli.options import examples
 
 EPILOG = examples("raymq demo", "raymq demo --flights 10000")
-EXIT_FAILED = 1
-EXIT_INTERRUPTED = 130
 
 
 def command(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from concurrent.futures import Future
-from contextlib import nullcontext
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -132,12 +131,11 @@ def _send_lines(producer: Producer, messages: Iterator[Message], where: dict[str
     shows = errors.is_terminal and not sys.stdin.isatty()
     tally = _Tally()
     try:
-        with Progress(*columns, console=errors, transient=True) if shows else nullcontext() as progress:
-            task = progress.add_task("", total=None) if progress is not None else None
+        with Progress(*columns, console=errors, transient=True, disable=not shows) as progress:
+            task = progress.add_task("", total=None)
             # One a turn at a terminal, where the next line is long in coming.
             while tally.take(producer, messages, where, IN_FLIGHT if not sys.stdin.isatty() else 1):
-                if progress is not None and task is not None:
-                    progress.update(task, completed=tally.sent)
+                progress.update(task, completed=tally.sent)
     finally:
         queues = dict(sorted(tally.queues.items()))
         out.done(f"{tally.sent:,} messages sent", sent=tally.sent, queues=queues)
