@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cluster.cli.console import Failed, Output, confirmed, open_admin
+from cluster.cli.console import Failed, confirmed, open_admin
 from cluster.cli.options import NAMESERVER, AsJson, Broker, DryRun, Nameserver, Yes, examples
 from store.clock import NS_PER_MS
 
@@ -32,7 +32,7 @@ class Cleanable(StrEnum):
 def list_brokers(nameserver: Nameserver = NAMESERVER, as_json: AsJson = False) -> None:
     """List the brokers, with what they put and get a second and how full their disk is."""
 
-    with open_admin(nameserver) as admin:
+    with open_admin(nameserver, as_json=as_json) as (admin, out):
         rows = []
         info = admin.cluster_info()
         for name, data in sorted(info.brokers.items()):
@@ -46,15 +46,15 @@ def list_brokers(nameserver: Nameserver = NAMESERVER, as_json: AsJson = False) -
                 if broker_id == 0:
                     row |= summary(admin.broker_runtime(name))
                 rows.append(row)
-        Output(as_json=as_json).table("brokers", COLUMNS, rows, spared=("version", "cluster", "id"))
+        out.table("brokers", COLUMNS, rows, spared=("version", "cluster", "id"))
 
 
 @app.command(epilog=examples("raymq broker describe broker-a", "raymq broker describe broker-a --json"))
 def describe(broker: Broker, nameserver: Nameserver = NAMESERVER, as_json: AsJson = False) -> None:
     """Show all that a broker says of itself, by RocketMQ's names."""
 
-    with open_admin(nameserver) as admin:
-        Output(as_json=as_json).fields(dict(sorted(admin.broker_runtime(broker).items())))
+    with open_admin(nameserver, as_json=as_json) as (admin, out):
+        out.fields(dict(sorted(admin.broker_runtime(broker).items())))
 
 
 @app.command(
@@ -80,8 +80,7 @@ def config(
     """
     wanted = dict(_setting(change) for change in changes or [])
 
-    with open_admin(nameserver) as admin:
-        out = Output(as_json=as_json)
+    with open_admin(nameserver, as_json=as_json) as (admin, out):
         if not wanted:
             out.fields(dict(sorted(admin.broker_config(broker).items())))
             return
@@ -123,8 +122,7 @@ def clean(
     unused-topics: queues of topics that do not exist.
     """
 
-    with open_admin(nameserver) as admin:
-        out = Output(as_json=as_json)
+    with open_admin(nameserver, as_json=as_json) as (admin, out):
         facts: dict[str, Any] = {"broker": broker, "cleaned": what.value, "dry_run": dry_run}
         if dry_run:
             admin.broker_config(broker)
@@ -156,7 +154,7 @@ def stats(
 ) -> None:
     """Show a counter over the last minute, hour and day."""
 
-    with open_admin(nameserver) as admin:
+    with open_admin(nameserver, as_json=as_json) as (admin, out):
         data = admin.cluster_info().brokers.get(broker)
         wanted = key if key is not None else data.cluster if data is not None else ""
         found = admin.broker_stats(broker, table, wanted)
@@ -167,7 +165,7 @@ def stats(
             for name, item in (("minute", found.minute), ("hour", found.hour), ("day", found.day))
         ]
         columns = ("window", "sum", "per_second", "per_request")
-        Output(as_json=as_json).table(f"{table} of {wanted} on {broker}", columns, rows)
+        out.table(f"{table} of {wanted} on {broker}", columns, rows)
 
 
 @app.command(
@@ -183,8 +181,7 @@ def writable(
 ) -> None:
     """Take a broker out of the producers' routes, or put it back; lasts until it registers anew."""
 
-    with open_admin(nameserver) as admin:
-        out = Output(as_json=as_json)
+    with open_admin(nameserver, as_json=as_json) as (admin, out):
         what = "written to" if on else "written to no more"
         facts: dict[str, Any] = {"broker": broker, "writable": on, "dry_run": dry_run}
         if dry_run:

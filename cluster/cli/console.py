@@ -88,12 +88,12 @@ class Output:
 
 
 @contextmanager
-def open_admin(nameserver: str) -> Iterator[Admin]:
-    """Give a command an admin of the cluster, and exit with the command's code if it fails."""
+def open_admin(nameserver: str, *, as_json: bool) -> Iterator[tuple[Admin, Output]]:
+    """Give a command an admin of the cluster and its output, and exit with the error's code if it fails."""
     from cluster.client import Admin
 
     with exiting_on_errors(), Admin(nameserver) as admin:
-        yield admin
+        yield admin, Output(as_json=as_json)
 
 
 @contextmanager

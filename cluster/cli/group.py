@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cluster.cli.console import Failed, Output, confirmed, open_admin
+from cluster.cli.console import Failed, confirmed, open_admin
 from cluster.cli.offset import PROGRESS_COLUMNS, progress_rows
 from cluster.cli.offset import reset as reset_offsets
 from cluster.cli.options import NAMESERVER, AsJson, DryRun, Group, Nameserver, Yes, examples
@@ -25,7 +25,7 @@ def list_groups(
 ) -> None:
     """List the consumer groups, with what they consume and how far they are behind."""
 
-    with open_admin(nameserver) as admin:
+    with open_admin(nameserver, as_json=as_json) as (admin, out):
         progress = admin.all_group_stats()
         rows = []
         for name in admin.groups():
@@ -41,7 +41,7 @@ def list_groups(
                     "tps": stats.consume_tps if stats else 0.0,
                 }
             )
-        Output(as_json=as_json).table("consumer groups", ("group", "topics", "lag", "in_flight", "tps"), rows)
+        out.table("consumer groups", ("group", "topics", "lag", "in_flight", "tps"), rows)
 
 
 @app.command(epilog=examples("raymq group describe billing", "raymq group describe billing -t orders --json"))
@@ -53,7 +53,7 @@ def describe(
 ) -> None:
     """Show a group's lag in each queue, its members, what they subscribe to, and its settings."""
 
-    with open_admin(nameserver) as admin:
+    with open_admin(nameserver, as_json=as_json) as (admin, out):
         config = admin.groups().get(group)
         if config is None:
             raise Failed(f"no group {group!r}; `raymq group list` shows those there are")
@@ -63,7 +63,6 @@ def describe(
             for row, offset in zip(progress_rows(stats), stats.offsets.values(), strict=True)
         ]
         members = _members(online)
-        out = Output(as_json=as_json)
         if out.is_json:
             facts: dict[str, Any] = {
                 "group": group,
@@ -106,7 +105,7 @@ def create(
 ) -> None:
     """Create a group, or change one that is there: what is not given stays as it is."""
 
-    with open_admin(nameserver) as admin:
+    with open_admin(nameserver, as_json=as_json) as (admin, out):
         from msgspec.structs import replace
 
         from store.metadata import SubscriptionGroupConfig
@@ -120,7 +119,7 @@ def create(
         after = replace(before, **{name: value for name, value in given.items() if value is not None})
         admin.put_group(after)
         what = f"{group}: {'may consume' if after.consume_enable else 'off'}"
-        Output(as_json=as_json).done(what, group=group, settings=after.to_json())
+        out.done(what, group=group, settings=after.to_json())
 
 
 @app.command(epilog=examples("raymq group delete billing --dry-run", "raymq group delete billing --yes"))
@@ -136,14 +135,13 @@ def delete(
 ) -> None:
     """Delete a group, and what it has committed. One that has members online is refused."""
 
-    with open_admin(nameserver) as admin:
+    with open_admin(nameserver, as_json=as_json) as (admin, out):
         if group not in admin.groups():
             raise Failed(f"no group {group!r}; `raymq group list` shows those there are")
         members = [member["client_id"] for member in _members(admin.group_connection(group))]
         if members:
             raise Failed(f"group {group!r} has members online, stop them first: {', '.join(members)}")
         topics = admin.topics_of_group(group)
-        out = Output(as_json=as_json)
         what = f"group {group}" + (f" with its offsets in {', '.join(topics)}" if topics else "")
         facts: dict[str, Any] = {"group": group, "topics": topics, "dry_run": dry_run}
         if dry_run:
@@ -158,10 +156,10 @@ def delete(
 def members(group: Group, nameserver: Nameserver = NAMESERVER, as_json: AsJson = False) -> None:
     """List the members of a group that are online."""
 
-    with open_admin(nameserver) as admin:
+    with open_admin(nameserver, as_json=as_json) as (admin, out):
         rows = _members(admin.group_connection(group))
         columns = ("client_id", "address", "language", "version")
-        Output(as_json=as_json).table(f"members of {group}", columns, rows)
+        out.table(f"members of {group}", columns, rows)
 
 
 @app.command(
@@ -175,13 +173,12 @@ def member(
 ) -> None:
     """Show what a member says of itself: its queues, what it has fetched of them, its subscriptions."""
 
-    with open_admin(nameserver) as admin:
+    with open_admin(nameserver, as_json=as_json) as (admin, out):
         import orjson
 
         from store.message.json_text import parse_rocketmq_json
 
         told = admin.running_info(group, client_id)
-        out = Output(as_json=as_json)
         try:
             info = parse_rocketmq_json(told)
         except ValueError:

@@ -29,11 +29,11 @@ def show(
 ) -> None:
     """Show where a group is in each queue, and where the queue ends."""
 
-    with open_admin(nameserver) as admin:
+    with open_admin(nameserver, as_json=as_json) as (admin, out):
         rows = progress_rows(admin.group_stats(group, topic))
         if not rows and group not in admin.groups():
             raise Failed(f"no group {group!r}; `raymq group list` shows those there are")
-        Output(as_json=as_json).table(f"offsets of {group}", PROGRESS_COLUMNS, rows)
+        out.table(f"offsets of {group}", PROGRESS_COLUMNS, rows)
 
 
 @app.command(
@@ -59,9 +59,9 @@ def reset(
 ) -> None:
     """Set where a group goes on. Members that run are told at their next pull."""
 
-    with open_admin(nameserver) as admin:
+    with open_admin(nameserver, as_json=as_json) as (admin, out):
         targets = _targets(admin, topic, to, queue, offset)
-        _move(admin, group, targets, "reset", dry_run=dry_run, yes=yes, as_json=as_json)
+        _move(admin, out, group, targets, "reset", dry_run=dry_run, yes=yes)
 
 
 @app.command(epilog=examples("raymq offset skip billing orders --dry-run"))
@@ -75,8 +75,8 @@ def skip(
 ) -> None:
     """Have a group leave out all that it has not consumed yet."""
 
-    with open_admin(nameserver) as admin:
-        _move(admin, group, admin.end_offsets(topic), "skip", dry_run=dry_run, yes=yes, as_json=as_json)
+    with open_admin(nameserver, as_json=as_json) as (admin, out):
+        _move(admin, out, group, admin.end_offsets(topic), "skip", dry_run=dry_run, yes=yes)
 
 
 @app.command(epilog=examples("raymq offset clone billing billing-2", "raymq offset clone a b -t orders"))
@@ -91,11 +91,10 @@ def clone(
 ) -> None:
     """Give one group the offsets of another."""
 
-    with open_admin(nameserver) as admin:
+    with open_admin(nameserver, as_json=as_json) as (admin, out):
         taken = admin.group_stats(source, topic).offsets.items()
         targets = {queue: offset.consumer_offset for queue, offset in taken}
         rows = _rows(targets, admin.group_stats(target, topic))
-        out = Output(as_json=as_json)
         if not dry_run:
             confirmed(f"Give {target} the offsets of {source} in {len(rows)} queues?", yes=yes)
             admin.clone_offsets(source, target, topic)
@@ -129,17 +128,16 @@ def _targets(
 
 def _move(
     admin: Admin,
+    out: Output,
     group: str,
     targets: dict[MessageQueue, int],
     verb: str,
     *,
     dry_run: bool,
     yes: bool,
-    as_json: bool,
 ) -> None:
     topic = next(iter(targets)).topic
     rows = _rows(targets, admin.group_stats(group, topic))
-    out = Output(as_json=as_json)
     if not dry_run:
         confirmed(f"{verb.capitalize()} {group} in {len(rows)} queues of {topic}?", yes=yes)
         for queue, target in targets.items():

@@ -54,13 +54,12 @@ def command(
     is a line of JSON.
     """
 
-    with open_admin(nameserver) as admin:
-        out = Output(as_json=as_json)
-        with suppress(KeyboardInterrupt):  # how it is meant to end
-            if once or out.is_json:
-                _lines(admin, out, interval_s, once=once, rows=rows)
-            else:
-                _live(admin, out, interval_s, rows)
+    # An interrupt is how it is meant to end.
+    with open_admin(nameserver, as_json=as_json) as (admin, out), suppress(KeyboardInterrupt):
+        if once or out.is_json:
+            _lines(admin, out, interval_s, once=once, rows=rows)
+        else:
+            _live(admin, out, interval_s, rows)
 
 
 def look(admin: Admin, before: Snapshot | None = None) -> Snapshot:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from msgspec.structs import replace
 
-from cluster.cli.console import Output, Refusal, confirmed, open_admin
+from cluster.cli.console import Refusal, confirmed, open_admin
 from cluster.cli.options import NAMESERVER, AsJson, DryRun, Nameserver, Topic, Yes, examples
 
 if TYPE_CHECKING:
@@ -35,9 +35,9 @@ def list_topics(
 ) -> None:
     """List the topics, with their queues and brokers."""
 
-    with open_admin(nameserver) as admin:
+    with open_admin(nameserver, as_json=as_json) as (admin, out):
         rows = [row for row in _topic_rows(admin) if system or row["kind"] == "normal"]
-        Output(as_json=as_json).table("topics", ("topic", "kind", "queues", "perm", "brokers"), rows)
+        out.table("topics", ("topic", "kind", "queues", "perm", "brokers"), rows)
 
 
 @app.command(
@@ -61,7 +61,7 @@ def create(
 ) -> None:
     """Create a topic, or change one that is there: what is not given stays as it is."""
 
-    with open_admin(nameserver) as admin:
+    with open_admin(nameserver, as_json=as_json) as (admin, out):
         there = _settings_of(admin, topic)
         wanted = queues or there.write_queue_nums
         route = admin.create_topic(
@@ -74,14 +74,14 @@ def create(
         )
         names = route.brokers()
         what = f"{topic}: {wanted} queues on each of {', '.join(names)}"
-        Output(as_json=as_json).done(what, topic=topic, queues=len(route.keyed), brokers=names)
+        out.done(what, topic=topic, queues=len(route.keyed), brokers=names)
 
 
 @app.command(epilog=examples("raymq topic describe orders", "raymq topic describe orders --json"))
 def describe(topic: Topic, nameserver: Nameserver = NAMESERVER, as_json: AsJson = False) -> None:
     """Show a topic's settings on each broker, and the groups that consume it."""
 
-    with open_admin(nameserver) as admin:
+    with open_admin(nameserver, as_json=as_json) as (admin, out):
         configs = admin.topic_configs(topic)
         groups = admin.groups_of_topic(topic)
         rows = [
@@ -95,7 +95,6 @@ def describe(topic: Topic, nameserver: Nameserver = NAMESERVER, as_json: AsJson 
             }
             for name, config in configs.items()
         ]
-        out = Output(as_json=as_json)
         if out.is_json:
             out.json({"topic": topic, "brokers": rows, "groups": groups})
             return
@@ -107,7 +106,7 @@ def describe(topic: Topic, nameserver: Nameserver = NAMESERVER, as_json: AsJson 
 def stats(topic: Topic, nameserver: Nameserver = NAMESERVER, as_json: AsJson = False) -> None:
     """Show where each queue begins and ends, when it last got a message, and the rate of the last minute."""
 
-    with open_admin(nameserver) as admin:
+    with open_admin(nameserver, as_json=as_json) as (admin, out):
         found = admin.topic_stats(topic)
         rows = [
             {
@@ -120,7 +119,6 @@ def stats(topic: Topic, nameserver: Nameserver = NAMESERVER, as_json: AsJson = F
             }
             for queue, offset in found.offsets.items()
         ]
-        out = Output(as_json=as_json)
         if out.is_json:
             out.json({"topic": topic, "put_tps": found.put_tps, "queues": rows})
             return
@@ -142,9 +140,8 @@ def perm(
 ) -> None:
     """Let a topic be read, written, both or neither."""
 
-    with open_admin(nameserver) as admin:
+    with open_admin(nameserver, as_json=as_json) as (admin, out):
         wanted = _perm_of(perm)
-        out = Output(as_json=as_json)
         names = sorted(admin.topic_configs(topic)) if dry_run and not brokers else brokers
         names = list(names or []) if dry_run else admin.set_topic_perm(topic, wanted, brokers or None)
         would = "would be" if dry_run else "is"
@@ -162,11 +159,10 @@ def delete(
 ) -> None:
     """Delete a topic with its messages, and what groups have consumed of it."""
 
-    with open_admin(nameserver) as admin:
+    with open_admin(nameserver, as_json=as_json) as (admin, out):
         stats = admin.topic_stats(topic)
         count = sum(offset.max_offset - offset.min_offset for offset in stats.offsets.values())
         groups = admin.groups_of_topic(topic)
-        out = Output(as_json=as_json)
         what = f"topic {topic}: {count:,} messages in {len(stats.offsets)} queues"
         facts: dict[str, Any] = {"topic": topic, "messages": count, "groups": groups, "dry_run": dry_run}
         if dry_run:
