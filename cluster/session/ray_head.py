@@ -209,12 +209,10 @@ def free_port(preferred: int) -> int:
 def marked_processes(mark: str) -> Iterable[psutil.Process]:
     """The processes of the head with this mark, but never the one that asks or its parents."""
     own = {os.getpid(), *(parent.pid for parent in psutil.Process().parents())}
-    for process in psutil.process_iter():
-        try:
-            if process.pid not in own and process.environ().get(MARK_ENV) == mark:
-                yield process
-        except psutil.Error:
-            continue
+    for process in psutil.process_iter(["environ", "name"]):
+        environment = process.info["environ"] or {}  # None where it may not be read
+        if process.pid not in own and environment.get(MARK_ENV) == mark:
+            yield process
 
 
 def stop_head(home: Path) -> int:
@@ -223,7 +221,7 @@ def stop_head(home: Path) -> int:
     if record is None:
         return 0
     found = list(marked_processes(record.mark))
-    raylets = [process for process in found if _is_raylet(process)]
+    raylets = [process for process in found if process.info["name"] == "raylet"]
     # The raylet first: it ends its workers and says good-bye to the GCS, which must still be there.
     end_processes(raylets, RAYLET_GRACE_S)
     # Each round finds what a process of the last one still started.
@@ -233,13 +231,6 @@ def stop_head(home: Path) -> int:
         CURRENT_CLUSTER.unlink(missing_ok=True)
     (home / RECORD_FILE).unlink(missing_ok=True)
     return len(found)
-
-
-def _is_raylet(process: psutil.Process) -> bool:
-    try:
-        return bool(process.name() == "raylet")
-    except psutil.Error:
-        return False
 
 
 def end_processes(processes: Sequence[psutil.Process], grace_s: float) -> None:
