@@ -32,7 +32,7 @@ def _run(flights: int) -> int:
 
     from cluster.demo.cluster_up import DemoFailed, temporary_home
     from cluster.demo.flights import FlightsMissing
-    from cluster.demo.run import DemoOptions, run_demo
+    from cluster.demo.run import run_demo
     from cluster.demo.stage import console_alone
     from cluster.launch import Failures, Refusals
 
@@ -45,7 +45,7 @@ def _run(flights: int) -> int:
         log_file = home / "demo.log"
         try:
             with console_alone(log_file) as console:
-                return run_demo(DemoOptions(flights), console, home)
+                return run_demo(flights, console, home)
         except KeyboardInterrupt:
             errors.print("interrupted; nothing is left running", style="yellow")
             return EXIT_INTERRUPTED
