@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -221,27 +221,21 @@ def find_nameservers(namespace: str = DEFAULT_NAMESPACE) -> list[str]:
     A client may be given this function itself: `Producer(nameservers=find_nameservers)`.
     """
     found = [actor.spec for actor in fleet.observe(namespace) if actor.namespace == namespace]
-    return [
-        f"{spec.advertised[0]}:{spec.advertised[1]}"
-        for spec in found
-        if spec is not None and spec.kind is Kind.NAMESERVER
-    ]
+    return [spec.address for spec in found if spec is not None and spec.kind is Kind.NAMESERVER]
 
 
-def reported(work: Callable[[], int], errors: Console) -> int:
-    """Run a command's work and give its exit code; what cannot be is told without a traceback."""
+@contextmanager
+def exiting_on_errors(errors: Console) -> Iterator[None]:
+    """Run a command's work; print an error without a traceback, and exit with its code."""
     try:
-        return work()
-    except Refusals as error:
+        yield
+    except (*Refusals, *Failures) as error:
         errors.print(str(error), style="red", highlight=False, markup=False, soft_wrap=True)
-        return EXIT_REFUSED
-    except Failures as error:
-        errors.print(str(error), style="red", highlight=False, markup=False, soft_wrap=True)
-        return EXIT_FAILED
+        raise SystemExit(EXIT_REFUSED if isinstance(error, Refusals) else EXIT_FAILED) from error
     except KeyboardInterrupt as error:
         hint = str(error) or "interrupted; run it again to go on, or `raymq down` to take down what runs"
         errors.print(hint, style="yellow", highlight=False, markup=False, soft_wrap=True)
-        return EXIT_INTERRUPTED
+        raise SystemExit(EXIT_INTERRUPTED) from None
 
 
 def run_up(
@@ -252,16 +246,15 @@ def run_up(
     dry_run: bool = False,
     prune: bool = False,
     broker_confs: Sequence[str] = (),
-) -> int:
+) -> None:
     """`up` on a console; its last line is `READY` with the nameservers' addresses."""
     report = ConsoleReport(console)
     result = up(file, overrides, report=report, dry_run=dry_run, prune=prune, broker_confs=broker_confs)
     if not dry_run:
         console.print(f"READY {';'.join(result.nameservers)}", highlight=False, soft_wrap=True)
-    return 0
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(arguments: Sequence[str] | None = None) -> None:
     """`python -m cluster.launch TOPOLOGY`: what `raymq up` does."""
     parser = argparse.ArgumentParser(prog="python -m cluster.launch", description=main.__doc__)
     parser.add_argument("topology", nargs="?", help="a topology file; default configs/local.yaml")
@@ -270,19 +263,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--dry-run", action="store_true", help="print the plan and change nothing")
     parser.add_argument("--prune", action="store_true", help="remove actors that the topology no longer has")
     given = parser.parse_args(arguments)
-    console = Console()
-    return reported(
-        lambda: run_up(
+    with exiting_on_errors(Console(stderr=True)):
+        run_up(
             given.topology,
             given.overrides,
-            console,
+            Console(),
             dry_run=given.dry_run,
             prune=given.prune,
             broker_confs=given.broker_confs,
-        ),
-        Console(stderr=True),
-    )
+        )
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

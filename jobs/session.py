@@ -72,9 +72,7 @@ def local_session(
         "spark.driver.memory": "2g",
         **(settings or {}),
     }
-    builder = SparkSession.builder.master(f"local[{cores}]").appName(app_name)
-    for key, value in chosen.items():
-        builder = builder.config(key, value)
+    builder = SparkSession.builder.master(f"local[{cores}]").appName(app_name).config(map=chosen)
     return builder.getOrCreate()
 
 

@@ -12,7 +12,7 @@ from cluster.bench.result import BenchResult
 
 COLUMNS: Mapping[str, Callable[[BenchResult], str]] = {
     "messages/s": lambda each: _number(each.median("messages_per_s"), "{:,.0f}"),
-    "MB/s": lambda each: _number(_megabytes(each.median("bytes_per_s")), "{:,.1f}"),
+    "MB/s": lambda each: _number(each.median("bytes_per_s"), "{:,.1f}", 1e6),
     "p50 ms": lambda each: _number(each.median("p50_ms"), "{:.3f}"),
     "p99 ms": lambda each: _number(each.median("p99_ms"), "{:.3f}"),
     "seconds": lambda each: _number(each.median("seconds"), "{:.1f}"),
@@ -54,9 +54,5 @@ def flush_ratios(results: Sequence[BenchResult]) -> list[str]:
     ]
 
 
-def _megabytes(value: float | None) -> float | None:
-    return None if value is None else value / 1e6
-
-
-def _number(value: float | None, form: str) -> str:
-    return "" if value is None else form.format(value)
+def _number(value: float | None, form: str, unit: float = 1.0) -> str:
+    return "" if value is None else form.format(value / unit)

@@ -14,13 +14,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
+
 from cluster.bench.memory import anonymous_bytes
 from cluster.bench.options import BenchFailed, BenchOptions
 
 START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 60.0
-UTIME, STIME = 11, 12
-"""Where they stand in /proc/PID/stat, counted behind the process's name (proc(5))."""
 KEPT = ("disk_max_used_percent=95", "disk_force_clean_percent=99", "disk_refuse_writes_percent=99")
 """Nothing is deleted while a bench counts it; where there is no room, sends are refused."""
 SOURCE_ROOT = Path(__file__).parent.parent.parent
@@ -42,8 +42,8 @@ class BenchCluster:
 
     def cpu_s(self) -> float:
         """How much CPU time the process has taken."""
-        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(fields[UTIME]) + int(fields[STIME])) / os.sysconf("SC_CLK_TCK")
+        times = psutil.Process(self.process.pid).cpu_times()
+        return float(times.user + times.system)
 
     def kill(self) -> None:
         """End it as a crash would."""
@@ -107,6 +107,18 @@ def running(root: Path, flush: str, settings: Sequence[str] = ()) -> Iterator[Be
         yield BenchCluster(nameservers, root / "broker-a-0", process, time.perf_counter() - started)
     finally:
         _end(process)
+
+
+def bench_process(module: str, *arguments: object) -> subprocess.Popen[str]:
+    """Start a module in a process of its own, which is controlled over its standard input and output."""
+    return subprocess.Popen(
+        [sys.executable, "-m", module, *map(str, arguments)],
+        env={**os.environ, "PYTHONPATH": str(SOURCE_ROOT)},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
 
 
 def _wait_until_ready(process: subprocess.Popen[str], log_file: Path) -> str:

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
-from cluster.bench.broker import SOURCE_ROOT, BenchCluster, bench_cluster
+from cluster.bench.broker import BenchCluster, bench_cluster, bench_process
 from cluster.bench.held_pulls import HELD_S
 from cluster.bench.machine import StolenShare
 from cluster.bench.options import BenchFailed, BenchOptions
@@ -46,8 +44,7 @@ def run(options: BenchOptions) -> list[BenchResult]:
     quiet: list[Slice] = []
     beside: list[Slice] = []
     held_bytes, kept, stolen = [], [], []
-    for number in range(options.runs):
-        options.progress(f"connections: run {number + 1} of {options.runs}")
+    for _ in options.numbered_runs("connections"):
         with bench_cluster(options) as cluster, Admin(cluster.nameservers) as admin:
             make_topic(cluster.nameservers, "bench", QUEUES)
             make_topic(cluster.nameservers, "held", QUEUES)
@@ -94,14 +91,7 @@ def _holding(cluster: BenchCluster, admin: Admin, address: str, options: BenchOp
     # Over the time that a pull is held, so that from then on as many end at any moment.
     spread_s = min(HELD_S, options.seconds)
     arguments = (address, "held", connections, PULLS_A_CONNECTION, spread_s)
-    process = subprocess.Popen(
-        [sys.executable, "-m", "cluster.bench.held_pulls", *map(str, arguments)],
-        env={**os.environ, "PYTHONPATH": str(SOURCE_ROOT)},
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
+    process = bench_process("cluster.bench.held_pulls", *arguments)
     assert process.stdin is not None
     assert process.stdout is not None
     try:

@@ -11,23 +11,20 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from actors.host.loop_lag import longest_us, percentile_us
-from cluster.bench.broker import SOURCE_ROOT, BenchCluster, bench_root, running
+from cluster.bench.broker import BenchCluster, bench_process, bench_root, running
 from cluster.bench.disturbances import ROLL_BYTES_PER_S
 from cluster.bench.messages import MessagePool
 from cluster.bench.options import BenchFailed, BenchOptions
 from cluster.bench.result import BenchResult
 from cluster.bench.send_one import Sent, send_for
-from cluster.bench.sending import fill, make_topic
+from cluster.bench.sending import LOG_POOL_ROWS, RECORD_OVERHEAD_BYTES, fill, make_topic
 from cluster.client import Admin, Producer
 
-POOL_ROWS = 250_000
-RECORD_OVERHEAD_BYTES = 165
 COLD_TOPIC = "cold"
 CONNECTIONS = 1000
 BROKER = "broker-a"
@@ -53,7 +50,7 @@ class Latencies(NamedTuple):
 
 def run(options: BenchOptions) -> list[BenchResult]:
     """Measure each disturbance for `options.seconds`, after a quiet time half as long."""
-    rows = min(POOL_ROWS, max(options.cold_bytes // (options.body_bytes + RECORD_OVERHEAD_BYTES), 1))
+    rows = min(LOG_POOL_ROWS, max(options.cold_bytes // (options.body_bytes + RECORD_OVERHEAD_BYTES), 1))
     pool = MessagePool(rows, options.body_bytes)
     rounds = max(options.cold_bytes // (rows * (options.body_bytes + RECORD_OVERHEAD_BYTES)), 1)
     file_bytes = min(1024 * MIB, max(options.cold_bytes // 4, 4 * MIB))
@@ -148,23 +145,7 @@ def _to_the_next_file(admin: Admin, file_bytes: int) -> int:
 
 
 def _disturbance(phase: Phase, address: str, topic: str) -> subprocess.Popen[str]:
-    command = [
-        sys.executable,
-        "-m",
-        "cluster.bench.disturbances",
-        phase.name,
-        address,
-        topic,
-        str(phase.number),
-    ]
-    process = subprocess.Popen(
-        command,
-        env={**os.environ, "PYTHONPATH": str(SOURCE_ROOT)},
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
+    process = bench_process("cluster.bench.disturbances", phase.name, address, topic, phase.number)
     assert process.stdout is not None
     if process.stdout.readline() != "GO\n":
         process.kill()

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import mmap
 import os
+import shutil
 import socket
 import tempfile
 import threading
@@ -13,14 +14,14 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import psutil
+
 from cluster.bench.options import BenchOptions
 from cluster.bench.result import BenchResult, Run, percentile
 
 MIB = 1024 * 1024
 SMALL_APPEND_BYTES = 4096
 LOOP_TURNS = 100_000
-STOLEN_FIELD = 8
-"""cpu user nice system idle iowait irq softirq steal …: the first line of /proc/stat."""
 
 
 def run(options: BenchOptions) -> list[BenchResult]:
@@ -133,8 +134,7 @@ def _interpreter(seconds: float, _: BenchOptions) -> Run:
 
 def stolen_s() -> float:
     """Seconds for which the host has run others on our processors since its start, all of them together."""
-    fields = Path("/proc/stat").read_text().split("\n", 1)[0].split()
-    return int(fields[STOLEN_FIELD]) / os.sysconf("SC_CLK_TCK")
+    return float(psutil.cpu_times().steal)
 
 
 class StolenShare:
@@ -151,5 +151,4 @@ class StolenShare:
 
 def free_bytes(directory: Path) -> int:
     """How many bytes the disk under `directory` has left."""
-    status = os.statvfs(directory)
-    return status.f_bavail * status.f_frsize
+    return shutil.disk_usage(directory).free

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -36,6 +36,12 @@ class BenchOptions:
     """Where stores are laid; None: the system's place for temporary files."""
     progress: Progress = lambda _: None
     """Told what is going on, in words."""
+
+    def numbered_runs(self, what: str) -> Iterator[int]:
+        """Yield the number of each run, from 0 on, and report its start."""
+        for number in range(self.runs):
+            self.progress(f"{what}: run {number + 1} of {self.runs}")
+            yield number
 
 
 class BenchFailed(Exception):

@@ -6,33 +6,28 @@ import time
 
 import numpy as np
 
-from cluster.bench.broker import bench_cluster
-from cluster.bench.messages import MessagePool, bodies_of, checksum
+from cluster.bench.messages import bodies_of, checksum
 from cluster.bench.options import BenchFailed, BenchOptions
 from cluster.bench.result import BenchResult, Run
-from cluster.bench.sending import QUEUES, fill
+from cluster.bench.sending import QUEUES, backlog_pool, filled_cluster
 from cluster.client import PullConsumer
 
-POOL_ROWS = 500_000
 POLL_ROWS = 65_536
 WORD = 2**64
 
 
 def run(options: BenchOptions) -> list[BenchResult]:
     """Measure over one backlog of about `options.messages`."""
-    pool = MessagePool(min(POOL_ROWS, options.messages), options.body_bytes)
-    rounds = max(options.messages // pool.rows, 1)
-    runs = []
-    with bench_cluster(options, "async") as cluster:
-        options.progress(f"pull-arrow: sending {rounds * pool.rows:,} messages")
-        messages = fill(cluster.nameservers, "bench", pool, rounds)
+    pool, rounds = backlog_pool(options)
+    with filled_cluster(options, "pull-arrow: sending", pool, rounds) as (cluster, messages):
         expected = pool.checksum() * rounds % WORD
         with PullConsumer(cluster.nameservers, group="bench") as consumer:
             consumer.assign(consumer.queues("bench"))
             _measure(consumer, messages, expected, options.warm_up_s)
-            for number in range(options.runs):
-                options.progress(f"pull-arrow: run {number + 1} of {options.runs}")
-                runs.append(_measure(consumer, messages, expected, options.seconds))
+            runs = [
+                _measure(consumer, messages, expected, options.seconds)
+                for _ in options.numbered_runs("pull-arrow")
+            ]
     parameters = {
         "backlog": messages,
         "body_bytes": options.body_bytes,

@@ -5,14 +5,11 @@ from __future__ import annotations
 import threading
 import time
 
-from cluster.bench.broker import bench_cluster
-from cluster.bench.messages import MessagePool
 from cluster.bench.options import BenchFailed, BenchOptions
 from cluster.bench.result import BenchResult, Run
-from cluster.bench.sending import QUEUES, fill
+from cluster.bench.sending import QUEUES, backlog_pool, filled_cluster
 from cluster.client import MessageExt, PushConfig, PushConsumer
 
-POOL_ROWS = 500_000
 BATCH = 32
 LISTENERS = 4
 STALL_TIMEOUT_S = 30.0
@@ -45,15 +42,11 @@ class Reader:
 
 def run(options: BenchOptions) -> list[BenchResult]:
     """Measure over one backlog of about `options.messages`; each run is a group of its own."""
-    pool = MessagePool(min(POOL_ROWS, options.messages), options.body_bytes)
-    rounds = max(options.messages // pool.rows, 1)
-    with bench_cluster(options, "async") as cluster:
-        options.progress(f"push: sending {rounds * pool.rows:,} messages")
-        messages = fill(cluster.nameservers, "bench", pool, rounds)
+    pool, rounds = backlog_pool(options)
+    with filled_cluster(options, "push: sending", pool, rounds) as (cluster, messages):
         _drain(cluster.nameservers, "warm", messages, options.warm_up_s)
         runs = []
-        for number in range(options.runs):
-            options.progress(f"push: run {number + 1} of {options.runs}")
+        for number in options.numbered_runs("push"):
             count, seconds = _drain(cluster.nameservers, f"run-{number}", messages, options.seconds)
             runs.append(Run(seconds, count, count * pool.body_bytes))
     parameters = {

@@ -6,11 +6,9 @@ import shutil
 import time
 from pathlib import Path
 
-from cluster.bench.broker import bench_cluster
-from cluster.bench.messages import MessagePool
 from cluster.bench.options import BenchFailed, BenchOptions
 from cluster.bench.result import BenchResult, Run
-from cluster.bench.sending import fill
+from cluster.bench.sending import filled_cluster, log_pool
 from store.clock import SystemClock
 from store.message_store import MessageStore
 from store.ownership.identity import read_name
@@ -19,26 +17,18 @@ from store.recovery.summary import summary_path
 from store.recovery.tail import find_tail
 from store.store_settings import StoreSettings
 
-POOL_ROWS = 250_000
 TOPIC = "bench"
-RECORD_OVERHEAD_BYTES = 165
-"""About what a record of the pool has besides its body."""
 
 
 def run(options: BenchOptions) -> list[BenchResult]:
     """Measure over a log of about `options.log_bytes`."""
-    record_bytes = options.body_bytes + RECORD_OVERHEAD_BYTES
-    pool = MessagePool(min(POOL_ROWS, options.log_bytes // record_bytes), options.body_bytes)
-    rounds = -(-options.log_bytes // (pool.rows * record_bytes))
-    with bench_cluster(options, "async") as cluster:
-        options.progress(f"recovery: writing {rounds * pool.rows:,} messages")
-        messages = fill(cluster.nameservers, TOPIC, pool, rounds)
+    pool, rounds = log_pool(options)
+    with filled_cluster(options, "recovery: writing", pool, rounds) as (cluster, messages):
         cluster.stop()
         settings = StoreSettings.model_validate({"flush": "async"})
         scans, rebuilds = [], []
         scan(cluster.store, settings, messages)  # warms the cache
-        for number in range(options.runs):
-            options.progress(f"recovery: run {number + 1} of {options.runs}")
+        for _ in options.numbered_runs("recovery"):
             scans.append(scan(cluster.store, settings, messages))
             rebuilds.append(rebuild(cluster.store, settings, messages, pool.last_key()))
     parameters = {"log_bytes": scans[0].bytes, "body_bytes": options.body_bytes, "cache": "warm", "crc": True}

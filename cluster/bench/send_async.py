@@ -24,8 +24,7 @@ def run(options: BenchOptions) -> list[BenchResult]:
     pool = MessagePool(BODIES, options.body_bytes)
     bodies = [pool.body(row) for row in range(BODIES)]
     runs = []
-    for number in range(options.runs):
-        options.progress(f"send-async, {options.flush} flush: run {number + 1} of {options.runs}")
+    for _ in options.numbered_runs(f"send-async, {options.flush} flush"):
         with bench_cluster(options) as cluster:
             for topic in ("warm", "bench"):
                 make_topic(cluster.nameservers, topic, QUEUES)

@@ -23,8 +23,7 @@ def run(options: BenchOptions) -> list[BenchResult]:
     results = []
     for name, count, make in (("send-batch", BATCH, _batches), ("send-many", MANY, _many)):
         runs = []
-        for number in range(options.runs):
-            options.progress(f"{name}, {options.flush} flush: run {number + 1} of {options.runs}")
+        for _ in options.numbered_runs(f"{name}, {options.flush} flush"):
             with bench_cluster(options) as cluster, Producer(cluster.nameservers) as producer:
                 for topic in ("warm", "bench"):
                     make_topic(cluster.nameservers, topic)

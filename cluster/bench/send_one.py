@@ -23,8 +23,7 @@ def run(options: BenchOptions) -> list[BenchResult]:
     pool = MessagePool(BODIES, options.body_bytes)
     bodies = [pool.body(row) for row in range(BODIES)]
     runs = []
-    for number in range(options.runs):
-        options.progress(f"send-one, {options.flush} flush: run {number + 1} of {options.runs}")
+    for _ in options.numbered_runs(f"send-one, {options.flush} flush"):
         with bench_cluster(options) as cluster, Producer(cluster.nameservers) as producer:
             for topic in ("warm", "bench"):
                 make_topic(cluster.nameservers, topic, QUEUES)

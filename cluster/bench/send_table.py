@@ -17,23 +17,15 @@ TABLE_ROWS = 500_000
 def run(options: BenchOptions) -> list[BenchResult]:
     """Measure with the flush mode of the options; a fresh broker and store for each run."""
     pool = MessagePool(min(TABLE_ROWS, options.messages), options.body_bytes)
-    runs = []
-    for number in range(options.runs):
-        options.progress(f"send-table, {options.flush} flush: run {number + 1} of {options.runs}")
-        runs.append(measure(options, pool))
-    return [
-        BenchResult(
-            "send-table",
-            runs,
-            {
-                "flush": options.flush,
-                "body_bytes": options.body_bytes,
-                "queues": QUEUES,
-                "table_rows": pool.rows,
-                "index": True,
-            },
-        )
-    ]
+    runs = [measure(options, pool) for _ in options.numbered_runs(f"send-table, {options.flush} flush")]
+    parameters = {
+        "flush": options.flush,
+        "body_bytes": options.body_bytes,
+        "queues": QUEUES,
+        "table_rows": pool.rows,
+        "index": True,
+    }
+    return [BenchResult("send-table", runs, parameters)]
 
 
 def measure(options: BenchOptions, pool: MessagePool) -> Run:

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 
+from cluster.bench.broker import BenchCluster, bench_cluster
 from cluster.bench.messages import MessagePool
-from cluster.bench.options import BenchFailed
+from cluster.bench.options import BenchFailed, BenchOptions
 from cluster.client import Admin, Producer
 
 ARRIVAL_TIMEOUT_S = 60.0
 ARRIVAL_POLL_S = 0.02
 QUEUES = 8
+POOL_ROWS = 500_000
+LOG_POOL_ROWS = 250_000
+RECORD_OVERHEAD_BYTES = 165
+"""About what a record of the pool has besides its body."""
 
 
 def make_topic(nameservers: str, topic: str, queues: int = QUEUES) -> None:
@@ -51,6 +58,29 @@ def fill(nameservers: str, topic: str, pool: MessagePool, rounds: int, queues: i
             producer.send_table(topic, pool.stamp(number), keys="keys", tags="tags", sharding_key="keys")
     await_arrival(nameservers, topic, rounds * pool.rows, pool.last_key())
     return rounds * pool.rows
+
+
+@contextmanager
+def filled_cluster(
+    options: BenchOptions, doing: str, pool: MessagePool, rounds: int
+) -> Iterator[tuple[BenchCluster, int]]:
+    """Give a fresh broker whose topic `bench` holds `rounds` times the pool, and the number of messages."""
+    with bench_cluster(options, "async") as cluster:
+        options.progress(f"{doing} {rounds * pool.rows:,} messages")
+        yield cluster, fill(cluster.nameservers, "bench", pool, rounds)
+
+
+def backlog_pool(options: BenchOptions) -> tuple[MessagePool, int]:
+    """Return a pool, and how often it is sent for a backlog of about `options.messages`."""
+    pool = MessagePool(min(POOL_ROWS, options.messages), options.body_bytes)
+    return pool, max(options.messages // pool.rows, 1)
+
+
+def log_pool(options: BenchOptions) -> tuple[MessagePool, int]:
+    """Return a pool, and how often it is sent for a log of about `options.log_bytes`."""
+    record_bytes = options.body_bytes + RECORD_OVERHEAD_BYTES
+    pool = MessagePool(min(LOG_POOL_ROWS, options.log_bytes // record_bytes), options.body_bytes)
+    return pool, -(-options.log_bytes // (pool.rows * record_bytes))
 
 
 def readable(admin: Admin, topic: str) -> list[int]:

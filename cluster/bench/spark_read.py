@@ -6,16 +6,13 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from cluster.bench.broker import bench_cluster
-from cluster.bench.messages import MessagePool
 from cluster.bench.options import BenchFailed, BenchOptions
 from cluster.bench.result import BenchResult, Run
-from cluster.bench.sending import QUEUES, fill
+from cluster.bench.sending import QUEUES, backlog_pool, filled_cluster
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-POOL_ROWS = 500_000
 CORES = 2
 
 
@@ -23,11 +20,8 @@ def run(options: BenchOptions) -> list[BenchResult]:
     """Measure over one backlog of about `options.messages`."""
     from jobs import local_session, read_queue
 
-    pool = MessagePool(min(POOL_ROWS, options.messages), options.body_bytes)
-    rounds = max(options.messages // pool.rows, 1)
-    with bench_cluster(options, "async") as cluster:
-        options.progress(f"spark-read: sending {rounds * pool.rows:,} messages")
-        messages = fill(cluster.nameservers, "bench", pool, rounds)
+    pool, rounds = backlog_pool(options)
+    with filled_cluster(options, "spark-read: sending", pool, rounds) as (cluster, messages):
         options.progress("spark-read: starting Spark")
         spark = local_session("raymq-bench", CORES)
         try:
@@ -68,11 +62,7 @@ def _repeat(
     options: BenchOptions, name: str, messages: int, body_bytes: int, job: Callable[[], None]
 ) -> list[Run]:
     _measure(messages, body_bytes, job, options.warm_up_s)
-    runs = []
-    for number in range(options.runs):
-        options.progress(f"{name}: run {number + 1} of {options.runs}")
-        runs.append(_measure(messages, body_bytes, job, options.seconds))
-    return runs
+    return [_measure(messages, body_bytes, job, options.seconds) for _ in options.numbered_runs(name)]
 
 
 def _measure(messages: int, body_bytes: int, job: Callable[[], None], seconds: float) -> Run:

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cluster.cli.help import examples
+from cluster.cli.console import EXIT_FAILED, EXIT_INTERRUPTED
+from cluster.cli.options import examples
 
 if TYPE_CHECKING:
     from cluster.bench.options import BenchOptions
@@ -18,8 +19,6 @@ EPILOG = examples(
     "raymq bench send-one --flush sync --seconds 10 --runs 1",
     "raymq bench all",
 )
-EXIT_FAILED = 1
-EXIT_INTERRUPTED = 130
 
 
 def command(

@@ -8,14 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cluster.cli.console import Failed, Output, confirmed, with_admin
-from cluster.cli.help import examples
-from cluster.cli.options import NAMESERVER, AsJson, Broker, DryRun, Nameserver, Yes
+from cluster.cli.console import Failed, confirmed, open_admin
+from cluster.cli.options import NAMESERVER, AsJson, Broker, DryRun, Nameserver, Yes, examples
 from store.clock import NS_PER_MS
 
 if TYPE_CHECKING:
     from actors.remoting.bodies.broker import BrokerStatsItem
-    from cluster.client import Admin
 
 app = typer.Typer(no_args_is_help=True, help="Brokers: list, describe, statistics, settings, cleaning.")
 
@@ -34,7 +32,7 @@ class Cleanable(StrEnum):
 def list_brokers(nameserver: Nameserver = NAMESERVER, as_json: AsJson = False) -> None:
     """List the brokers, with what they put and get a second and how full their disk is."""
 
-    def work(admin: Admin) -> None:
+    with open_admin(nameserver, as_json=as_json) as (admin, out):
         rows = []
         info = admin.cluster_info()
         for name, data in sorted(info.brokers.items()):
@@ -48,19 +46,15 @@ def list_brokers(nameserver: Nameserver = NAMESERVER, as_json: AsJson = False) -
                 if broker_id == 0:
                     row |= summary(admin.broker_runtime(name))
                 rows.append(row)
-        Output(as_json=as_json).table("brokers", COLUMNS, rows, spared=("version", "cluster", "id"))
-
-    with_admin(nameserver, work)
+        out.table("brokers", COLUMNS, rows, spared=("version", "cluster", "id"))
 
 
 @app.command(epilog=examples("raymq broker describe broker-a", "raymq broker describe broker-a --json"))
 def describe(broker: Broker, nameserver: Nameserver = NAMESERVER, as_json: AsJson = False) -> None:
     """Show all that a broker says of itself, by RocketMQ's names."""
 
-    def work(admin: Admin) -> None:
-        Output(as_json=as_json).fields(dict(sorted(admin.broker_runtime(broker).items())))
-
-    with_admin(nameserver, work)
+    with open_admin(nameserver, as_json=as_json) as (admin, out):
+        out.fields(dict(sorted(admin.broker_runtime(broker).items())))
 
 
 @app.command(
@@ -86,8 +80,7 @@ def config(
     """
     wanted = dict(_setting(change) for change in changes or [])
 
-    def work(admin: Admin) -> None:
-        out = Output(as_json=as_json)
+    with open_admin(nameserver, as_json=as_json) as (admin, out):
         if not wanted:
             out.fields(dict(sorted(admin.broker_config(broker).items())))
             return
@@ -96,8 +89,6 @@ def config(
         what = ", ".join(f"{key} = {value}" for key, value in wanted.items())
         text = f"{broker} would be told {what}" if dry_run else f"{broker} has {what}"
         out.done(text, broker=broker, settings=wanted, dry_run=dry_run)
-
-    with_admin(nameserver, work)
 
 
 def _setting(text: str) -> tuple[str, str]:
@@ -131,8 +122,7 @@ def clean(
     unused-topics: queues of topics that do not exist.
     """
 
-    def work(admin: Admin) -> None:
-        out = Output(as_json=as_json)
+    with open_admin(nameserver, as_json=as_json) as (admin, out):
         facts: dict[str, Any] = {"broker": broker, "cleaned": what.value, "dry_run": dry_run}
         if dry_run:
             admin.broker_config(broker)
@@ -141,8 +131,6 @@ def clean(
         confirmed(f"Clean {broker} of {what.value}, for good?", yes=yes)
         admin.clean_broker(broker, what.value)
         out.done(f"{broker} is being cleaned of {what.value}", **facts)
-
-    with_admin(nameserver, work)
 
 
 @app.command(
@@ -166,7 +154,7 @@ def stats(
 ) -> None:
     """Show a counter over the last minute, hour and day."""
 
-    def work(admin: Admin) -> None:
+    with open_admin(nameserver, as_json=as_json) as (admin, out):
         data = admin.cluster_info().brokers.get(broker)
         wanted = key if key is not None else data.cluster if data is not None else ""
         found = admin.broker_stats(broker, table, wanted)
@@ -177,9 +165,7 @@ def stats(
             for name, item in (("minute", found.minute), ("hour", found.hour), ("day", found.day))
         ]
         columns = ("window", "sum", "per_second", "per_request")
-        Output(as_json=as_json).table(f"{table} of {wanted} on {broker}", columns, rows)
-
-    with_admin(nameserver, work)
+        out.table(f"{table} of {wanted} on {broker}", columns, rows)
 
 
 @app.command(
@@ -195,8 +181,7 @@ def writable(
 ) -> None:
     """Take a broker out of the producers' routes, or put it back; lasts until it registers anew."""
 
-    def work(admin: Admin) -> None:
-        out = Output(as_json=as_json)
+    with open_admin(nameserver, as_json=as_json) as (admin, out):
         what = "written to" if on else "written to no more"
         facts: dict[str, Any] = {"broker": broker, "writable": on, "dry_run": dry_run}
         if dry_run:
@@ -207,8 +192,6 @@ def writable(
             confirmed(f"Keep producers away from {broker}?", yes=yes)
         topics = admin.set_writable(broker, writable=on)
         out.done(f"{broker} is {what}, in {topics} topics", topics=topics, **facts)
-
-    with_admin(nameserver, work)
 
 
 def summary(runtime: dict[str, str]) -> dict[str, Any]:

@@ -9,9 +9,10 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Literal, NoReturn, TextIO
+from typing import TYPE_CHECKING, Any, Literal, TextIO
 
 import typer
 
@@ -86,60 +87,58 @@ class Output:
             self.line(what)
 
 
-def with_admin(nameserver: str, work: Callable[[Admin], int | None]) -> None:
-    """Run a command's work over an admin of the cluster, and end with its exit code."""
+@contextmanager
+def open_admin(nameserver: str, *, as_json: bool) -> Iterator[tuple[Admin, Output]]:
+    """Give a command an admin of the cluster and its output, and exit with the error's code if it fails."""
     from cluster.client import Admin
 
-    def open_and_work() -> int | None:
-        with Admin(nameserver) as admin:
-            return work(admin)
-
-    finish(open_and_work)
+    with exiting_on_errors(), Admin(nameserver) as admin:
+        yield admin, Output(as_json=as_json)
 
 
-def finish(work: Callable[[], int | None]) -> None:
-    """Run a command's work and end with its exit code; what cannot be is told in a line, without a
-    traceback.
-    """
+@contextmanager
+def exiting_on_errors() -> Iterator[None]:
+    """Run a command's work; print an error as one line without a traceback, and exit with its code."""
     from cluster.client.errors import ClientError, ConfigInvalid
 
-    code: int | None
     try:
         with interruptible():
-            code = work()
+            yield
     except (Refusal, ConfigInvalid) as error:
         tell(str(error))
-        code = EXIT_REFUSED
+        raise typer.Exit(EXIT_REFUSED) from error
     except (Failed, ClientError) as error:
         tell(str(error))
-        code = EXIT_FAILED
+        raise typer.Exit(EXIT_FAILED) from error
     except KeyboardInterrupt:
-        code = EXIT_INTERRUPTED
-    except BrokenPipeError:  # the reader has enough, as `head` has
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is left goes nowhere, silently
-        code = 0
-    raise typer.Exit(code or 0)
+        raise typer.Exit(EXIT_INTERRUPTED) from None
+    except BrokenPipeError:
+        discard_output()
 
 
-def finish_reported(work: Callable[[], int], *, reads_only: bool = False) -> NoReturn:
-    """The same for what is done to the cluster itself, whose errors `cluster.launch` knows.
+def discard_output() -> None:
+    """Discard all further output: its reader has closed the pipe, as `head` does."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+@contextmanager
+def exiting_on_launch_errors(*, reads_only: bool = False) -> Iterator[None]:
+    """Run work on the cluster itself, whose errors `cluster.launch` knows, and exit with the error's code.
 
     `reads_only`: an interrupt leaves nothing half done, so that there is nothing to say of it.
     """
     from rich.console import Console
 
-    from cluster.launch import reported
+    from cluster.launch import exiting_on_errors as launch_errors
 
-    def work_interruptibly() -> int:
+    with launch_errors(Console(stderr=True)):
         try:
             with interruptible():
-                return work()
+                yield
         except KeyboardInterrupt:
             if reads_only:
-                return EXIT_INTERRUPTED
+                raise typer.Exit(EXIT_INTERRUPTED) from None
             raise
-
-    raise typer.Exit(reported(work_interruptibly, Console(stderr=True)))
 
 
 def tell(text: str) -> None:

@@ -6,11 +6,10 @@ from typing import Annotated
 
 import typer
 
-from cluster.cli.help import examples
+from cluster.cli.console import EXIT_FAILED, EXIT_INTERRUPTED
+from cluster.cli.options import examples
 
 EPILOG = examples("raymq demo", "raymq demo --flights 10000")
-EXIT_FAILED = 1
-EXIT_INTERRUPTED = 130
 
 
 def command(
@@ -33,7 +32,7 @@ def _run(flights: int) -> int:
 
     from cluster.demo.cluster_up import DemoFailed, temporary_home
     from cluster.demo.flights import FlightsMissing
-    from cluster.demo.run import DemoOptions, run_demo
+    from cluster.demo.run import run_demo
     from cluster.demo.stage import console_alone
     from cluster.launch import Failures, Refusals
 
@@ -46,7 +45,7 @@ def _run(flights: int) -> int:
         log_file = home / "demo.log"
         try:
             with console_alone(log_file) as console:
-                return run_demo(DemoOptions(flights), console, home)
+                return run_demo(flights, console, home)
         except KeyboardInterrupt:
             errors.print("interrupted; nothing is left running", style="yellow")
             return EXIT_INTERRUPTED

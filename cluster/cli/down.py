@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from cluster.cli.console import finish_reported
-from cluster.cli.help import examples
-from cluster.cli.options import Overrides, Topology
+from cluster.cli.console import exiting_on_launch_errors
+from cluster.cli.options import Overrides, Topology, examples
 
 EPILOG = examples("raymq down", "raymq down configs/local.yaml")
 
@@ -20,10 +19,5 @@ def command(
     from cluster.launch_report import ConsoleReport
     from cluster.topology.topology_file import load_topology
 
-    console = Console()
-
-    def work() -> int:
-        down(load_topology(topology, overrides or []), ConsoleReport(console))
-        return 0
-
-    finish_reported(work)
+    with exiting_on_launch_errors():
+        down(load_topology(topology, overrides or []), ConsoleReport(Console()))

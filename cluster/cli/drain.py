@@ -6,9 +6,8 @@ from typing import Annotated
 
 import typer
 
-from cluster.cli.console import finish_reported
-from cluster.cli.help import examples
-from cluster.cli.options import Broker, DryRun, Overrides, TopologyOption
+from cluster.cli.console import exiting_on_launch_errors
+from cluster.cli.options import Broker, DryRun, Overrides, TopologyOption, examples
 
 EPILOG = examples(
     "raymq drain broker-a --dry-run",
@@ -36,11 +35,6 @@ def command(
     from cluster.launch_report import ConsoleReport
     from cluster.topology.topology_file import load_topology
 
-    console = Console()
-
-    def work() -> int:
+    with exiting_on_launch_errors():
         given = load_topology(topology, overrides or [])
-        drain(given, broker, timeout_s=timeout_s, report=ConsoleReport(console), dry_run=dry_run)
-        return 0
-
-    finish_reported(work)
+        drain(given, broker, timeout_s=timeout_s, report=ConsoleReport(Console()), dry_run=dry_run)

@@ -6,14 +6,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cluster.cli.console import Failed, Output, confirmed, with_admin
-from cluster.cli.help import examples
+from cluster.cli.console import Failed, confirmed, open_admin
+from cluster.cli.offset import PROGRESS_COLUMNS, progress_rows
 from cluster.cli.offset import reset as reset_offsets
-from cluster.cli.options import NAMESERVER, AsJson, DryRun, Group, Nameserver, Yes
+from cluster.cli.options import NAMESERVER, AsJson, DryRun, Group, Nameserver, Yes, examples
 
 if TYPE_CHECKING:
     from actors.remoting.bodies.connected import ConsumerConnection
-    from cluster.client import Admin
 
 app = typer.Typer(no_args_is_help=True, help="Consumer groups: list, describe with lag, create, delete.")
 
@@ -26,7 +25,7 @@ def list_groups(
 ) -> None:
     """List the consumer groups, with what they consume and how far they are behind."""
 
-    def work(admin: Admin) -> None:
+    with open_admin(nameserver, as_json=as_json) as (admin, out):
         progress = admin.all_group_stats()
         rows = []
         for name in admin.groups():
@@ -42,9 +41,7 @@ def list_groups(
                     "tps": stats.consume_tps if stats else 0.0,
                 }
             )
-        Output(as_json=as_json).table("consumer groups", ("group", "topics", "lag", "in_flight", "tps"), rows)
-
-    with_admin(nameserver, work)
+        out.table("consumer groups", ("group", "topics", "lag", "in_flight", "tps"), rows)
 
 
 @app.command(epilog=examples("raymq group describe billing", "raymq group describe billing -t orders --json"))
@@ -56,26 +53,16 @@ def describe(
 ) -> None:
     """Show a group's lag in each queue, its members, what they subscribe to, and its settings."""
 
-    def work(admin: Admin) -> None:
+    with open_admin(nameserver, as_json=as_json) as (admin, out):
         config = admin.groups().get(group)
         if config is None:
             raise Failed(f"no group {group!r}; `raymq group list` shows those there are")
         stats, online = admin.group_stats(group, topic), admin.group_connection(group)
         rows = [
-            {
-                "topic": queue.topic,
-                "broker": queue.broker_name,
-                "queue": queue.queue_id,
-                "committed": offset.consumer_offset,
-                "end": offset.broker_offset,
-                "lag": offset.lag,
-                "in_flight": offset.in_flight,
-                "last_ms": offset.last_timestamp or None,
-            }
-            for queue, offset in stats.offsets.items()
+            row | {"in_flight": offset.in_flight, "last_ms": offset.last_timestamp or None}
+            for row, offset in zip(progress_rows(stats), stats.offsets.values(), strict=True)
         ]
         members = _members(online)
-        out = Output(as_json=as_json)
         if out.is_json:
             facts: dict[str, Any] = {
                 "group": group,
@@ -88,7 +75,7 @@ def describe(
             }
             out.json(facts)
             return
-        columns = ("topic", "broker", "queue", "committed", "end", "lag", "in_flight", "last_ms")
+        columns = (*PROGRESS_COLUMNS, "in_flight", "last_ms")
         out.table(f"group {group}", columns, rows)
         if online is None:
             out.line("no member is online")
@@ -97,8 +84,6 @@ def describe(
             for name, expression in _subscriptions(online).items():
                 out.line(f"subscribes to {name}: {expression}")
         out.line(f"lag {stats.lag:,}; {stats.consume_tps:,.1f} messages a second over the last minute")
-
-    with_admin(nameserver, work)
 
 
 @app.command(epilog=examples("raymq group create billing", "raymq group create billing --max-retries 3"))
@@ -120,7 +105,7 @@ def create(
 ) -> None:
     """Create a group, or change one that is there: what is not given stays as it is."""
 
-    def work(admin: Admin) -> None:
+    with open_admin(nameserver, as_json=as_json) as (admin, out):
         from msgspec.structs import replace
 
         from store.metadata import SubscriptionGroupConfig
@@ -134,9 +119,7 @@ def create(
         after = replace(before, **{name: value for name, value in given.items() if value is not None})
         admin.put_group(after)
         what = f"{group}: {'may consume' if after.consume_enable else 'off'}"
-        Output(as_json=as_json).done(what, group=group, settings=after.to_json())
-
-    with_admin(nameserver, work)
+        out.done(what, group=group, settings=after.to_json())
 
 
 @app.command(epilog=examples("raymq group delete billing --dry-run", "raymq group delete billing --yes"))
@@ -152,14 +135,13 @@ def delete(
 ) -> None:
     """Delete a group, and what it has committed. One that has members online is refused."""
 
-    def work(admin: Admin) -> None:
+    with open_admin(nameserver, as_json=as_json) as (admin, out):
         if group not in admin.groups():
             raise Failed(f"no group {group!r}; `raymq group list` shows those there are")
         members = [member["client_id"] for member in _members(admin.group_connection(group))]
         if members:
             raise Failed(f"group {group!r} has members online, stop them first: {', '.join(members)}")
         topics = admin.topics_of_group(group)
-        out = Output(as_json=as_json)
         what = f"group {group}" + (f" with its offsets in {', '.join(topics)}" if topics else "")
         facts: dict[str, Any] = {"group": group, "topics": topics, "dry_run": dry_run}
         if dry_run:
@@ -169,19 +151,15 @@ def delete(
         admin.delete_group(group, offsets=not keep_offsets)
         out.done(f"deleted {what}", **facts)
 
-    with_admin(nameserver, work)
-
 
 @app.command(epilog=examples("raymq group members billing", "raymq group members billing --json"))
 def members(group: Group, nameserver: Nameserver = NAMESERVER, as_json: AsJson = False) -> None:
     """List the members of a group that are online."""
 
-    def work(admin: Admin) -> None:
+    with open_admin(nameserver, as_json=as_json) as (admin, out):
         rows = _members(admin.group_connection(group))
         columns = ("client_id", "address", "language", "version")
-        Output(as_json=as_json).table(f"members of {group}", columns, rows)
-
-    with_admin(nameserver, work)
+        out.table(f"members of {group}", columns, rows)
 
 
 @app.command(
@@ -195,13 +173,12 @@ def member(
 ) -> None:
     """Show what a member says of itself: its queues, what it has fetched of them, its subscriptions."""
 
-    def work(admin: Admin) -> None:
+    with open_admin(nameserver, as_json=as_json) as (admin, out):
         import orjson
 
         from store.message.json_text import parse_rocketmq_json
 
         told = admin.running_info(group, client_id)
-        out = Output(as_json=as_json)
         try:
             info = parse_rocketmq_json(told)
         except ValueError:
@@ -214,8 +191,6 @@ def member(
         columns = ("topic", "brokerName", "queueId", "commitOffset", "cachedMsgCount", "droped")
         out.table(f"queues of {client_id}", columns, rows)
         out.fields(info["properties"])
-
-    with_admin(nameserver, work)
 
 
 app.command(

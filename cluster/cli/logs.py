@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -11,9 +10,8 @@ from typing import Annotated, Any
 
 import typer
 
-from cluster.cli.console import finish_reported
-from cluster.cli.help import examples
-from cluster.cli.options import Overrides, TopologyOption
+from cluster.cli.console import discard_output, exiting_on_launch_errors
+from cluster.cli.options import Overrides, TopologyOption, examples
 
 EPILOG = examples(
     "raymq logs broker-a --follow",
@@ -63,26 +61,18 @@ def command(
 
     console, errors = Console(), Console(stderr=True)
 
-    def work() -> int:
+    with exiting_on_launch_errors(reads_only=True):
         given = load_topology(topology, overrides or [])
         begin = parse_since(since, datetime.now(UTC))
         query = Query(given.namespace, tuple(actors or ()), checked_level(level), begin, last or None)
-        for actor, line in read(given, query, follow=follow, report=ConsoleReport(errors)):
-            show(console, actor, line, as_json=as_json or not console.is_terminal)
-        return 0
-
-    def quietly() -> int:
         try:
-            return work()
+            for actor, line in read(given, query, follow=follow, report=ConsoleReport(errors)):
+                show(console, actor, line, as_json=as_json or not console.is_terminal)
         except KeyboardInterrupt:
-            if follow:
-                return 0
-            raise
-        except BrokenPipeError:  # the reader has seen enough
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            return 0
-
-    finish_reported(quietly, reads_only=True)
+            if not follow:
+                raise
+        except BrokenPipeError:
+            discard_output()
 
 
 def show(console: Any, actor: str, line: bytes, *, as_json: bool) -> None:

@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cluster.cli import send, tail
-from cluster.cli.console import Failed, Output, Refusal, moment_ms, queue_named, with_admin
-from cluster.cli.help import examples
+from cluster.cli.console import Failed, Refusal, moment_ms, open_admin, queue_named
 from cluster.cli.message_view import as_object, as_page, body_text
-from cluster.cli.options import NAMESERVER, AsJson, Nameserver, Topic
+from cluster.cli.options import NAMESERVER, AsJson, Nameserver, Topic, examples
 
 if TYPE_CHECKING:
     from cluster.client import Admin, MessageExt
@@ -40,7 +39,7 @@ def get(
 ) -> None:
     """Show messages by their place or by their id."""
 
-    def work(admin: Admin) -> None:
+    with open_admin(nameserver, as_json=as_json) as (admin, out):
         if (identifier is None) == (queue is None or offset is None):
             raise Refusal("say which: either --id, or --queue with --offset")
         if identifier is not None:
@@ -49,14 +48,11 @@ def get(
             found = admin.messages_at(queue_named(queue or "", topic), offset or 0, count)
         if not found:
             raise Failed(f"no such message in topic {topic!r}")
-        out = Output(as_json=as_json)
         for message in found:
             if out.is_json:
                 out.json(as_object(message))
             else:
                 out.fields(as_page(message))
-
-    with_admin(nameserver, work)
 
 
 @app.command(
@@ -75,7 +71,7 @@ def query(
 ) -> None:
     """Find messages by key."""
 
-    def work(admin: Admin) -> None:
+    with open_admin(nameserver, as_json=as_json) as (admin, out):
         from cluster.client.admin.aio_admin import END_OF_TIME_MS
 
         until_ms = END_OF_TIME_MS if end is None else moment_ms(end)
@@ -83,14 +79,11 @@ def query(
             topic, key, max_messages=limit, begin_ms=moment_ms(begin), end_ms=until_ms
         )
         rows = [as_object(message) | {"shown": body_text(message)} for message in found]
-        out = Output(as_json=as_json)
         if out.is_json:
             out.json([{name: value for name, value in row.items() if name != "shown"} for row in rows])
             return
         columns = ("store_ms", "broker", "queue", "offset", "tags", "keys", "id", "shown")
         out.table(f"messages of {topic} with key {key}", columns, rows)
-
-    with_admin(nameserver, work)
 
 
 app.command("send", epilog=send.EPILOG)(send.command)

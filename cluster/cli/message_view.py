@@ -8,19 +8,22 @@ from typing import TYPE_CHECKING, Any
 from cluster.cli.tables import shown
 
 if TYPE_CHECKING:
-    from cluster.client import MessageExt
+    from cluster.client import MessageExt, MessageQueue
 
 BODY_SHOWN_BYTES = 200
 # What clients and brokers write by themselves, or is told in a field of its own.
 _OWN = frozenset({"TAGS", "KEYS", "UNIQ_KEY", "WAIT", "MSG_REGION", "TRACE_ON", "CLUSTER"})
 
 
+def place_of(queue: MessageQueue | MessageExt) -> dict[str, Any]:
+    """Return the columns that name a queue, of the queue itself or of a message in it."""
+    return {"topic": queue.topic, "broker": queue.broker_name, "queue": queue.queue_id}
+
+
 def as_object(message: MessageExt) -> dict[str, Any]:
     """All of a message; a body that is no UTF-8 text is `body_base64`."""
     found: dict[str, Any] = {
-        "topic": message.topic,
-        "broker": message.broker_name,
-        "queue": message.queue_id,
+        **place_of(message),
         "offset": message.queue_offset,
         "id": message.offset_msg_id,
         "unique_key": message.uniq_key,

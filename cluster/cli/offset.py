@@ -6,15 +6,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cluster.cli.console import Failed, Output, Refusal, confirmed, place_named, queue_named, with_admin
-from cluster.cli.help import examples
-from cluster.cli.options import NAMESERVER, AsJson, DryRun, Group, Nameserver, Topic, Yes
+from cluster.cli.console import Failed, Output, Refusal, confirmed, open_admin, place_named, queue_named
+from cluster.cli.message_view import place_of
+from cluster.cli.options import NAMESERVER, AsJson, DryRun, Group, Nameserver, Topic, Yes, examples
 
 if TYPE_CHECKING:
+    from actors.remoting.bodies.progress import ConsumeStats
     from cluster.client import Admin, MessageQueue
 
 app = typer.Typer(no_args_is_help=True, help="Offsets of consumer groups: show, reset, skip, clone.")
 
+PROGRESS_COLUMNS = ("topic", "broker", "queue", "committed", "end", "lag")
 _COLUMNS = ("topic", "broker", "queue", "before", "after")
 
 
@@ -27,24 +29,11 @@ def show(
 ) -> None:
     """Show where a group is in each queue, and where the queue ends."""
 
-    def work(admin: Admin) -> None:
-        rows = [
-            {
-                "topic": queue.topic,
-                "broker": queue.broker_name,
-                "queue": queue.queue_id,
-                "committed": offset.consumer_offset,
-                "end": offset.broker_offset,
-                "lag": offset.lag,
-            }
-            for queue, offset in admin.group_stats(group, topic).offsets.items()
-        ]
+    with open_admin(nameserver, as_json=as_json) as (admin, out):
+        rows = progress_rows(admin.group_stats(group, topic))
         if not rows and group not in admin.groups():
             raise Failed(f"no group {group!r}; `raymq group list` shows those there are")
-        columns = ("topic", "broker", "queue", "committed", "end", "lag")
-        Output(as_json=as_json).table(f"offsets of {group}", columns, rows)
-
-    with_admin(nameserver, work)
+        out.table(f"offsets of {group}", PROGRESS_COLUMNS, rows)
 
 
 @app.command(
@@ -70,11 +59,9 @@ def reset(
 ) -> None:
     """Set where a group goes on. Members that run are told at their next pull."""
 
-    def work(admin: Admin) -> None:
+    with open_admin(nameserver, as_json=as_json) as (admin, out):
         targets = _targets(admin, topic, to, queue, offset)
-        _move(admin, group, targets, "reset", dry_run=dry_run, yes=yes, as_json=as_json)
-
-    with_admin(nameserver, work)
+        _move(admin, out, group, targets, "reset", dry_run=dry_run, yes=yes)
 
 
 @app.command(epilog=examples("raymq offset skip billing orders --dry-run"))
@@ -88,10 +75,8 @@ def skip(
 ) -> None:
     """Have a group leave out all that it has not consumed yet."""
 
-    def work(admin: Admin) -> None:
-        _move(admin, group, admin.end_offsets(topic), "skip", dry_run=dry_run, yes=yes, as_json=as_json)
-
-    with_admin(nameserver, work)
+    with open_admin(nameserver, as_json=as_json) as (admin, out):
+        _move(admin, out, group, admin.end_offsets(topic), "skip", dry_run=dry_run, yes=yes)
 
 
 @app.command(epilog=examples("raymq offset clone billing billing-2", "raymq offset clone a b -t orders"))
@@ -106,20 +91,14 @@ def clone(
 ) -> None:
     """Give one group the offsets of another."""
 
-    def work(admin: Admin) -> None:
-        taken = admin.group_stats(source, topic).offsets
-        had = admin.group_stats(target, topic).offsets
-        rows = [
-            _row(queue, had[queue].consumer_offset if queue in had else None, offset.consumer_offset)
-            for queue, offset in taken.items()
-        ]
-        out = Output(as_json=as_json)
+    with open_admin(nameserver, as_json=as_json) as (admin, out):
+        taken = admin.group_stats(source, topic).offsets.items()
+        targets = {queue: offset.consumer_offset for queue, offset in taken}
+        rows = _rows(targets, admin.group_stats(target, topic))
         if not dry_run:
             confirmed(f"Give {target} the offsets of {source} in {len(rows)} queues?", yes=yes)
             admin.clone_offsets(source, target, topic)
         out.table(f"{'would clone' if dry_run else 'cloned'} {source} to {target}", _COLUMNS, rows)
-
-    with_admin(nameserver, work)
 
 
 def _targets(
@@ -149,21 +128,16 @@ def _targets(
 
 def _move(
     admin: Admin,
+    out: Output,
     group: str,
     targets: dict[MessageQueue, int],
     verb: str,
     *,
     dry_run: bool,
     yes: bool,
-    as_json: bool,
 ) -> None:
     topic = next(iter(targets)).topic
-    before = admin.group_stats(group, topic).offsets
-    rows = [
-        _row(queue, before[queue].consumer_offset if queue in before else None, target)
-        for queue, target in targets.items()
-    ]
-    out = Output(as_json=as_json)
+    rows = _rows(targets, admin.group_stats(group, topic))
     if not dry_run:
         confirmed(f"{verb.capitalize()} {group} in {len(rows)} queues of {topic}?", yes=yes)
         for queue, target in targets.items():
@@ -171,11 +145,22 @@ def _move(
     out.table(f"{'would ' if dry_run else ''}{verb} {group}", _COLUMNS, rows)
 
 
-def _row(queue: MessageQueue, before: int | None, after: int) -> dict[str, Any]:
-    return {
-        "topic": queue.topic,
-        "broker": queue.broker_name,
-        "queue": queue.queue_id,
-        "before": before,
-        "after": after,
-    }
+def progress_rows(stats: ConsumeStats) -> list[dict[str, Any]]:
+    """Return a row for each queue that a group consumes."""
+    return [
+        {
+            **place_of(queue),
+            "committed": offset.consumer_offset,
+            "end": offset.broker_offset,
+            "lag": offset.lag,
+        }
+        for queue, offset in stats.offsets.items()
+    ]
+
+
+def _rows(targets: dict[MessageQueue, int], had: ConsumeStats) -> list[dict[str, Any]]:
+    """Return a row for each queue, with the offset that the group had, None if it had none."""
+    before = {queue: offset.consumer_offset for queue, offset in had.offsets.items()}
+    return [
+        place_of(queue) | {"before": before.get(queue), "after": after} for queue, after in targets.items()
+    ]

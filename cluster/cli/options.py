@@ -1,4 +1,4 @@
-"""The arguments and options that several commands take, each with one meaning and one line of help."""
+"""The arguments and options that several commands take, and the form of their examples in the help."""
 
 from __future__ import annotations
 
@@ -41,3 +41,8 @@ Overrides = Annotated[
         help="Put a value over the file's: flush=async, brokers.broker-a.listen_port=0, store_root=DIR.",
     ),
 ]
+
+
+def examples(*lines: str) -> str:
+    """Return the epilog of a command's help page: how the command is called."""
+    return "Examples:\n\n" + "\n\n".join(lines)

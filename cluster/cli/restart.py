@@ -6,9 +6,8 @@ from typing import Annotated
 
 import typer
 
-from cluster.cli.console import finish_reported
-from cluster.cli.help import examples
-from cluster.cli.options import DryRun, Overrides, TopologyOption
+from cluster.cli.console import exiting_on_launch_errors
+from cluster.cli.options import DryRun, Overrides, TopologyOption, examples
 
 EPILOG = examples(
     "raymq restart broker-a",
@@ -50,19 +49,13 @@ def command(
     from cluster.launch import restart
     from cluster.launch_report import ConsoleReport
 
-    console = Console()
-
-    def work() -> int:
-        report = ConsoleReport(console)
+    with exiting_on_launch_errors():
         restart(
             topology,
             overrides or [],
             names or [],
             rolling=rolling,
             waits=wait,
-            report=report,
+            report=ConsoleReport(Console()),
             dry_run=dry_run,
         )
-        return 0
-
-    finish_reported(work)

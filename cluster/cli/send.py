@@ -5,16 +5,15 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from concurrent.futures import Future
-from contextlib import nullcontext
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cluster.cli.console import Output, Refusal, finish, named_values, queue_named
-from cluster.cli.help import examples
-from cluster.cli.options import NAMESERVER, AsJson, Nameserver
+from cluster.cli.console import Output, Refusal, exiting_on_errors, named_values, queue_named
+from cluster.cli.message_view import place_of
+from cluster.cli.options import NAMESERVER, AsJson, Nameserver, examples
 
 if TYPE_CHECKING:
     from cluster.client import Message, Producer, SendResult
@@ -63,9 +62,9 @@ def command(
 ) -> None:
     """Send a message, a file, or the lines of the input."""
 
-    def work() -> None:
-        from cluster.client import Message, Producer
+    from cluster.client import Message, Producer
 
+    with exiting_on_errors():
         common: dict[str, Any] = {
             "tags": tags,
             "keys": key or None,
@@ -87,8 +86,6 @@ def command(
             result = producer.send(Message(topic, content, **common), **where)
             where_it_is = f"{result.queue.broker_name}:{result.queue.queue_id}@{result.queue_offset}"
             out.done(f"{result.status.name} {where_it_is}", **_facts(result))
-
-    finish(work)
 
 
 def _messages(topic: str, common: dict[str, Any], *, json_lines: bool) -> Iterator[Message]:
@@ -134,12 +131,11 @@ def _send_lines(producer: Producer, messages: Iterator[Message], where: dict[str
     shows = errors.is_terminal and not sys.stdin.isatty()
     tally = _Tally()
     try:
-        with Progress(*columns, console=errors, transient=True) if shows else nullcontext() as progress:
-            task = progress.add_task("", total=None) if progress is not None else None
+        with Progress(*columns, console=errors, transient=True, disable=not shows) as progress:
+            task = progress.add_task("", total=None)
             # One a turn at a terminal, where the next line is long in coming.
             while tally.take(producer, messages, where, IN_FLIGHT if not sys.stdin.isatty() else 1):
-                if progress is not None and task is not None:
-                    progress.update(task, completed=tally.sent)
+                progress.update(task, completed=tally.sent)
     finally:
         queues = dict(sorted(tally.queues.items()))
         out.done(f"{tally.sent:,} messages sent", sent=tally.sent, queues=queues)
@@ -182,9 +178,7 @@ class _Tally:
 def _facts(result: SendResult) -> dict[str, Any]:
     return {
         "status": result.status.name,
-        "topic": result.queue.topic,
-        "broker": result.queue.broker_name,
-        "queue": result.queue.queue_id,
+        **place_of(result.queue),
         "offset": result.queue_offset,
         "id": result.offset_msg_id,
         "unique_key": result.msg_id,

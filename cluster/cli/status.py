@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cluster.cli.console import finish_reported
-from cluster.cli.help import examples
-from cluster.cli.options import Overrides, Topology
+from cluster.cli.console import exiting_on_launch_errors
+from cluster.cli.options import Overrides, Topology, examples
 from cluster.cli.tables import STYLE, fitted
 
 if TYPE_CHECKING:
@@ -44,16 +43,15 @@ def command(
 
     console = Console()
 
-    def work() -> int:
+    with exiting_on_launch_errors(reads_only=True):
         given = load_topology(topology, overrides or [])
         found = status(given)
         if as_json or not console.is_terminal:
             typer.echo(json.dumps({"cluster": given.cluster, "actors": [as_row(actor) for actor in found]}))
         else:
             show(console, given.cluster, found)
-        return EXIT_NOT_SERVING if not found or any(actor.failing for actor in found) else 0
-
-    finish_reported(work, reads_only=True)
+        if not found or any(actor.failing for actor in found):
+            raise typer.Exit(EXIT_NOT_SERVING)
 
 
 def as_row(entry: ActorStatus) -> dict[str, Any]:
@@ -64,7 +62,7 @@ def as_row(entry: ActorStatus) -> dict[str, Any]:
         "kind": str(spec.kind) if spec else None,
         "state": "serving" if not entry.failing else actor.state if actor.state != "serving" else "failing",
         "reason": entry.failing,
-        "address": f"{spec.advertised[0]}:{spec.advertised[1]}" if spec else None,
+        "address": spec.address if spec else None,
         "node": actor.node_ip,
         "process": actor.pid,
         "code": actor.code_version,

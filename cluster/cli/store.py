@@ -6,7 +6,6 @@ What only looks writes nothing, and takes no lock.
 from __future__ import annotations
 
 import json
-import os
 import re
 import sys
 from collections.abc import Iterable
@@ -15,8 +14,8 @@ from typing import Annotated, Any
 import typer
 
 from cluster.cli import store_tools
-from cluster.cli.help import examples
-from cluster.cli.options import Store
+from cluster.cli.console import discard_output
+from cluster.cli.options import Store, examples
 
 app = typer.Typer(no_args_is_help=True, help="Look into a broker's store on the disk.")
 
@@ -87,8 +86,8 @@ def _print_json(lines: Iterable[dict[str, Any]]) -> None:
             text = json.dumps(line, ensure_ascii=False, separators=(",", ":"))
             out.write(_BEYOND_BMP.sub(_escaped, text).encode() + b"\n")
         out.flush()
-    except BrokenPipeError:  # the reader has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except BrokenPipeError:
+        discard_output()
 
 
 def _escaped(found: re.Match[str]) -> str:

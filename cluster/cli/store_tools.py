@@ -15,8 +15,7 @@ import typer
 
 from cluster.cli.console import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_REFUSED, Output, tell
 from cluster.cli.entry import interruptible
-from cluster.cli.help import examples
-from cluster.cli.options import AsJson, DryRun, Store
+from cluster.cli.options import AsJson, DryRun, Store, examples
 
 if TYPE_CHECKING:
     from store.tools.info import StoreInfo

@@ -6,10 +6,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cluster.cli.console import EXIT_INTERRUPTED, Output, Refusal, finish, place_named
-from cluster.cli.help import examples
+from cluster.cli.console import EXIT_INTERRUPTED, Output, Refusal, exiting_on_errors, place_named
 from cluster.cli.message_view import as_line, as_object
-from cluster.cli.options import NAMESERVER, AsJson, Nameserver
+from cluster.cli.options import NAMESERVER, AsJson, Nameserver, examples
 
 if TYPE_CHECKING:
     from cluster.client import MessageQueue, PullConsumer
@@ -37,9 +36,9 @@ def command(
 ) -> None:
     """Print a topic's messages as they come. No group's offsets are touched."""
 
-    def work() -> int:
-        from cluster.client import ConsumerConfig, PullConsumer
+    from cluster.client import ConsumerConfig, PullConsumer
 
+    with exiting_on_errors():
         place = place_named(begin)
         if last and place != "latest":
             raise Refusal("--last counts from the end: give it without --from")
@@ -56,10 +55,8 @@ def command(
                 ends = _begin(consumer, topic, place, last, tags)
                 _print(consumer, out, limit, None if follow else ends)
         except KeyboardInterrupt:
-            return EXIT_INTERRUPTED if limit is not None or not follow else 0  # how a tail is meant to end
-        return 0
-
-    finish(work)
+            if limit is not None or not follow:  # else this is how a tail is meant to end
+                raise typer.Exit(EXIT_INTERRUPTED) from None
 
 
 def _begin(

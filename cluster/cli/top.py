@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from cluster.cli.broker import summary
-from cluster.cli.console import Output, with_admin
+from cluster.cli.console import Output, open_admin
 from cluster.cli.group import is_system
-from cluster.cli.help import examples
-from cluster.cli.options import NAMESERVER, AsJson, Nameserver
+from cluster.cli.options import NAMESERVER, AsJson, Nameserver, examples
 from cluster.cli.tables import table_of
 
 if TYPE_CHECKING:
@@ -54,18 +54,12 @@ def command(
     is a line of JSON.
     """
 
-    def work(admin: Admin) -> int:
-        out = Output(as_json=as_json)
-        try:
-            if once or out.is_json:
-                _lines(admin, out, interval_s, once=once, rows=rows)
-            else:
-                _live(admin, out, interval_s, rows)
-        except KeyboardInterrupt:
-            return 0  # how it is meant to end
-        return 0
-
-    with_admin(nameserver, work)
+    # An interrupt is how it is meant to end.
+    with open_admin(nameserver, as_json=as_json) as (admin, out), suppress(KeyboardInterrupt):
+        if once or out.is_json:
+            _lines(admin, out, interval_s, once=once, rows=rows)
+        else:
+            _live(admin, out, interval_s, rows)
 
 
 def look(admin: Admin, before: Snapshot | None = None) -> Snapshot:

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from msgspec.structs import replace
 
-from cluster.cli.console import Output, Refusal, confirmed, with_admin
-from cluster.cli.help import examples
-from cluster.cli.options import NAMESERVER, AsJson, DryRun, Nameserver, Topic, Yes
+from cluster.cli.console import Refusal, confirmed, open_admin
+from cluster.cli.options import NAMESERVER, AsJson, DryRun, Nameserver, Topic, Yes, examples
 
 if TYPE_CHECKING:
     from cluster.client import Admin
@@ -36,11 +35,9 @@ def list_topics(
 ) -> None:
     """List the topics, with their queues and brokers."""
 
-    def work(admin: Admin) -> None:
+    with open_admin(nameserver, as_json=as_json) as (admin, out):
         rows = [row for row in _topic_rows(admin) if system or row["kind"] == "normal"]
-        Output(as_json=as_json).table("topics", ("topic", "kind", "queues", "perm", "brokers"), rows)
-
-    with_admin(nameserver, work)
+        out.table("topics", ("topic", "kind", "queues", "perm", "brokers"), rows)
 
 
 @app.command(
@@ -64,7 +61,7 @@ def create(
 ) -> None:
     """Create a topic, or change one that is there: what is not given stays as it is."""
 
-    def work(admin: Admin) -> None:
+    with open_admin(nameserver, as_json=as_json) as (admin, out):
         there = _settings_of(admin, topic)
         wanted = queues or there.write_queue_nums
         route = admin.create_topic(
@@ -77,16 +74,14 @@ def create(
         )
         names = route.brokers()
         what = f"{topic}: {wanted} queues on each of {', '.join(names)}"
-        Output(as_json=as_json).done(what, topic=topic, queues=len(route.keyed), brokers=names)
-
-    with_admin(nameserver, work)
+        out.done(what, topic=topic, queues=len(route.keyed), brokers=names)
 
 
 @app.command(epilog=examples("raymq topic describe orders", "raymq topic describe orders --json"))
 def describe(topic: Topic, nameserver: Nameserver = NAMESERVER, as_json: AsJson = False) -> None:
     """Show a topic's settings on each broker, and the groups that consume it."""
 
-    def work(admin: Admin) -> None:
+    with open_admin(nameserver, as_json=as_json) as (admin, out):
         configs = admin.topic_configs(topic)
         groups = admin.groups_of_topic(topic)
         rows = [
@@ -100,21 +95,18 @@ def describe(topic: Topic, nameserver: Nameserver = NAMESERVER, as_json: AsJson 
             }
             for name, config in configs.items()
         ]
-        out = Output(as_json=as_json)
         if out.is_json:
             out.json({"topic": topic, "brokers": rows, "groups": groups})
             return
         out.table(f"topic {topic}", ("broker", "read_queues", "write_queues", "perm", "order"), rows)
         out.line(f"consumed by: {', '.join(groups) or 'no group'}")
 
-    with_admin(nameserver, work)
-
 
 @app.command(epilog=examples("raymq topic stats orders", "raymq topic stats orders --json"))
 def stats(topic: Topic, nameserver: Nameserver = NAMESERVER, as_json: AsJson = False) -> None:
     """Show where each queue begins and ends, when it last got a message, and the rate of the last minute."""
 
-    def work(admin: Admin) -> None:
+    with open_admin(nameserver, as_json=as_json) as (admin, out):
         found = admin.topic_stats(topic)
         rows = [
             {
@@ -127,7 +119,6 @@ def stats(topic: Topic, nameserver: Nameserver = NAMESERVER, as_json: AsJson = F
             }
             for queue, offset in found.offsets.items()
         ]
-        out = Output(as_json=as_json)
         if out.is_json:
             out.json({"topic": topic, "put_tps": found.put_tps, "queues": rows})
             return
@@ -136,8 +127,6 @@ def stats(topic: Topic, nameserver: Nameserver = NAMESERVER, as_json: AsJson = F
         )
         total = sum(each.max_offset - each.min_offset for each in found.offsets.values())
         out.line(f"{total:,} messages; {found.put_tps:,.1f} put a second over the last minute")
-
-    with_admin(nameserver, work)
 
 
 @app.command(epilog=examples("raymq topic perm orders r", "raymq topic perm orders rw -b broker-a"))
@@ -151,16 +140,13 @@ def perm(
 ) -> None:
     """Let a topic be read, written, both or neither."""
 
-    def work(admin: Admin) -> None:
+    with open_admin(nameserver, as_json=as_json) as (admin, out):
         wanted = _perm_of(perm)
-        out = Output(as_json=as_json)
         names = sorted(admin.topic_configs(topic)) if dry_run and not brokers else brokers
         names = list(names or []) if dry_run else admin.set_topic_perm(topic, wanted, brokers or None)
         would = "would be" if dry_run else "is"
         what = f"{topic} {would} {_NAMES[wanted]} on {', '.join(names)}"
         out.done(what, topic=topic, perm=_NAMES[wanted], brokers=names, dry_run=dry_run)
-
-    with_admin(nameserver, work)
 
 
 @app.command(epilog=examples("raymq topic delete orders --dry-run", "raymq topic delete orders --yes"))
@@ -173,11 +159,10 @@ def delete(
 ) -> None:
     """Delete a topic with its messages, and what groups have consumed of it."""
 
-    def work(admin: Admin) -> None:
+    with open_admin(nameserver, as_json=as_json) as (admin, out):
         stats = admin.topic_stats(topic)
         count = sum(offset.max_offset - offset.min_offset for offset in stats.offsets.values())
         groups = admin.groups_of_topic(topic)
-        out = Output(as_json=as_json)
         what = f"topic {topic}: {count:,} messages in {len(stats.offsets)} queues"
         facts: dict[str, Any] = {"topic": topic, "messages": count, "groups": groups, "dry_run": dry_run}
         if dry_run:
@@ -186,8 +171,6 @@ def delete(
         confirmed(f"Delete {what}?", yes=yes)
         admin.delete_topic(topic)
         out.done(f"deleted {what}", **facts)
-
-    with_admin(nameserver, work)
 
 
 def _settings_of(admin: Admin, topic: str) -> TopicConfig:

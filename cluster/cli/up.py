@@ -6,9 +6,8 @@ from typing import Annotated
 
 import typer
 
-from cluster.cli.console import finish_reported
-from cluster.cli.help import examples
-from cluster.cli.options import DryRun, Overrides, Topology
+from cluster.cli.console import exiting_on_launch_errors
+from cluster.cli.options import DryRun, Overrides, Topology, examples
 
 EPILOG = examples(
     "raymq up",
@@ -44,8 +43,8 @@ def command(
 
     from cluster.launch import run_up
 
-    finish_reported(
-        lambda: run_up(
+    with exiting_on_launch_errors():
+        run_up(
             topology,
             overrides or [],
             Console(),
@@ -53,4 +52,3 @@ def command(
             prune=prune,
             broker_confs=broker_confs or [],
         )
-    )

@@ -21,6 +21,7 @@ from cluster.launch import leave_embedded, up
 from cluster.launch_report import Report
 from cluster.paths import HOME_ENV
 from cluster.session.environment import TOKEN_PATH_ENV
+from cluster.session.ray_head import end_processes
 from cluster.topology.topology import DEFAULT_NAMESPACE
 
 VICTIM = "broker-b-0"
@@ -124,15 +125,4 @@ def end_everything() -> None:
     # Noted before: what loses its parent is no longer found below this process.
     processes = psutil.Process().children(recursive=True)
     leave_embedded()
-    for process in processes:
-        _send(process.terminate)
-    _, alive = psutil.wait_procs(processes, END_TIMEOUT_S)
-    for process in alive:
-        _send(process.kill)
-
-
-def _send(signal_sender: Callable[[], None]) -> None:
-    try:
-        signal_sender()
-    except psutil.NoSuchProcess:
-        return
+    end_processes(processes, END_TIMEOUT_S)

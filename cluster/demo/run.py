@@ -13,7 +13,7 @@ from cluster.client import Admin
 from cluster.demo.cluster_up import VICTIM, DemoCluster, DemoFailed, demo_cluster
 from cluster.demo.demo_report import SparkCount, Timings, carriers_table, disagreements, summary_table
 from cluster.demo.feed import Feed
-from cluster.demo.flights import ALL_FLIGHTS, Delays, as_messages, delays_by_carrier, read_flights
+from cluster.demo.flights import Delays, as_messages, delays_by_carrier, read_flights
 from cluster.demo.follow import MEMBERS, Follower
 from cluster.demo.spark_count import count_by_spark
 from cluster.demo.stage import Stage, StageReport
@@ -27,13 +27,6 @@ QUEUES_PER_BROKER = 4
 KILL_AT_SHARE = 0.4
 POLL_S = 0.05
 STALL_TIMEOUT_S = 60.0
-
-
-@dataclass(frozen=True)
-class DemoOptions:
-    """How much of it to show."""
-
-    flights: int = ALL_FLIGHTS
 
 
 @dataclass(frozen=True)
@@ -53,13 +46,13 @@ class Outcome:
         return not faults and not disagreements(self.csv, verdict.delays, self.spark.delays)
 
 
-def run_demo(options: DemoOptions, console: Console, home: Path) -> int:
+def run_demo(flights: int, console: Console, home: Path) -> int:
     """Run it, print what came out, and give the exit code: 0 when all is as it must be."""
     stage = Stage(console)
     with stage.shown():
-        outcome = _play(options, stage, home)
+        outcome = _play(flights, stage, home)
     console.print(carriers_table(outcome.csv, outcome.verdict.delays, outcome.spark.delays))
-    console.print(summary_table(options.flights, outcome.verdict, outcome.spark, outcome.timings))
+    console.print(summary_table(flights, outcome.verdict, outcome.spark, outcome.timings))
     if outcome.is_faultless:
         console.print("[green]All three agree; nothing is lost or out of order.[/]")
         return 0
@@ -67,9 +60,9 @@ def run_demo(options: DemoOptions, console: Console, home: Path) -> int:
     return 1
 
 
-def _play(options: DemoOptions, stage: Stage, home: Path) -> Outcome:
+def _play(flights: int, stage: Stage, home: Path) -> Outcome:
     part = stage.begin("reading the flights")
-    frame = read_flights(options.flights)
+    frame = read_flights(flights)
     csv, messages = delays_by_carrier(frame), as_messages(frame)
     stage.finish(part)
     part = stage.begin("starting the cluster")
@@ -80,7 +73,7 @@ def _play(options: DemoOptions, stage: Stage, home: Path) -> Outcome:
         tally = Tally()
         timings = _Chase(stage, cluster, messages, tally).run()
         spark = _count_by_spark(stage, cluster)
-    return Outcome(csv, tally.judge(options.flights), spark, timings)
+    return Outcome(csv, tally.judge(flights), spark, timings)
 
 
 class _Chase:

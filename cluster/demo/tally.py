@@ -31,7 +31,6 @@ class Verdict:
 
     seen: int
     duplicates: int
-    stored_twice: int
     lost: int
     disordered: int
     scattered: int
@@ -53,11 +52,6 @@ class Tally:
         return len(self._first)
 
     @property
-    def deliveries(self) -> int:
-        """How many deliveries there were, duplicates included."""
-        return self._deliveries
-
-    @property
     def places(self) -> int:
         """How many different places in queues have been delivered."""
         return len(self._places)
@@ -77,7 +71,7 @@ class Tally:
         """Say what became of the flights 0 … `sent` - 1."""
         with self._lock:
             first = list(self._first.values())
-            deliveries, places = self._deliveries, len(self._places)
+            deliveries = self._deliveries
         delays: dict[str, Delays] = {}
         for each in first:
             delays.setdefault(each.carrier, Delays()).add(each.delay_minutes)
@@ -85,7 +79,6 @@ class Tally:
         return Verdict(
             seen=len(first),
             duplicates=deliveries - len(first),
-            stored_twice=places - len(first),
             lost=sent - len(rows & set(range(sent))),
             disordered=_disordered(first),
             scattered=_scattered(first),

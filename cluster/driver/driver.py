@@ -59,11 +59,7 @@ class UpResult:
     @property
     def nameservers(self) -> list[str]:
         """The addresses that clients are given."""
-        return [
-            f"{spec.advertised[0]}:{spec.advertised[1]}"
-            for spec in self.specs
-            if spec.kind is Kind.NAMESERVER
-        ]
+        return [spec.address for spec in self.specs if spec.kind is Kind.NAMESERVER]
 
 
 @dataclass
@@ -358,9 +354,9 @@ def demand_of(
 
 def registers_with(broker: ActorSpec, nameserver: ActorSpec) -> bool:
     """Whether the one is a broker that registers with the other."""
-    address = f"{nameserver.advertised[0]}:{nameserver.advertised[1]}"
     kinds = (broker.kind, nameserver.kind)
-    return kinds == (Kind.BROKER, Kind.NAMESERVER) and address in broker.settings.get("nameservers", ())
+    registered = broker.settings.get("nameservers", ())
+    return kinds == (Kind.BROKER, Kind.NAMESERVER) and nameserver.address in registered
 
 
 def on_node(resource: str, function: Callable[[Any], Result], argument: object) -> Result:

@@ -40,7 +40,7 @@ def probe(spec: ActorSpec, brokers: Sequence[ActorSpec]) -> str:
         with socket.create_connection(spec.advertised, PROBE_TIMEOUT_S):
             return ""
     except (OSError, ProtocolError, ValueError) as error:
-        return f"{spec.advertised[0]}:{spec.advertised[1]}: {error or type(error).__name__}"
+        return f"{spec.address}: {error or type(error).__name__}"
 
 
 def _probe_nameserver(spec: ActorSpec, brokers: Sequence[ActorSpec]) -> str:
@@ -51,8 +51,7 @@ def _probe_nameserver(spec: ActorSpec, brokers: Sequence[ActorSpec]) -> str:
     missing = [
         broker.name
         for broker in brokers
-        if f"{broker.advertised[0]}:{broker.advertised[1]}"
-        not in table.get(broker.settings["broker_name"], {}).get("brokerAddrs", {}).values()
+        if broker.address not in table.get(broker.settings["broker_name"], {}).get("brokerAddrs", {}).values()
     ]
     return f"does not know {', '.join(missing)} yet" if missing else ""
 

@@ -50,6 +50,11 @@ class ActorSpec:
     place: str = ""
     """The key path of its entry in the topology, for messages."""
 
+    @property
+    def address(self) -> str:
+        """The advertised address as `host:port`."""
+        return f"{self.advertised[0]}:{self.advertised[1]}"
+
     def to_json(self) -> dict[str, Any]:
         """As the actor is given it, and gives it back in `status`."""
         return {

@@ -14,6 +14,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -208,12 +209,10 @@ def free_port(preferred: int) -> int:
 def marked_processes(mark: str) -> Iterable[psutil.Process]:
     """The processes of the head with this mark, but never the one that asks or its parents."""
     own = {os.getpid(), *(parent.pid for parent in psutil.Process().parents())}
-    for process in psutil.process_iter():
-        try:
-            if process.pid not in own and process.environ().get(MARK_ENV) == mark:
-                yield process
-        except psutil.Error:
-            continue
+    for process in psutil.process_iter(["environ", "name"]):
+        environment = process.info["environ"] or {}  # None where it may not be read
+        if process.pid not in own and environment.get(MARK_ENV) == mark:
+            yield process
 
 
 def stop_head(home: Path) -> int:
@@ -222,37 +221,27 @@ def stop_head(home: Path) -> int:
     if record is None:
         return 0
     found = list(marked_processes(record.mark))
-    raylets = [process for process in found if _is_raylet(process)]
+    raylets = [process for process in found if process.info["name"] == "raylet"]
     # The raylet first: it ends its workers and says good-bye to the GCS, which must still be there.
-    _end(raylets, RAYLET_GRACE_S)
+    end_processes(raylets, RAYLET_GRACE_S)
     # Each round finds what a process of the last one still started.
     while remaining := list(marked_processes(record.mark)):
-        _end(remaining, OTHERS_GRACE_S)
+        end_processes(remaining, OTHERS_GRACE_S)
     if record.address and CURRENT_CLUSTER.exists() and CURRENT_CLUSTER.read_text().strip() == record.address:
         CURRENT_CLUSTER.unlink(missing_ok=True)
     (home / RECORD_FILE).unlink(missing_ok=True)
     return len(found)
 
 
-def _is_raylet(process: psutil.Process) -> bool:
-    try:
-        return bool(process.name() == "raylet")
-    except psutil.Error:
-        return False
-
-
-def _end(processes: Sequence[psutil.Process], grace_s: float) -> None:
+def end_processes(processes: Sequence[psutil.Process], grace_s: float) -> None:
+    """Terminate processes, and kill those that still run after `grace_s`."""
     for process in processes:
-        try:
+        with suppress(psutil.Error):
             process.terminate()
-        except psutil.Error:
-            continue
     _, alive = psutil.wait_procs(processes, grace_s)
     for process in alive:
-        try:
+        with suppress(psutil.Error):
             process.kill()
-        except psutil.Error:
-            continue
     psutil.wait_procs(alive, OTHERS_GRACE_S)
 
 

@@ -136,13 +136,10 @@ class Topology(_Model):
 
     def with_ports(self, ports: Mapping[str, int]) -> Topology:
         """This topology with the ports that were chosen for actors whose entry says 0."""
-
-        def settle(name: str, entry: Listener) -> dict[str, int]:
-            return {"listen_port": ports[name]} if entry.listen_port == 0 and name in ports else {}
-
         updated: dict[str, list[Listener]] = {"nameservers": [], "brokers": [], "rebalancers": []}
         for path, name, entry in self.listeners():
-            updated[str(path[0])].append(entry.model_copy(update=settle(name, entry)))
+            port = entry.listen_port or ports.get(name, 0)
+            updated[str(path[0])].append(entry.model_copy(update={"listen_port": port}))
         return self.model_copy(update=updated)
 
 

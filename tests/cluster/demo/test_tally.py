@@ -39,7 +39,7 @@ def test_a_flight_stored_or_delivered_twice_counts_once_and_as_a_duplicate() -> 
     for offset in (0, 1, 1):  # stored at 0 and at 1, and that at 1 delivered twice
         tally.add(flight(0, offset))
     verdict = tally.judge(1)
-    assert (verdict.seen, verdict.duplicates, verdict.stored_twice, verdict.lost) == (1, 2, 1, 0)
+    assert (verdict.seen, verdict.duplicates, tally.places, verdict.lost) == (1, 2, 2, 0)
     assert verdict.delays["UA"].flights == 1
 
 
