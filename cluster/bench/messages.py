@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 KEY_PREFIX_BYTES = 6
 KEY_DIGITS = 8
+SEED = 5
 KEY_BYTES = KEY_PREFIX_BYTES + KEY_DIGITS
 TAGS = ("red", "green", "blue", "black")
 
@@ -20,12 +21,12 @@ class MessagePool:
     Bodies are random bytes. A key is the number of the round and that of the row: `r00002-00012345`, say.
     """
 
-    def __init__(self, rows: int, body_bytes: int, seed: int = 5) -> None:
+    def __init__(self, rows: int, body_bytes: int) -> None:
         if body_bytes % 8:
             raise ValueError(f"body_bytes={body_bytes}: give a multiple of 8, or the checksum does not fit")
         self.rows = rows
         self.body_bytes = body_bytes
-        random = np.random.default_rng(seed)
+        random = np.random.default_rng(SEED)
         self._bodies: NDArray[np.uint8] = random.integers(0, 256, rows * body_bytes, np.uint8)
         self._keys = np.zeros((rows, KEY_BYTES), np.uint8)
         numbers = np.arange(rows)

@@ -50,9 +50,9 @@ def send_rounds(
     return rounds
 
 
-def fill(nameservers: str, topic: str, pool: MessagePool, rounds: int, queues: int = QUEUES) -> int:
+def fill(nameservers: str, topic: str, pool: MessagePool, rounds: int) -> int:
     """Make `topic` hold `rounds` times the pool, all of it dispatched; gives the number of messages."""
-    make_topic(nameservers, topic, queues)
+    make_topic(nameservers, topic)
     with Producer(nameservers) as producer:
         for number in range(rounds):
             producer.send_table(topic, pool.stamp(number), keys="keys", tags="tags", sharding_key="keys")

@@ -57,20 +57,18 @@ class Source:
         )
 
 
-def load_topology(
-    file: str | Path | None = None, overrides: Sequence[str] = (), broker_confs: Sequence[str | Path] = ()
-) -> Topology:
-    """Read, override and check a topology; raises TopologyError, and starts nothing.
-
-    `broker_confs` are RocketMQ's files, each a broker in the place of the topology's own.
-    """
-    return load_with_source(file, overrides, broker_confs)[0]
+def load_topology(file: str | Path | None = None, overrides: Sequence[str] = ()) -> Topology:
+    """Read, override and check a topology; raises TopologyError, and starts nothing."""
+    return load_with_source(file, overrides)[0]
 
 
 def load_with_source(
     file: str | Path | None = None, overrides: Sequence[str] = (), broker_confs: Sequence[str | Path] = ()
 ) -> tuple[Topology, Source]:
-    """As `load_topology`, with what is needed to name the place of a later problem."""
+    """As `load_topology`, with what is needed to name the place of a later problem.
+
+    `broker_confs` are RocketMQ's files, each a broker in the place of the topology's own.
+    """
     path = find_file(file)
     data, lines = _read_yaml(path)
     source = Source(str(file or DEFAULT_TOPOLOGY), lines, {})
