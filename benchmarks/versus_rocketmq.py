@@ -25,7 +25,7 @@ from benchmarks.load import LOADS, Figures, run_load
 from benchmarks.raymq_on_ray import RayMQOnRay
 from benchmarks.versus_report import Report, print_goals, print_table, round_line
 from cluster.interrupts import interrupt_once
-from tests.compat.build import RELEASES, JavaKit, JavaMissing, java_kit
+from tests.compat.build import RELEASES, JavaKit, JavaNotFound, java_kit
 from tests.compat.peers import Served
 from tests.compat.raymq import RayMQ
 from tests.compat.rocketmq import RocketMQ
@@ -40,7 +40,7 @@ def main() -> int:
     interrupt_once()  # whoever ends this wants the brokers ended too
     try:
         _run_all(java_kit(), options)
-    except JavaMissing as missing:
+    except JavaNotFound as missing:
         print(missing, file=sys.stderr)
         return 2
     except KeyboardInterrupt:

@@ -11,7 +11,7 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 
 from actors.host import ray_port
-from actors.host.ray_port import ActorSilent
+from actors.host.ray_port import ActorUnavailable
 from cluster.driver.driver import LaunchFailed, LaunchRefused
 from cluster.launch_report import Report
 from cluster.log_files import LEVELS, Found, Query, merged, read_logs
@@ -108,7 +108,7 @@ def _nodes(report: Report) -> list[Source]:
     def ask(ip: str, query: Query) -> list[Found]:
         try:
             found: list[Found] = ray_port.run_on(f"node:{ip}", read_here, query, timeout_s=NODE_TIMEOUT_S)
-        except ActorSilent as error:
+        except ActorUnavailable as error:
             if ip not in silent:
                 silent.add(ip)
                 report.line(f"no logs from node {ip}: {error}", "yellow")

@@ -17,7 +17,7 @@ from pathlib import Path
 from rich.console import Console
 
 from actors.host import ray_port
-from actors.host.ray_port import ActorFailed, ActorGone, ActorSilent
+from actors.host.ray_port import ActorMethodFailed, ActorNotFound, ActorUnavailable
 from actors.host.service_host import State
 from cluster.driver import fleet
 from cluster.driver.draining import Draining, find_broker
@@ -27,18 +27,18 @@ from cluster.driver.placement import place
 from cluster.driver.plan import ActorSpec, Kind, Running
 from cluster.launch_report import ConsoleReport, Report
 from cluster.paths import home_of, only_one_driver
-from cluster.session.environment import EnvironmentUnfit
+from cluster.session.environment import EnvironmentInvalid
 from cluster.session.ray_head import HeadFailed, read_record, stop_head
 from cluster.session.ray_session import Mode, SessionFailed, choose_way, disconnect, is_connected, session
 from cluster.topology.topology import DEFAULT_NAMESPACE, Topology
 from cluster.topology.topology_file import TopologyError, load_with_source
 
-STAYS = "stays"
+ACTIVE = "active"
 EXIT_FAILED, EXIT_REFUSED, EXIT_INTERRUPTED = 1, 2, 130
 DRAIN_TIMEOUT_S = 300.0
-STATUS_PATIENCE_S = 1.0
-Refusals = (TopologyError, LaunchRefused, EnvironmentUnfit)
-Failures = (LaunchFailed, SessionFailed, HeadFailed, ActorFailed, ActorGone, ActorSilent)
+STATUS_TIMEOUT_S = 1.0
+Refusals = (TopologyError, LaunchRefused, EnvironmentInvalid)
+Failures = (LaunchFailed, SessionFailed, HeadFailed, ActorMethodFailed, ActorNotFound, ActorUnavailable)
 
 
 def up(
@@ -88,8 +88,8 @@ def down(topology: Topology, report: Report | None = None) -> int:
             running = [actor for actor in fleet.observe(topology.namespace) if actor.is_ours]
             mine, others = split_by_cluster(running, topology)
             for actor in mine:
-                hindrance = fleet.stop(topology.namespace, actor.name)
-                report.line(f"stopped {actor.name}{f' (not in order: {hindrance})' if hindrance else ''}")
+                stop_error = fleet.stop(topology.namespace, actor.name)
+                report.line(f"stopped {actor.name}{f' (not in order: {stop_error})' if stop_error else ''}")
         record = read_record(home)
         if record is None or way.mode is Mode.SUBMITTED:
             report.line("Ray goes on: `raymq up` did not start it")
@@ -185,10 +185,10 @@ def status(topology: Topology) -> list[ActorStatus]:
     if way.mode is Mode.STARTED and not is_connected():
         return []
     with session(topology, home, way):
-        running = [a for a in fleet.observe(topology.namespace, STATUS_PATIENCE_S) if a.is_ours]
+        running = [a for a in fleet.observe(topology.namespace, STATUS_TIMEOUT_S) if a.is_ours]
         placement = place(topology, ray_port.nodes())
     mine, _ = split_by_cluster(running, topology)
-    away = {name: placement.resources[name] for name in placement.homeless}
+    away = {name: placement.resources[name] for name in placement.unplaceable}
     mine = [with_node_away(actor, away) for actor in mine]
     brokers = [actor.spec for actor in mine if actor.spec is not None and actor.spec.kind is Kind.BROKER]
     order = list(Kind)
@@ -210,8 +210,8 @@ def why_failing(actor: Running, brokers: Sequence[ActorSpec]) -> str:
         return actor.reason or actor.state
     if refusal := actor.details.get("write_refusal"):
         return f"refuses writes: {refusal}"
-    if (departure := actor.details.get("departure", STAYS)) != STAYS:
-        return f"is being drained ({departure})"
+    if (drain := actor.details.get("drain_state", ACTIVE)) != ACTIVE:
+        return f"is being drained ({drain})"
     return probe(actor.spec, brokers)
 
 

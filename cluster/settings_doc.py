@@ -1,4 +1,4 @@
-"""The page `docs/settings.md`, made from the settings models, so that it cannot lie.
+"""The page `docs/settings.md`, made from the settings models, so that it cannot be outdated.
 
 uv run python -m cluster.settings_doc > docs/settings.md
 """
@@ -18,23 +18,25 @@ from actors.rebalancer.rebalancer_settings import RebalancerSettings
 from actors.remoting.settings_text import rocketmq_key
 from cluster.topology.topology import ADDRESS_KEYS
 from store.live_settings import live_names
+from store.settings_model import SettingsModel
 from store.store_settings import StoreSettings
 
 HEAD = """\
 # Settings
 
-Made from the settings models: `uv run python -m cluster.settings_doc > docs/settings.md`; a test compares.
+Generated from the settings models: `uv run python -m cluster.settings_doc > docs/settings.md`. A test
+compares both.
 
-In a topology they stand below `broker_settings` (all brokers) or `brokers[].settings` (one), those of the
-store below `store` or beside the others; those of nameservers and rebalancers below
-`nameservers[].settings` and `rebalancers[].settings`. RocketMQ's key does as well as ours, so that a
-`broker.conf` can be carried over: `raymq up --broker-conf FILE`.
+A topology sets broker settings under `broker_settings` (all brokers) or `brokers[].settings` (one broker);
+store settings under `store` inside these, or beside the broker's; the others under `nameservers[].settings`
+and `rebalancers[].settings`. RocketMQ's key works as well as ours, so a `broker.conf` can be used as it is:
+`raymq up --broker-conf FILE`.
 
-*live*: `raymq up` with another value changes it in the running process, and so does RocketMQ's
-`updateBrokerConfig`; it stays so over a restart, until the next `raymq up` says otherwise. *restart*:
-`raymq up` restarts one process at a time. *topology*: given by a key of the topology itself.
+*live*: `raymq up` and RocketMQ's `updateBrokerConfig` change the value in the running process; the change
+survives restarts until the next `raymq up`. *restart*: `raymq up` restarts one process at a time.
+*topology*: set by a key of the topology itself.
 """
-SECTIONS: tuple[tuple[str, type[BaseModel]], ...] = (
+SECTIONS: tuple[tuple[str, type[SettingsModel]], ...] = (
     ("Broker", BrokerSettings),
     ("Store", StoreSettings),
     ("Nameserver", NameserverSettings),
@@ -43,8 +45,20 @@ SECTIONS: tuple[tuple[str, type[BaseModel]], ...] = (
 
 
 def page() -> str:
-    """The whole page."""
-    return "\n".join([HEAD, *(line for title, model in SECTIONS for line in section(title, model))])
+    """Return the whole page."""
+    tables = [line for title, model in SECTIONS for line in section(title, model)]
+    return "\n".join([HEAD, *tables, *renamed()])
+
+
+def renamed() -> Iterator[str]:
+    """Yield the table of old names."""
+    yield "## Renamed settings\n"
+    yield "The old names are accepted until the next release; each logs `setting_renamed`.\n"
+    yield "| old name | name |"
+    yield "|---|---|"
+    for _, model in SECTIONS:
+        yield from (f"| `{old}` | `{new}` |" for old, new in model.RENAMED.items())
+    yield ""
 
 
 def section(title: str, model: type[BaseModel]) -> Iterator[str]:

@@ -18,7 +18,7 @@ class OptionInvalid(JobError, ValueError):
     """An option of a read with a value that it cannot have."""
 
 
-class JavaMissing(JobError):
+class JavaNotFound(JobError):
     """Spark was asked for where no Java can run it."""
 
 

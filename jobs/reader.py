@@ -55,7 +55,7 @@ class SplitsReader:
             raise DataLoss(missing)
         # No logger at the module's level: Spark's worker has its own way of setting up logging.
         for each in missing:
-            get_logger(__name__).warning("read_misses_range", range=str(each))
+            get_logger(__name__).warning("read_range_missing", range=str(each))
 
     def _open(self, split: Split) -> Source:
         from jobs.fetched import FetchedSplit

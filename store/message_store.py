@@ -130,18 +130,18 @@ class MessageStore(ReadableStore):
         adopt: bool,
     ) -> "MessageStore":
         root.mkdir(parents=True, exist_ok=True)
-        guards = Guards.take(root, settings.lock_wait_ms)
+        guards = Guards.take(root, settings.lock_timeout_ms)
         parts: StoreParts | None = None
         try:
             refuse_foreign_kinds(root)
             noted = read_name(root)
             is_ours = noted is not None
             name = settle_name(root, identity, settings, adopt=adopt)
-            orderly_end = not guards.abort.exists
+            closed_cleanly = not guards.abort.exists
             parts = open_parts(root, settings, sinks)
             guards.epoch.raise_epoch()
             guards.abort.create()
-            recover(root, settings, parts, name.store_id, orderly_end=orderly_end, is_ours=is_ours)
+            recover(root, settings, parts, name.store_id, closed_cleanly=closed_cleanly, is_ours=is_ours)
             if name != noted:
                 write_name(root, name)
             parts.checkpoint.physic_msg_timestamp = parts.tail.last_timestamp  # all of the log is flushed now
@@ -181,7 +181,7 @@ class MessageStore(ReadableStore):
     def append(self, draft: RecordDraft) -> AppendResult:
         """Store one message.
 
-        Raises StoreError when that is not possible, MessageIllegal when it is too large.
+        Raises StoreError when that is not possible, MessageInvalid when it is too large.
         """
         if (
             self._failure is not None
@@ -259,11 +259,11 @@ class MessageStore(ReadableStore):
             )
         self._maintenance.allocator.discard()
         self._log.truncate_to(offset)
-        self.positions.cut_to(offset)
+        self.positions.truncate_to(offset)
         self._parts.holes = [hole for hole in self._parts.holes if hole.position < offset]
         for sink in self._parts.sinks:
             sink.rewind(offset)
-        self._appender.forget_assigned()
+        self._appender.discard_assigned()
         self._maintenance.checkpoints.checkpoint_now()
 
     # ---- advance -------------------------------------------------------------------------------------------
@@ -432,8 +432,8 @@ class MessageStore(ReadableStore):
             return
         self._is_closed = True
         try:
-            with explained("did not end in order", self.root):
-                self._end_in_order()
+            with explained("was not closed cleanly", self.root):
+                self._close_cleanly()
         finally:
             closed = StoreError("the store has been closed", self.root)
             self.positions.fail(closed)
@@ -443,14 +443,14 @@ class MessageStore(ReadableStore):
             self._parts.close()
             self._guards.release()
 
-    def _end_in_order(self) -> None:
+    def _close_cleanly(self) -> None:
         if self._failure is not None or not self._check_epoch():
             return
         self._maintenance.finish()
         self.flush_now()
         self.dispatch_now()
         if self._dispatch.fault is None and self._check_epoch():
-            self._maintenance.end_in_order()
+            self._maintenance.close_cleanly()
             self._guards.abort.remove()
 
 

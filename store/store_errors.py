@@ -1,4 +1,4 @@
-"""What can be wrong with data: with our own (StoreError), or with a message given to us (MessageIllegal)."""
+"""What can be wrong with data: with our own (StoreError), or with a message given to us (MessageInvalid)."""
 
 from pathlib import Path
 
@@ -22,7 +22,7 @@ class StoreLocked(StoreError):
     """Another process holds the lock of the store; opening succeeds once that process ends."""
 
 
-class StoreFormatUnknown(StoreError):
+class StoreFormatUnsupported(StoreError):
     """The store has been written in a format that this version of the program does not know."""
 
 
@@ -34,7 +34,7 @@ class RecordDamaged(StoreError):
     """The bytes at this position are no whole, sound record."""
 
 
-class MessageIllegal(Exception):
+class MessageInvalid(Exception):
     """A message, name or batch that RocketMQ does not allow; `remark` says what, the limit and the cure."""
 
     def __init__(self, remark: str) -> None:

@@ -3,25 +3,29 @@
 RocketMQ's own keys are accepted, so that a broker.conf can be carried over.
 """
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import Field, field_validator
 
 from store.consumequeue.unit import UNIT_BYTES
 from store.live_settings import LIVE
+from store.settings_model import SettingsModel
 
 _LEVELS = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
 _UNIT_MS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _FLUSH = {"SYNC_FLUSH": "sync", "ASYNC_FLUSH": "async"}
 
 
-class StoreSettings(BaseModel):
+class StoreSettings(SettingsModel):
     """One store's settings, with RocketMQ's meanings and (but for `flush`) defaults."""
 
-    model_config = ConfigDict(
-        frozen=True, populate_by_name=True, extra="forbid", use_attribute_docstrings=True
-    )
+    RENAMED: ClassVar[Mapping[str, str]] = {
+        "lock_wait_ms": "lock_timeout_ms",
+        "clean_by_force": "force_clean_enabled",
+        "delete_pause_ms": "delete_files_interval_ms",
+    }
 
     commit_log_file_bytes: int = Field(1 << 30, ge=4096, alias="mappedFileSizeCommitLog")
     """Size of a CommitLog file; a store keeps the size that it was made with."""
@@ -61,7 +65,7 @@ class StoreSettings(BaseModel):
     """Those of them that get no new files."""
     max_open_files: int = Field(512, ge=4)
     """How many files of each kind are open at most."""
-    lock_wait_ms: int = Field(10_000, ge=0)
+    lock_timeout_ms: int = Field(10_000, ge=0)
     """How long opening waits for another process to let go of the store."""
     dispatch_slice_bytes: int = Field(4 << 20, ge=4096)
     """How much of the log is dispatched in one turn."""
@@ -77,11 +81,11 @@ class StoreSettings(BaseModel):
     """A disk fuller than this takes no messages, until use is down to disk_force_clean_percent."""
     clean_interval_ms: Annotated[int, LIVE] = Field(10_000, ge=1, alias="cleanResourceInterval")
     """How often disks and files are looked at."""
-    clean_by_force: Annotated[bool, LIVE] = Field(default=True, alias="cleanFileForciblyEnable")
+    force_clean_enabled: Annotated[bool, LIVE] = Field(default=True, alias="cleanFileForciblyEnable")
     """Whether a disk that is too full deletes files before their time."""
     delete_file_batch_max: Annotated[int, LIVE] = Field(10, ge=1, alias="deleteFileBatchMax")
     """Log files deleted in one round."""
-    delete_pause_ms: Annotated[int, LIVE] = Field(100, ge=0, alias="deleteCommitLogFilesInterval")
+    delete_files_interval_ms: Annotated[int, LIVE] = Field(100, ge=0, alias="deleteCommitLogFilesInterval")
     """Pause between two of them."""
     file_release_timeout_ms: Annotated[int, LIVE] = Field(
         120_000, ge=0, alias="destroyMapedFileIntervalForcibly"

@@ -50,16 +50,16 @@ class Broker(ActorShell):
         self._host.call(self._broker.announce)
 
     @control
-    def raymq_departure(self, step: str) -> dict[str, Any]:
-        """Leave the routes, close to senders, or stay ("leave", "close", "stay"; "look" does nothing).
+    def raymq_drain(self, step: str) -> dict[str, Any]:
+        """Drain the broker: "start", "close" or "cancel"; "look" only reports.
 
-        Gives who still needs this broker (`actors.broker.departure`).
+        Returns what consumer groups and producers still need of this broker (`actors.broker.drain`).
         """
-        departure = cast("BrokerService", self._host.service).departure
-        steps = {"leave": departure.leave, "close": departure.close, "stay": departure.stay}
+        drain = cast("BrokerService", self._host.service).drain
+        steps = {"start": drain.start, "close": drain.close, "cancel": drain.cancel}
         if step in steps:
             self._host.call(steps[step])
-        return self._host.call_async(departure.progress, timeout_s=CALL_TIMEOUT_S)
+        return self._host.call_async(drain.progress, timeout_s=CALL_TIMEOUT_S)
 
     @append
     def append(self, request: bytes) -> bytes:

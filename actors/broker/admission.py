@@ -64,9 +64,9 @@ class Admission:
         if cost is Cost.SEND:
             self._admit_send()
         elif cost is Cost.PULL:
-            self.admit_answer(connection)
+            self.admit_response(connection)
 
-    def admit_answer(self, connection: Connection) -> None:
+    def admit_response(self, connection: Connection) -> None:
         """Raise Refused for a pull, new or held, if peers leave too many bytes unread."""
         unread_bytes = connection.hub.unread_bytes
         if unread_bytes > self._settings.max_unread_bytes:

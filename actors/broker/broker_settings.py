@@ -4,13 +4,15 @@ camelCase key.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, ClassVar
 
-from pydantic import AliasChoices, BaseModel, ConfigDict, Field
+from pydantic import AliasChoices, Field
 
 from actors.remoting.settings_text import Addresses
 from store.live_settings import LIVE
+from store.settings_model import SettingsModel
 from store.store_settings import StoreSettings
 
 VIP_PORT_DISTANCE = 2
@@ -21,12 +23,12 @@ def _alias(name: str, rocketmq_key: str) -> AliasChoices:
     return AliasChoices(name, rocketmq_key)
 
 
-class BrokerSettings(BaseModel):
+class BrokerSettings(SettingsModel):
     """Everything one broker process is told at its start."""
 
-    model_config = ConfigDict(
-        frozen=True, extra="forbid", populate_by_name=True, use_attribute_docstrings=True
-    )
+    RENAMED: ClassVar[Mapping[str, str]] = {
+        "young_topics_are_read_from_start": "consume_new_topics_from_start",
+    }
 
     cluster_name: str = Field(
         default="DefaultCluster", validation_alias=_alias("cluster_name", "brokerClusterName")
@@ -87,7 +89,7 @@ class BrokerSettings(BaseModel):
     """Stands in each message's properties."""
     trace_on: bool = Field(default=True, validation_alias=_alias("trace_on", "traceOn"))
     """Whether clients are told to send traces."""
-    young_topics_are_read_from_start: Annotated[bool, LIVE] = True
+    consume_new_topics_from_start: Annotated[bool, LIVE] = True
     """RocketMQ's rule for a group without an offset on a queue whose first message is still there: it begins
     at 0.
     """

@@ -27,7 +27,7 @@ from actors.broker.admission import Admission
 from actors.broker.broker_settings import BrokerSettings
 from actors.broker.broker_settings_text import as_properties, by_field
 from actors.broker.compat.new_topics import NewTopics
-from actors.broker.departure import Departure
+from actors.broker.drain import BrokerDrain
 from actors.broker.group.assignments import Assignments
 from actors.broker.group.client_requests import ClientRequests
 from actors.broker.group.clients import Clients
@@ -121,7 +121,7 @@ class Broker:
     registration: Registration
     delays: Delays
     role: BrokerRole
-    departure: Departure
+    drain: BrokerDrain
     handle: HandleApi
     describe: Callable[[], dict[str, object]]
 
@@ -159,11 +159,11 @@ def build_broker(
     from_rebalancers.add_rows(groups.requests.rebalancer_rows())
     delays = Delays(store, clock, tables.delay_offsets, loop.reads.bring)
     role = BrokerRole(_role_services(loop, registration, delays, supervisor))
-    departure = Departure(store, loop.reads, tables, groups.clients, loop.stats, clock)
+    drain = BrokerDrain(store, loop.reads, tables, groups.clients, loop.stats, clock)
     properties = PropertyWriter(settings, UniqKeyGenerator(identity.host.ip, os.getpid(), clock, rng))
     handle = HandleApi(loop.server, identity.host.packed, properties.next_uniq_key)
 
-    describe = partial(_description, settings, identity, loop, tables, role, departure, delays, supervisor)
+    describe = partial(_description, settings, identity, loop, tables, role, drain, delays, supervisor)
     targets = SendTargets(settings, tables.topics, rng)
     responses = SendResponses(loop.acks, new_topics, properties.added_fields, identity.host.packed)
     interceptors = (*interceptors, DeadLetters(tables, groups.locks), NoTransactions(), delays)
@@ -181,7 +181,7 @@ def build_broker(
         loop.requests.add_rows(rows)
     # fmt: off
     return Broker(
-        identity, loop, tables, groups, client, registration, delays, role, departure, handle, describe
+        identity, loop, tables, groups, client, registration, delays, role, drain, handle, describe
     )
     # fmt: on
 
@@ -232,7 +232,7 @@ def _build_loop(live: LiveSettings[BrokerSettings], clock: Clock, store: Message
         flusher,
         turns,
         off_loop,
-        Reads(store, off_loop, admission.admit_answer, turns),
+        Reads(store, off_loop, admission.admit_response, turns),
     )
 
 
@@ -305,7 +305,7 @@ def _build_groups(
         client, settings.rebalancers, settings.broker_name, settings.rebalancer_timeout_ms, clock
     )
     requests = ClientRequests(settings.broker_name, clients, tables, rebalancers, registration.when_settled)
-    assignments = Assignments(client, settings.nameservers, requests.tell_members)
+    assignments = Assignments(client, settings.nameservers, requests.send_members)
     return BrokerGroups(clients, QueueLocks(clock), requests, assignments)
 
 
@@ -386,7 +386,7 @@ def _description(
     loop: BrokerLoop,
     tables: BrokerTables,
     role: BrokerRole,
-    departure: Departure,
+    drain: BrokerDrain,
     delays: Delays,
     supervisor: Supervisor,
 ) -> dict[str, object]:
@@ -410,7 +410,7 @@ def _description(
         "dispatched": positions.dispatched,
         "write_refusal": store.write_refusal or "",
         "role": str(role.role),
-        "departure": str(departure.state),
+        "drain_state": str(drain.state),
         "topics": len(tables.topics.table.topics),
         "groups": len(tables.groups.table.groups),
         "connections": len(loop.server.connections),
@@ -423,7 +423,7 @@ def _description(
         "unread_bytes": loop.server.hub.unread_bytes,
         "cold_reads": loop.reads.cold,
         "log_holes": len(store.holes),
-        "messages_passed_over": store.passed_over,
+        "messages_skipped": store.skipped,
         "delayed_messages_skipped": delays.skipped,
         "requests_refused": loop.admission.refused,
         "background_task_failures": supervisor.failures,

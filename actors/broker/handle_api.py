@@ -53,7 +53,7 @@ from actors.remoting.server import RemotingServer
 from store.message.batch import encode_batch
 from store.message.message import Message
 from store.message.properties import MessageConst
-from store.store_errors import MessageIllegal
+from store.store_errors import MessageInvalid
 
 VERSION = 1
 MAX_WAIT_MS = 20_000
@@ -267,7 +267,7 @@ def batch_of_arrow(topic: str, stream: bytes, next_uniq_key: Callable[[], str]) 
         )
     try:
         return encode_batch([_message_of_row(topic, row, next_uniq_key) for row in table.to_pylist()])
-    except MessageIllegal as error:
+    except MessageInvalid as error:
         raise Refused(ResponseCode.MESSAGE_ILLEGAL, error.remark) from error
     except (TypeError, ValueError) as error:
         raise _invalid(f"the Arrow batch holds a value of a wrong type: {error}") from error

@@ -9,7 +9,7 @@ from functools import cache
 
 from actors.broker.broker_settings import VIP_PORT_DISTANCE, BrokerSettings
 from actors.broker.build import Broker, build_broker
-from actors.broker.departure import Departure
+from actors.broker.drain import BrokerDrain
 from actors.broker.handle_api import HandleApi
 from actors.broker.identity import BrokerIdentity
 from actors.broker.reserved_port import reserve_port
@@ -32,8 +32,8 @@ EXPIRE_CLIENTS_MS = 10_000
 NOTE_STATS_MS = 1000
 COUNTERS_A_SLICE = 500
 SAVE_TABLES_MS = 200
-ANSWER_TIMEOUT_MS = 2000
-ANSWER_PAUSE_MS = 2
+RESPONSE_TIMEOUT_MS = 2000
+RESPONSE_PAUSE_MS = 2
 warm_up_once = cache(warm_up)
 
 
@@ -81,9 +81,9 @@ class BrokerService:
         return self.graph.handle
 
     @property
-    def departure(self) -> Departure:
+    def drain(self) -> BrokerDrain:
         """Drains the broker."""
-        return self.graph.departure
+        return self.graph.drain
 
     async def start(self) -> None:
         """Open the store, listen, register. Raises StoreError or OSError if that cannot be done in time."""
@@ -122,9 +122,9 @@ class BrokerService:
         """Leave the routes, respond to what was accepted, and close the store in order."""
         broker, loop = self.graph, self.graph.loop
         await broker.role.become(Role.STOPPED, loop.store.epoch)
-        loop.server.hush()
+        loop.server.discard_input()
         loop.held.close()  # rocketmq-client 4.9 waits 30 s for the pulls of a connection that has closed
-        await self._answer_senders()
+        await self._respond_to_senders()
         await self._supervisor.stop()
         loop.turns.stop()
         loop.lag.stop()
@@ -145,13 +145,13 @@ class BrokerService:
             longest_lag_us=loop.lag.longest_ns // 1000,
         )
 
-    async def _answer_senders(self) -> None:
+    async def _respond_to_senders(self) -> None:
         """Respond to those whose messages are stored: they would send them again, elsewhere."""
         loop = self.graph.loop
-        deadline_ns = self._clock.monotonic_ns() + ANSWER_TIMEOUT_MS * NS_PER_MS
+        deadline_ns = self._clock.monotonic_ns() + RESPONSE_TIMEOUT_MS * NS_PER_MS
         while len(loop.acks) and self._clock.monotonic_ns() < deadline_ns:
             loop.server.request_tick()
-            await asyncio.sleep(ANSWER_PAUSE_MS / 1000)
+            await asyncio.sleep(RESPONSE_PAUSE_MS / 1000)
 
     async def _listen_for_vip(self, port: int) -> None:
         """Listen on RocketMQ's second port too, unless it is in use."""
@@ -162,7 +162,7 @@ class BrokerService:
         try:
             await self.graph.loop.server.also_listen(settings.listen_host, vip_port)
         except OSError as error:
-            _log.info("vip_port_taken", broker=settings.broker_name, port=vip_port, error=error.strerror)
+            _log.info("vip_port_in_use", broker=settings.broker_name, port=vip_port, error=error.strerror)
 
     def _open_store(self, host: Host) -> MessageStore:
         settings = self.settings
@@ -193,7 +193,7 @@ class BrokerService:
         for name, act in (
             ("ack-sweep", broker.loop.acks.sweep),
             ("read-queue-sweep", broker.loop.off_loop.sweep),
-            ("departure-sweep", broker.departure.sweep),
+            ("drain-lease", broker.drain.sweep),
             ("superseded-check", self._leave_if_superseded),
             # An idle store has work too: its checkpoint, files to be created ahead, a flush that is awaited.
             ("store-tick", broker.loop.server.request_tick),

@@ -24,7 +24,7 @@ def connections_that_fit(wanted: int, reserved: int) -> int:
         return wanted
     fitting = max(soft - reserved, 1)
     _log.warning(
-        "fewer_connections_than_set",
+        "max_connections_reduced",
         max_connections=wanted,
         taken=fitting,
         descriptors=soft,

@@ -44,7 +44,7 @@ class KeptSpec:
         except FileNotFoundError:
             pass
         except (OSError, ValueError, KeyError, TypeError) as error:
-            _log.error("changed_settings_lost", path=str(self._path), error=str(error))
+            _log.error("settings_file_unreadable", path=str(self._path), error=str(error))
         return dict(made_with)
 
     def keep(self, spec: Mapping[str, Any]) -> None:

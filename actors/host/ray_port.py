@@ -45,15 +45,15 @@ def read(method: Method) -> Method:
     return ray.method(concurrency_group="read")(method)
 
 
-class ActorGone(Exception):
+class ActorNotFound(Exception):
     """No actor of this name, or it has ended for good."""
 
 
-class ActorSilent(Exception):
+class ActorUnavailable(Exception):
     """The actor exists but does not answer now: it is starting, restarting, or its node is away."""
 
 
-class ActorFailed(Exception):
+class ActorMethodFailed(Exception):
     """The actor's method raised; the message says what."""
 
 
@@ -93,7 +93,7 @@ def create(actor_class: type, where: ActorName, arguments: tuple[object, ...], *
 
 
 def has_method(where: ActorName, method: str) -> bool:
-    """Whether an actor's class has a method; raises ActorGone where there is no such actor."""
+    """Whether an actor's class has a method; raises ActorNotFound where there is no such actor."""
     return hasattr(_find(where), method)
 
 
@@ -103,34 +103,34 @@ def _find(where: ActorName) -> Any:
     try:
         return ray.get_actor(where.name, namespace=where.namespace)
     except ValueError as error:
-        raise ActorGone(f"no actor {where.name} in namespace {where.namespace}") from error
+        raise ActorNotFound(f"no actor {where.name} in namespace {where.namespace}") from error
 
 
 def ask(where: ActorName, method: str, *arguments: object, timeout_s: float) -> Any:
-    """Call an actor's method and wait; raises ActorGone, ActorSilent, ActorFailed."""
+    """Call an actor's method and wait; raises ActorNotFound, ActorUnavailable, ActorMethodFailed."""
     import ray
 
     reference = getattr(_find(where), method).remote(*arguments)
     try:
         return ray.get(reference, timeout=timeout_s)
     except ray.exceptions.GetTimeoutError as error:
-        raise ActorSilent(f"{where.name} gave no answer in {timeout_s:g} s") from error
+        raise ActorUnavailable(f"{where.name} gave no answer in {timeout_s:g} s") from error
     # An actor that died is gone even so while Ray restarts it is "unavailable".
     except ray.exceptions.ActorUnavailableError as error:
-        raise ActorSilent(f"{where.name} is not available: {error}") from error
+        raise ActorUnavailable(f"{where.name} is not available: {error}") from error
     except ray.exceptions.ActorUnschedulableError as error:
-        raise ActorGone(f"{where.name} can be placed nowhere: {error}") from error
+        raise ActorNotFound(f"{where.name} can be placed nowhere: {error}") from error
     except ray.exceptions.ActorDiedError as error:
-        raise ActorGone(f"{where.name} has ended: {error}") from error
+        raise ActorNotFound(f"{where.name} has ended: {error}") from error
     except ray.exceptions.RayTaskError as error:
         cause = error.cause if error.cause is not None else error
-        raise ActorFailed(f"{where.name}.{method}: {type(cause).__name__}: {cause}") from error
+        raise ActorMethodFailed(f"{where.name}.{method}: {type(cause).__name__}: {cause}") from error
 
 
 def end(where: ActorName, timeout_s: float = END_TIMEOUT_S) -> None:
     """End an actor for good, as kill -9 would: ask it to stop before. Its name is free afterwards.
 
-    Raises ActorSilent when Ray still has it after `timeout_s`.
+    Raises ActorUnavailable when Ray still has it after `timeout_s`.
     """
     import ray
 
@@ -141,9 +141,9 @@ def end(where: ActorName, timeout_s: float = END_TIMEOUT_S) -> None:
         while time.monotonic() < deadline_s:
             time.sleep(END_PAUSE_S)
             _find(where)
-    except ActorGone:
+    except ActorNotFound:
         return
-    raise ActorSilent(f"Ray has not ended {where.name} within {timeout_s:g} s")
+    raise ActorUnavailable(f"Ray has not ended {where.name} within {timeout_s:g} s")
 
 
 @dataclass(frozen=True)
@@ -188,7 +188,7 @@ def nodes() -> list[Node]:
 
 
 def run_on(resource: str, function: Callable[..., Any], *arguments: object, timeout_s: float) -> Any:
-    """Run a function on the node that has `resource`; raises ActorSilent when nothing runs it in time."""
+    """Run a function on the node that has `resource`. Raises ActorUnavailable if none runs it in time."""
     import ray
 
     task = ray.remote(num_cpus=0, resources={resource: PIN_SHARE}, max_retries=0)(function)
@@ -197,6 +197,8 @@ def run_on(resource: str, function: Callable[..., Any], *arguments: object, time
         return ray.get(reference, timeout=timeout_s)
     except ray.exceptions.GetTimeoutError as error:
         ray.cancel(reference, force=True)
-        raise ActorSilent(f"no node with resource {resource!r} ran a check in {timeout_s:g} s") from error
+        raise ActorUnavailable(
+            f"no node with resource {resource!r} ran a check in {timeout_s:g} s"
+        ) from error
     except ray.exceptions.RayTaskError as error:
         raise error.as_instanceof_cause() from error

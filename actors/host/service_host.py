@@ -142,7 +142,7 @@ class ServiceHost:
             async with asyncio.timeout(STOP_TIMEOUT_S):
                 await self._stop_failed(service)
         except TimeoutError:
-            log.warning("failed_service_not_stopped", after_s=STOP_TIMEOUT_S)
+            log.warning("service_stop_failed", after_s=STOP_TIMEOUT_S)
         self._leave(EXIT_SERVICE_FAILED)
 
     def _post(self, coroutine: Coroutine[object, object, Result], timeout_s: float) -> Result:
@@ -160,7 +160,7 @@ class ServiceHost:
             self._loop.run_forever()
         finally:
             if self.state is not State.STOPPED:
-                log.error("service_loop_died", state=str(self.state), reason=self.reason)
+                log.error("service_loop_failed", state=str(self.state), reason=self.reason)
                 self._leave(EXIT_LOOP_DIED)
 
     async def _bring_up(self) -> None:
@@ -190,7 +190,7 @@ class ServiceHost:
                 log.info("service_serving", code_version=self.code_version, pid=os.getpid())
                 return
             if time.monotonic() > deadline_s:
-                log.error("service_start_given_up", reason=self.reason, after_s=self._start_deadline_s)
+                log.error("service_start_timed_out", reason=self.reason, after_s=self._start_deadline_s)
                 self._leave(EXIT_START_FAILED)
                 return
             await asyncio.sleep(self._retry_s)
@@ -204,7 +204,7 @@ class ServiceHost:
         reason = describe_error(error)
         if not is_held_by_another(error) and not self._is_stopped():
             if (self.state, self.reason) != (State.NOT_SERVING, reason):
-                log.error("service_not_serving", reason=reason, exc_info=error)
+                log.error("service_start_failed", reason=reason, exc_info=error)
             self.state = State.NOT_SERVING
         self.reason = reason
 
@@ -216,7 +216,7 @@ class ServiceHost:
             await service.stop()
         # What failed may fail again while it stops; the first reason is what counts.
         except Exception:
-            log.warning("failed_service_not_stopped", exc_info=True)
+            log.warning("service_stop_failed", exc_info=True)
 
 
 def is_held_by_another(error: BaseException) -> bool:

@@ -24,7 +24,7 @@ from store.metadata import DataVersion
 BLACK_LIST = frozenset(
     {"brokerConfigPath", "configBlackList", "configStorePath", "kvConfigPath", "rocketmqHome"}
 )
-_CURE = "set it in the topology and run raymq up, which restarts what has to be"
+_REMEDY = "set it in the topology and run raymq up, which restarts what has to be"
 
 
 class SettingsRequests(Generic[Settings]):
@@ -78,7 +78,7 @@ class SettingsRequests(Generic[Settings]):
         except ValidationError as error:
             raise Refused(ResponseCode.INVALID_PARAMETER, _explained(error)) from error
         except ValueError as error:
-            raise Refused(ResponseCode.NO_PERMISSION, f"{error}: {_CURE}") from error
+            raise Refused(ResponseCode.NO_PERMISSION, f"{error}: {_REMEDY}") from error
         return RemotingCommand.response()
 
     def _next_version(self, _changed: list[Difference]) -> None:

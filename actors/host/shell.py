@@ -59,7 +59,7 @@ class ActorShell:
         try:
             self._kept.keep(self._spec)
         except OSError:
-            log.exception("changed_settings_not_kept", effect="a restart loses them")
+            log.exception("settings_save_failed", effect="a restart loses them")
 
     def service_failed(self, reason: str) -> None:
         """Stop the service and end this process, so that Ray starts another; called on the service's loop."""

@@ -7,10 +7,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import AliasChoices, BaseModel, ConfigDict, Field
+from pydantic import AliasChoices, Field
 
 from actors.remoting.settings_text import changes_by_field, settings_as_texts
 from store.live_settings import LIVE
+from store.settings_model import SettingsModel
 
 # Constants that RocketMQ's nameserver reports beside its settings.
 _CONSTANTS = {
@@ -24,12 +25,8 @@ _CONSTANTS = {
 }
 
 
-class NameserverSettings(BaseModel):
+class NameserverSettings(SettingsModel):
     """The settings of one nameserver process."""
-
-    model_config = ConfigDict(
-        frozen=True, extra="forbid", populate_by_name=True, use_attribute_docstrings=True
-    )
 
     listen_host: str = "127.0.0.1"
     """The address to bind to."""

@@ -46,7 +46,7 @@ class LiveBroker:
 
     identity: BrokerIdentity
     data_version: DataVersion
-    heard_ns: int
+    last_heartbeat_ns: int
     expiry_ns: int
     connection: Hashable
 
@@ -105,7 +105,7 @@ class RouteTable:
         live = self._live.get(address)
         if live is None:
             return False
-        live.heard_ns = now_ns
+        live.last_heartbeat_ns = now_ns
         return True
 
     def data_version(self, address: str) -> DataVersion | None:
@@ -120,7 +120,7 @@ class RouteTable:
         if data is None or data.broker_addrs.get(broker_id) != address:
             return
         del data.broker_addrs[broker_id]
-        _log.info("broker_gone", broker=name, id=broker_id, address=address)
+        _log.info("broker_removed", broker=name, id=broker_id, address=address)
         if not data.broker_addrs:
             del self._brokers[name]
             self._taken.pop(name, None)
@@ -135,9 +135,9 @@ class RouteTable:
 
     def expire(self, now_ns: int) -> list[LiveBroker]:
         """Forget the brokers that have been silent for too long; returns them."""
-        silent = [live for live in self._live.values() if now_ns - live.heard_ns > live.expiry_ns]
+        silent = [live for live in self._live.values() if now_ns - live.last_heartbeat_ns > live.expiry_ns]
         for live in silent:
-            _log.warning("broker_silent", broker=live.identity.name, address=live.identity.address)
+            _log.warning("broker_expired", broker=live.identity.name, address=live.identity.address)
             self._drop(live)
         return silent
 

@@ -141,8 +141,8 @@ class Group:
         """
         client_id = request.client_id
         self.expire(now_ns)
-        if self._is_overtaken(request):
-            told_ms = self._lease_to_tell_ms(request, lease_ms, now_ns)
+        if self._is_outdated(request):
+            told_ms = self._reported_lease_ms(request, lease_ms, now_ns)
             return self._reply(client_id, [], told_ms, self.is_recovering(now_ns))
         self._check_subscription(request, allow_change)
         expires_ns = now_ns + lease_ms * NS_PER_MS
@@ -153,7 +153,7 @@ class Group:
         refused = self._take_reports(request, expires_ns, now_ns)
         self._note_reports({client_id})
         self._grant(client_id, lease_ms, expires_ns, now_ns)
-        told_ms = self._lease_to_tell_ms(request, lease_ms, now_ns)
+        told_ms = self._reported_lease_ms(request, lease_ms, now_ns)
         return self._reply(client_id, refused, told_ms, self.is_recovering(now_ns))
 
     def heartbeat(self, client_id: str, broker: str, subscriptions: Mapping[str, str], now_ns: int) -> bool:
@@ -201,7 +201,7 @@ class Group:
 
     # ---- the steps of a sync -----------------------------------------------------------------------
 
-    def _is_overtaken(self, request: SyncGroupRequest) -> bool:
+    def _is_outdated(self, request: SyncGroupRequest) -> bool:
         member = self._members.get(request.client_id)
         return member is not None and 0 < request.sequence < member.sequence
 
@@ -219,7 +219,7 @@ class Group:
                     f"all members of a group subscribe to the same (or set allow_subscription_change)",
                 )
 
-    def _lease_to_tell_ms(self, request: SyncGroupRequest, lease_ms: int, now_ns: int) -> int:
+    def _reported_lease_ms(self, request: SyncGroupRequest, lease_ms: int, now_ns: int) -> int:
         """How long the member may work from when it asked: after a restart no longer than it may already,
         until it has shown, by a generation of after the restart, that it asked since. The request may be
         from before.

@@ -1,19 +1,24 @@
 """The rebalancer's settings."""
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, ClassVar
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import Field, field_validator
 
 from actors.remoting.settings_text import Addresses
 from actors.strategies import make_strategy
 from store.live_settings import LIVE
+from store.settings_model import SettingsModel
 
 
-class RebalancerSettings(BaseModel):
+class RebalancerSettings(SettingsModel):
     """Everything one rebalancer process is told at its start."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+    RENAMED: ClassVar[Mapping[str, str]] = {
+        "expire_interval_ms": "lease_check_interval_ms",
+        "route_interval_ms": "route_refresh_interval_ms",
+    }
 
     listen_host: str = "127.0.0.1"
     """The address to bind to."""
@@ -40,14 +45,14 @@ class RebalancerSettings(BaseModel):
     )
     allow_subscription_change: Annotated[bool, LIVE] = False
     """Whether members of a group may subscribe to different things."""
-    route_interval_ms: Annotated[int, LIVE] = Field(5_000, ge=1)
+    route_refresh_interval_ms: Annotated[int, LIVE] = Field(5_000, ge=1)
     """How often the routes are asked for."""
     route_timeout_ms: int = Field(1_000, ge=1)
     """How long their answer is waited for."""
     route_grace_ms: int = Field(
         60_000, ge=0, description="How long queues that have left the routes stay with their owners."
     )
-    expire_interval_ms: Annotated[int, LIVE] = Field(500, ge=1)
+    lease_check_interval_ms: Annotated[int, LIVE] = Field(500, ge=1)
     """How often leases are looked at."""
 
     @field_validator("strategy")

@@ -38,7 +38,9 @@ class SelfAssigning:
     def silent_since(self, moment_ns: int) -> list[str]:
         """Those of whom no broker has heard since; brokers that have not are left out from now on."""
         for brokers in self._heard_ns.values():
-            for broker in [broker for broker, heard_ns in brokers.items() if heard_ns < moment_ns]:
+            for broker in [
+                broker for broker, last_heartbeat_ns in brokers.items() if last_heartbeat_ns < moment_ns
+            ]:
                 del brokers[broker]
         return [client_id for client_id, brokers in self._heard_ns.items() if not brokers]
 

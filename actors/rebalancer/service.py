@@ -57,8 +57,8 @@ class RebalancerService:
         settings, coordinator, every = self.settings, self.coordinator, self._supervisor.every
         coordinator.load()
         await self.server.start(settings.listen_host, settings.listen_port)
-        every("route-refresh", lambda: settings.route_interval_ms, coordinator.refresh_routes)
-        every("lease-expiry", lambda: settings.expire_interval_ms, coordinator.expire)
+        every("route-refresh", lambda: settings.route_refresh_interval_ms, coordinator.refresh_routes)
+        every("lease-expiry", lambda: settings.lease_check_interval_ms, coordinator.expire)
         _log.info("rebalancer_serving", host=settings.listen_host, port=self.server.port)
 
     async def stop(self) -> None:

@@ -174,7 +174,7 @@ class RemotingClient:
         try:
             connection = await self.connect(address)
         except ConnectFailed as error:
-            _log.info("oneway_lost", address=address, code=command.code, reason=error.reason)
+            _log.info("oneway_request_lost", address=address, code=command.code, reason=error.reason)
             return
         connection.oneway(command)
 

@@ -134,7 +134,7 @@ class Connection(asyncio.BufferedProtocol):
                 self.hub.leaving.add(self)
         self._end()
 
-    def hush(self) -> None:
+    def discard_input(self) -> None:
         """Take no further request; those that have been received are still answered."""
         self._input.stop()
 
@@ -246,7 +246,7 @@ class Connection(asyncio.BufferedProtocol):
             return
         if not self.is_closed:
             self.close_reason = reason
-        _log.info("connection_ended", peer=self.peer, reason=reason)
+        _log.info("connection_closed_by_server", peer=self.peer, reason=reason)
         if self._transport is not None:
             self._transport.abort()
         self._leave()

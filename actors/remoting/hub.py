@@ -55,7 +55,7 @@ class Peer(Protocol):
         """Abort if the peer has not read, or nothing has moved, for longer than the limit."""
         ...
 
-    def hush(self) -> None:
+    def discard_input(self) -> None:
         """Take no further request."""
         ...
 
@@ -117,7 +117,7 @@ class Hub:
         self.turn.add_cheap(read_on, is_new=is_new)
         self.request_tick()
 
-    def line_up(self, work: Work) -> None:
+    def enqueue(self, work: Work) -> None:
         """Do this piece of costly work at the end of the turn."""
         self.turn.add_costly(work)
         self._need_end()
@@ -125,7 +125,7 @@ class Hub:
     def resume(self, requests: Iterable[Resumable]) -> None:
         """Resume held requests at the end of the turn, among the costly work."""
         for request in requests:
-            self.line_up(request.resume)
+            self.enqueue(request.resume)
 
     def change_limits(self, **changes: int) -> None:
         """Change limits of connections and of what they leave unread; those of a turn and of memory stay."""
@@ -202,7 +202,7 @@ class Hub:
         self._tick_requested, self._is_ending = False, True
         turn.end_reading()
         try:
-            self._answer_all()
+            self._respond_to_all()
         finally:
             turn.end()
             if turn.has_more:
@@ -212,7 +212,7 @@ class Hub:
                 turn.serve_cheap()
             self._busy_poll.after_turn(self.loop)
 
-    def _answer_all(self) -> None:
+    def _respond_to_all(self) -> None:
         """Run the tick, do costly work, and write; an exception in one of them keeps no response back."""
         try:
             if self._tick is not None:

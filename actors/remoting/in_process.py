@@ -46,7 +46,7 @@ class InProcessConnection(Connection):
         finally:
             del self._responses[command.opaque]
 
-    def hush(self) -> None:
+    def discard_input(self) -> None:
         """Take no further request; those that have been taken are still answered."""
         self._is_hushed = True
 

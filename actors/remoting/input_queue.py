@@ -108,7 +108,7 @@ class InputQueue:
         if reader.unread_bytes <= _ASIDE_BYTES and reader.has_only(self._costly_codes):
             reader.set_aside()
             self._is_set_aside = True
-            self._line_up()
+            self._enqueue()
         elif not is_first and self._turn.is_spent():
             reader.set_aside()
             self._pause(is_new=True)
@@ -119,14 +119,14 @@ class InputQueue:
     def add_costly(self, work: Callable[[], None]) -> None:
         """Do this among the costly requests of the connection, when the output is not full."""
         self._waiting.append(work)
-        self._line_up()
+        self._enqueue()
 
     def resume(self) -> None:
         """Queue what waited for the output: it has been written, or the peer has caught up."""
         if self._is_paused and not self._has_many_waiting:
             self._read_later(is_new=False)
         if self._waiting or self._is_set_aside:
-            self._line_up()
+            self._enqueue()
 
     def stop(self) -> None:
         """Drop what the peer sends from now on; costly requests that have been received are still done.
@@ -174,7 +174,7 @@ class InputQueue:
             self._reader.resume()
             self._read(requests_max=_REQUESTS_A_LOOK)
         if self._waiting or self._is_set_aside:
-            self._line_up()
+            self._enqueue()
 
     @property
     def _has_many_waiting(self) -> bool:
@@ -214,7 +214,7 @@ class InputQueue:
         if has_cheap:
             turn.took_cheap(began_ns)
         if self._waiting:
-            self._line_up()
+            self._enqueue()
 
     def _pause(self, *, is_new: bool) -> None:
         if not self._is_paused and self._transport is not None and not self._is_stopped:
@@ -227,7 +227,7 @@ class InputQueue:
             self._is_queued = True
             self._hub.read_later(self._read_on, is_new=is_new)
 
-    def _line_up(self) -> None:
+    def _enqueue(self) -> None:
         if not self._is_in_line:
             self._is_in_line = True
-            self._hub.line_up(self._serve_costly)
+            self._hub.enqueue(self._serve_costly)

@@ -11,7 +11,7 @@ from actors.remoting.connection import Connection
 from actors.remoting.remoting_errors import Refused
 from actors.remoting.targets import Targets, no_targets
 from store.logs import get_logger
-from store.store_errors import MessageIllegal, StoreError
+from store.store_errors import MessageInvalid, StoreError
 
 _log = get_logger(__name__)
 
@@ -137,7 +137,7 @@ class RequestContext:
             self._is_pending = True
             self.connection.add_pending(1)
 
-    def let_go_of_request(self) -> None:
+    def release_request(self) -> None:
         """Release header, fields and body while the request is held; the handler keeps what it needs."""
         self.header = None
         self.command.ext = _NO_FIELDS
@@ -147,7 +147,7 @@ class RequestContext:
         """Respond with an error: a refusal has its own code, anything else is RocketMQ's SYSTEM_ERROR."""
         if isinstance(error, Refused):
             self.reply(RemotingCommand.response(error.code, error.remark[:_REMARK_CHARS_MAX]))
-        elif isinstance(error, MessageIllegal):
+        elif isinstance(error, MessageInvalid):
             remark = error.remark[:_REMARK_CHARS_MAX]
             self.reply(RemotingCommand.response(ResponseCode.MESSAGE_ILLEGAL, remark))
         else:

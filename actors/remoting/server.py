@@ -66,13 +66,13 @@ class RemotingServer:
         self._in_process.append(connection)
         return connection
 
-    def hush(self) -> None:
+    def discard_input(self) -> None:
         """Accept no further connection or request; responses to accepted requests are still sent."""
         for server in (self._server, self._also):
             if server is not None:
                 server.close()
         for connection in (*self.hub.connections, *self._in_process):
-            connection.hush()
+            connection.discard_input()
 
     async def stop(self) -> None:
         """Stop listening, write what is collected, and close all connections."""
@@ -89,7 +89,7 @@ class RemotingServer:
             try:
                 await asyncio.wait_for(server.wait_closed(), _CLOSE_TIMEOUT_S)
             except TimeoutError:
-                _log.info("connections_left_behind", port=self.port, waited_s=_CLOSE_TIMEOUT_S)
+                _log.info("connection_close_timed_out", port=self.port, waited_s=_CLOSE_TIMEOUT_S)
 
     def request_tick(self) -> None:
         """Request the end of a turn (see `Hub.request_tick`)."""

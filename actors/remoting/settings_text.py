@@ -10,6 +10,8 @@ from typing import Annotated, Any
 
 from pydantic import AliasChoices, BaseModel, BeforeValidator
 
+from store.settings_model import SettingsModel
+
 
 def _split_addresses(value: object) -> object:
     """Accept RocketMQ's `a:9876;b:9876` where a list is meant."""
@@ -30,9 +32,10 @@ def rocketmq_key(model: type[BaseModel], name: str) -> str | None:
 
 
 def names_by_key(model: type[BaseModel]) -> dict[str, str]:
-    """The field that each key means, RocketMQ's keys and the fields' own names."""
+    """Return the field that each key means: the fields' names, their old names and RocketMQ's keys."""
     names = {name: name for name in model.model_fields}
-    return names | {key: name for name in names if (key := rocketmq_key(model, name)) is not None}
+    keys = {key: name for name in names if (key := rocketmq_key(model, name)) is not None}
+    return names | keys | (dict(model.RENAMED) if issubclass(model, SettingsModel) else {})
 
 
 def changes_by_field(model: type[BaseModel], settings: Mapping[str, str]) -> tuple[dict[str, Any], list[str]]:

@@ -38,7 +38,7 @@ UNREAD_PULLS = 256
 Outcome = dict[str, float]
 
 
-def is_told_to_end(wait_s: float = 0) -> bool:
+def stop_requested(wait_s: float = 0) -> bool:
     """Whether standard input has ended; waits so long for it."""
     readable, _, _ = select.select([sys.stdin], [], [], wait_s)
     return bool(readable)
@@ -50,7 +50,7 @@ def backlog(peer: RawPeer, topic: str, number: int) -> Outcome:
     pulled_bytes = pulls = 0
     started = time.perf_counter()
     longest_s = 0.0
-    while offsets and not is_told_to_end():
+    while offsets and not stop_requested():
         for queue_id, offset in list(offsets.items()):
             asked = time.perf_counter()
             header = PullRecordsHeader(topic, queue_id, offset, "disturbance", max_bytes=PULL_BYTES)
@@ -76,7 +76,7 @@ def roll(peer: RawPeer, topic: str, number: int) -> Outcome:
     sent_bytes = 0
     deleted = False
     started = time.perf_counter()
-    while not is_told_to_end():
+    while not stop_requested():
         if sent_bytes < number:
             header = SendMessageHeader("disturbance", topic, 0, "")
             peer.succeed(RequestCode.SEND_MESSAGE_V2, header.to_ext(), body)
@@ -85,7 +85,7 @@ def roll(peer: RawPeer, topic: str, number: int) -> Outcome:
             peer.succeed(RequestCode.DELETE_EXPIRED_COMMITLOG, {})
             deleted = True
         ahead_s = sent_bytes / ROLL_BYTES_PER_S - (time.perf_counter() - started)
-        if is_told_to_end(max(ahead_s, 0)):
+        if stop_requested(max(ahead_s, 0)):
             break
     return {"sent_bytes": sent_bytes, "deletions_asked": int(deleted)}
 
@@ -93,13 +93,13 @@ def roll(peer: RawPeer, topic: str, number: int) -> Outcome:
 def offsets(peer: RawPeer, topic: str, number: int) -> Outcome:
     """Commit offsets of `number` queues, again and again: each time that they are saved, all are new."""
     commits = 0
-    while not is_told_to_end():
+    while not stop_requested():
         first = commits % number
         some = range(first, min(first + COMMITS_A_REQUEST, number))
         body = CommitOffsetsBody("disturbance", "", [OffsetCommit(topic, each, commits, 0) for each in some])
         peer.succeed(RayMQRequestCode.COMMIT_OFFSETS, {}, body.encode())
         commits += len(some)
-        if is_told_to_end(COMMIT_PAUSE_S):
+        if stop_requested(COMMIT_PAUSE_S):
             break
     return {"commits": commits}
 
@@ -110,7 +110,7 @@ def queries(peer: RawPeer, topic: str, number: int) -> Outcome:
     found = searches = 0
     longest_s = 0.0
     now_ms = int(time.time() * 1000)
-    while not is_told_to_end():
+    while not stop_requested():
         key = f"r{0:04d}-{rng.randrange(number):08d}"
         asked = time.perf_counter()
         query = QueryMessageHeader(topic, key, 32, 0, now_ms + 3_600_000)
@@ -128,7 +128,7 @@ def connections(peer: RawPeer, topic: str, number: int) -> Outcome:
     opened = 0
     ext = TopicQueueHeader(topic, 0).to_ext()
     host, port = peer.socket.getpeername()[:2]
-    while not is_told_to_end():
+    while not stop_requested():
         with ExitStack() as stack:
             some = [stack.enter_context(RawPeer(f"{host}:{port}")) for _ in range(number)]
             for each in some:
@@ -148,7 +148,7 @@ def unread(peer: RawPeer, topic: str, number: int) -> Outcome:
     )
     peer.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 64 * 1024)
     peer.socket.setblocking(False)
-    while not is_told_to_end(0.01):
+    while not stop_requested(0.01):
         try:
             sent_bytes += peer.socket.send(pending)
         except BlockingIOError:

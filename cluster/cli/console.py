@@ -151,7 +151,7 @@ def tell(text: str) -> None:
 
 def confirmed(question: str, *, yes: bool) -> None:
     """Ask before what destroys, where somebody is there to answer. Raises Failed on a no."""
-    if yes or not is_somebody_there():
+    if yes or not is_interactive():
         return
     try:
         is_confirmed = typer.confirm(question, err=True)
@@ -161,7 +161,7 @@ def confirmed(question: str, *, yes: bool) -> None:
         raise Failed("nothing was changed")
 
 
-def is_somebody_there() -> bool:
+def is_interactive() -> bool:
     """Whether a question would be answered."""
     return sys.stdin.isatty()
 

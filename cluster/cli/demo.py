@@ -31,7 +31,7 @@ def _run(flights: int) -> int:
     from rich.console import Console
 
     from cluster.demo.cluster_up import DemoFailed, temporary_home
-    from cluster.demo.flights import FlightsMissing
+    from cluster.demo.flights import FlightsNotInstalled
     from cluster.demo.run import run_demo
     from cluster.demo.stage import console_alone
     from cluster.launch import Failures, Refusals
@@ -49,7 +49,7 @@ def _run(flights: int) -> int:
         except KeyboardInterrupt:
             errors.print("interrupted; nothing is left running", style="yellow")
             return EXIT_INTERRUPTED
-        except (DemoFailed, FlightsMissing, *Failures, *Refusals) as error:
+        except (DemoFailed, FlightsNotInstalled, *Failures, *Refusals) as error:
             log_tail = log_file.read_text(errors="replace").splitlines()[-15:]
             errors.print("\n".join(log_tail), style="dim", highlight=False, markup=False)
             errors.print(str(error), style="red", highlight=False, markup=False)

@@ -79,13 +79,13 @@ def show(console: Console, cluster: str, found: Sequence[ActorStatus]) -> None:
         return
     rows = [as_row(entry) for entry in found]
     console.print(f"cluster {cluster}", style="bold", highlight=False, markup=False)
-    console.print(fitted(COLUMNS, [for_the_eye(row) for row in rows], console.width, SPARED))
+    console.print(fitted(COLUMNS, [formatted(row) for row in rows], console.width, SPARED))
     for row in rows:
         if row["reason"]:
             console.print(f"{row['actor']}: {row['reason']}", style="red", highlight=False, markup=False)
 
 
-def for_the_eye(row: Mapping[str, Any]) -> dict[str, Any]:
+def formatted(row: Mapping[str, Any]) -> dict[str, Any]:
     """One actor as its table has it."""
     details = row["details"]
     return {

@@ -71,7 +71,7 @@ def verify(
         output.json(report.as_json())
     else:
         _show(report, output)
-    raise typer.Exit(0 if report.is_sound else EXIT_FAILED)
+    raise typer.Exit(0 if report.is_valid else EXIT_FAILED)
 
 
 REBUILD_EXAMPLES = examples(
@@ -149,7 +149,7 @@ def _show_info(found: StoreInfo, output: Output) -> None:
         else f"{content['broker']}, replica {content['replica']}, of {content['cluster']}",
         "epoch": content["epoch"],
         "open": "no" if found.writer_pid is None else f"by process {found.writer_pid}",
-        "ended": "in order" if found.ended_in_order else "not in order, or it is open",
+        "ended": "in order" if found.closed_cleanly else "not in order, or it is open",
         "log": f"{found.log_begin:,} to {found.log_end:,}",
         "last_ms": found.last_ms or None,
         "rebuild": "interrupted: `raymq store rebuild` goes on with it" if found.rebuild_is_open else None,
@@ -173,7 +173,7 @@ def _show(report: Report, output: Output) -> None:
         output.line(f"note: {note}")
     counts = report.counts
     output.line(
-        f"{report.root}: {'sound' if report.is_sound else 'DAMAGED'}; {counts['records']:,} records in "
+        f"{report.root}: {'sound' if report.is_valid else 'DAMAGED'}; {counts['records']:,} records in "
         f"{counts['logBytes']:,} bytes of log, {counts['queues']:,} queues, "
         f"{counts['indexEntries']:,} index entries, {counts['holes']:,} holes"
     )

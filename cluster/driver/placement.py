@@ -40,7 +40,7 @@ class Placement:
 
     resources: Mapping[str, str]
     problems: Sequence[Problem]
-    homeless: Sequence[str] = ()
+    unplaceable: Sequence[str] = ()
     """The actors whose resource no living node has: a node that joins could cure it."""
 
 
@@ -49,12 +49,12 @@ def place(topology: Topology, nodes: Sequence[Node]) -> Placement:
     head = next((node for node in nodes if node.is_head), nodes[0])
     resources: dict[str, str] = {}
     problems: list[Problem] = []
-    homeless: list[str] = []
+    unplaceable: list[str] = []
     for path, name, entry in topology.listeners():
         resource = entry.resource or f"node:{head.ip}"
         resources[name] = resource
         if not any(node.resources.get(resource, 0) > 0 for node in nodes):
-            homeless.append(name)
+            unplaceable.append(name)
             shown = "; ".join(f"{node.ip} has {', '.join(own_resources(node)) or 'none'}" for node in nodes)
             problems.append(
                 (
@@ -83,7 +83,7 @@ def place(topology: Topology, nodes: Sequence[Node]) -> Placement:
                     f"{host} cannot be dialed; set advertised_host to an address of its node",
                 )
             )
-    return Placement(resources, problems, homeless)
+    return Placement(resources, problems, unplaceable)
 
 
 def own_resources(node: Node) -> list[str]:

@@ -38,7 +38,7 @@ class Returns:
                 returns._back_s[actor.name] = now_s - max(0, wall_ms - actor.serving_ms) / 1000
         return returns
 
-    def came_back(self, broker: str, now_s: float) -> None:
+    def restarted(self, broker: str, now_s: float) -> None:
         """A broker serves again, and the nameservers know it."""
         self._back_s[broker] = now_s
 

@@ -29,7 +29,7 @@ JAVA_OPTIONS = " ".join(f"--add-opens=java.base/{package}=ALL-UNNAMED" for packa
 """What Java 17 must be told for `ray.data.from_spark`."""
 
 
-class EnvironmentUnfit(Exception):
+class EnvironmentInvalid(Exception):
     """Something that Ray needs is missing here; the message says what and how to get it."""
 
 
@@ -68,7 +68,7 @@ def java_home(given: Mapping[str, str]) -> Path | None:
 def prepare_to_import_ray(environment: MutableMapping[str, str], *, starts: bool) -> None:
     """Set what Ray reads at its import: token mode, and no second environment because of `uv run`.
 
-    With `starts` a token is made where there is none; raises EnvironmentUnfit when it cannot be written.
+    With `starts` a token is made where there is none; raises EnvironmentInvalid when it cannot be written.
     """
     # Under `uv run` Ray would upload the working directory and start every worker by uv again.
     environment.setdefault(UV_RUN_ENV, "0")
@@ -91,7 +91,7 @@ def token_path(environment: Mapping[str, str]) -> Path:
 def make_token(path: Path) -> None:
     """Write a new token that only its owner can read; another that was faster wins.
 
-    Raises EnvironmentUnfit.
+    Raises EnvironmentInvalid.
     """
     partial = path.with_name(f"{path.name}.{os.getpid()}")
     try:
@@ -103,7 +103,7 @@ def make_token(path: Path) -> None:
             path.hardlink_to(partial)
         partial.unlink()
     except OSError as error:
-        raise EnvironmentUnfit(
+        raise EnvironmentInvalid(
             f"Ray needs a token, and {path} cannot be written: {error.strerror}; set "
             f"{TOKEN_PATH_ENV} to a file that can, or {AUTH_MODE_ENV}=disabled to run without "
             "(whoever reaches Ray's ports can then run code)"

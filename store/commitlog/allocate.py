@@ -169,7 +169,7 @@ class AllocateMappedFileService:
         except OSError as error:
             if not self._cannot_lock:
                 _log.warning(
-                    "mapped_file_not_locked",
+                    "memory_lock_failed",
                     path=str(file.path),
                     error=os.strerror(error.errno or 0),
                     cure=f"let the broker lock {file.size_bytes:,} bytes and more (ulimit -l), "

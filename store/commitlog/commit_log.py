@@ -16,7 +16,7 @@ from pathlib import Path
 from store.commitlog.log_paths import LogPaths
 from store.commitlog.mapped_file import HEAD_BYTES, MappedFile, file_name
 from store.commitlog.positions import Positions
-from store.disk.residency import RECENT_BYTES, Cold, FileRange, Residency
+from store.disk.residency import RECENT_BYTES, FileRange, NotResident, Residency
 from store.disk.retired import RetiredFile
 from store.kernels import walk
 from store.logs import get_logger
@@ -228,7 +228,7 @@ class CommitLog:
     def slice(self, offset: int, size_bytes: int) -> memoryview:
         """The bytes [offset, offset + size_bytes), which stand in one file and below `written`.
 
-        Raises StoreError, and Cold where it must not wait.
+        Raises StoreError, and NotResident where it must not wait.
         """
         if not self.positions.min <= offset <= offset + size_bytes <= self.positions.written:
             raise StoreError(
@@ -246,15 +246,15 @@ class CommitLog:
     def record_at(self, offset: int) -> memoryview:
         """The record that stands at `offset`, checked with its CRC.
 
-        Raises StoreError when there is none, and Cold where it must not wait.
+        Raises StoreError when there is none, and NotResident where it must not wait.
         """
         if not self.positions.min <= offset < self.positions.written:
             raise StoreError(f"offset {offset:,} is outside the log", str(self.paths))
         file = self.file_at(offset)
         place = offset - file.base
         limit = min(self.positions.written, file.end) - file.base
-        if self.may_be_cold(offset) and (lacks := self.lacking_record(offset)) is not None:
-            raise Cold([lacks])
+        if self.may_be_cold(offset) and (lacks := self.missing_record_range(offset)) is not None:
+            raise NotResident([lacks])
         size = walk.check_record_at(file.array, place, limit, file.base, True)
         if size <= 0:
             raise StoreError(walk.REASONS.get(size, "only a blank stands here"), file.path, place)
@@ -264,7 +264,7 @@ class CommitLog:
         """Whether a read here must ask for the page cache first: it may not wait, and this is not fresh."""
         return self.residency.is_required and offset < self.positions.written - RECENT_BYTES
 
-    def lacking_record(self, offset: int) -> FileRange | None:
+    def missing_record_range(self, offset: int) -> FileRange | None:
         """What of the record at `offset` is not in the page cache; None where all is, or no record can be."""
         if not self.positions.min <= offset < self.positions.written:
             return None

@@ -50,7 +50,7 @@ class Hole(NamedTuple):
         }
 
 
-def next_sound(log: LogFiles, position: int, not_before_ms: int | None) -> int | None:
+def next_valid(log: LogFiles, position: int, not_before_ms: int | None) -> int | None:
     """Where behind the damage at `position` a sound record or a closing blank stands; None at the log's end.
 
     With `not_before_ms` only records count, and only those not stored before then.
@@ -85,7 +85,7 @@ def unfinished_end(log: LogFiles, position: int, following: int) -> int:
     end = int(resync.append_end(file.array, following - file.base, file.size_bytes, file.base))
     if end == following - file.base:
         return -1
-    return file.base + end if next_sound(log, file.base + end - 1, None) is None else -1
+    return file.base + end if next_valid(log, file.base + end - 1, None) is None else -1
 
 
 def holes_between(log: LogFiles, position: int, following: int, reason: str) -> list[Hole]:

@@ -161,7 +161,7 @@ class LogPaths:
                 allocate_file(path, file_bytes, self._scratch(directory))
                 return MappedFile(path, base, file_bytes)
             except OSError as error:
-                _log.warning("allocate_failed", path=str(path), error=str(error))
+                _log.warning("file_allocation_failed", path=str(path), error=str(error))
                 first = first or error
         try:
             raise first or OSError(errno.EROFS, "all CommitLog directories are read-only", str(self))

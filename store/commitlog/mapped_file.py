@@ -133,7 +133,7 @@ class MappedFile:
         mapped, descriptor = cast("mmap.mmap", self.view.obj), self._descriptor
         self._descriptor = -1
 
-        def let_go() -> bool:
+        def release() -> bool:
             try:
                 mapped.close()  # releases the GIL, which the end of the last slice would not
             except BufferError:
@@ -142,7 +142,7 @@ class MappedFile:
                 os.close(descriptor)
             return True
 
-        return let_go
+        return release
 
     def lock_in_memory(self) -> None:
         """Bring all pages into memory and keep them there; none gets dirty by this. Raises OSError."""

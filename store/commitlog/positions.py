@@ -85,7 +85,7 @@ class Positions:
         self.min = min_offset
         self.written = self.flushed = self.dispatched = offset
 
-    def cut_to(self, offset: int) -> None:
+    def truncate_to(self, offset: int) -> None:
         """After a truncation nothing reaches beyond `offset`."""
         self.written = min(self.written, offset)
         self.flushed = min(self.flushed, offset)

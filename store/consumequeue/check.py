@@ -8,7 +8,7 @@ import numpy as np
 
 from store.consumequeue.consume_queue import ConsumeQueue, QueueNote
 from store.consumequeue.unit import UNIT, UNIT_BYTES, Unit
-from store.kernels.units import sound_units
+from store.kernels.units import valid_units
 from store.message.crc import running_crc
 
 _FIRST_READ_UNITS = 204  # a page
@@ -21,7 +21,7 @@ def check_queue(
     """Count the sound units of a queue with a file, changed at that time, for each first unit in `times_ns`,
     in order; returns what it holds, and what is wrong behind that.
     """
-    if note is not None and _is_untouched(queue, times_ns, log_end, note):
+    if note is not None and _is_unchanged(queue, times_ns, log_end, note):
         return note, None
     per_file = queue.units_per_file
     first, made_to = min(times_ns), max(times_ns) + per_file
@@ -48,7 +48,7 @@ def check_queue(
     )
 
 
-def _is_untouched(queue: ConsumeQueue, times_ns: dict[int, int], log_end: int, note: QueueNote) -> bool:
+def _is_unchanged(queue: ConsumeQueue, times_ns: dict[int, int], log_end: int, note: QueueNote) -> bool:
     """Whether all files are there as they were noted, and no others."""
     return (
         list(times_ns.values()) == note.times_ns
@@ -85,7 +85,7 @@ def check_file(
     while offset < stop:
         units = queue.read_units(offset, min(window, (noted_to if offset < noted_to else stop) - offset))
         count = len(units) // UNIT_BYTES
-        sound, end = sound_units(np.frombuffer(units, dtype=np.uint8), count, end, log_end)
+        sound, end = valid_units(np.frombuffer(units, dtype=np.uint8), count, end, log_end)
         crc = running_crc(units[: sound * UNIT_BYTES], crc)
         offset += sound
         if sound < count:

@@ -306,7 +306,7 @@ class ConsumeQueue:
     def read_units(self, offset: int, count: int) -> bytes:
         """Up to `count` units from `offset` on, no further than the end of the file.
 
-        Raises StoreError, and Cold where it must not wait.
+        Raises StoreError, and NotResident where it must not wait.
         """
         per_file = self.units_per_file
         count = min(count, self.next_offset - offset, per_file - offset % per_file)
@@ -333,7 +333,7 @@ class ConsumeQueue:
     def first_real(self, offset: int, stop: int) -> int:
         """The first unit in [offset, stop) that is a message's and not only holds a place; `stop` if none.
 
-        Raises StoreError, and Cold where it must not wait.
+        Raises StoreError, and NotResident where it must not wait.
         """
         count = 1
         while offset < stop:

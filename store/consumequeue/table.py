@@ -185,7 +185,7 @@ class ConsumeQueueTable:
         is_as_noted = note is not None and note.next_offset == queue.next_offset
         return LoadedQueue(queue, damage, is_as_noted)
 
-    def discard_unsound(self, loaded: LoadedQueue) -> None:
+    def discard_invalid(self, loaded: LoadedQueue) -> None:
         """Cut a queue behind its last sound unit, on disk too. Raises OSError."""
         queue, damage, _ = loaded
         if damage is not None:

@@ -37,7 +37,7 @@ SYNC_ONE_BY_ONE_MAX = 64
 """More files than that are synced with all of their file system: each costs a disk's round trip, it a few."""
 
 
-_CURES = {
+_REMEDIES = {
     errno.ENOSPC: "make room on its disk",
     errno.EDQUOT: "raise the quota, or make room",
     errno.EACCES: "give the files to the user who runs this, or run it as their owner",
@@ -54,7 +54,7 @@ _CURES = {
 
 def explain(error: OSError) -> str:
     """What has gone wrong with a file, and what to do about it."""
-    cure = _CURES.get(error.errno or 0)
+    cure = _REMEDIES.get(error.errno or 0)
     return f"{error.strerror or error}" + (f" ({cure})" if cure else "")
 
 

@@ -1,7 +1,7 @@
 """Residency: which bytes of the store's files are resident, and how the others become so.
 
 The thread that owns a store never waits for the disk to read (design law 4). Within `store.resident_only` a
-read that would wait raises `Cold` with the ranges that it lacks; `WarmJob` reads them in another thread, and
+read that would wait raises `NotResident` with the missing ranges; `WarmJob` reads them in another thread, and
 then the read is repeated. It keeps nothing but file names over the wait, so it sees the store as it is then,
 whatever retention or a truncation has done.
 
@@ -50,7 +50,7 @@ class FileRange(NamedTuple):
     end: int
 
 
-class Cold(Exception):
+class NotResident(Exception):
     """A read would have waited for the disk: these ranges are not resident."""
 
     def __init__(self, ranges: Sequence[FileRange]) -> None:
@@ -79,7 +79,7 @@ class Mapped(Protocol):
 
 
 class Residency:
-    """The residency of one store's files; within it as a context, reads raise Cold instead of waiting."""
+    """Residency of one store's files. Used as a context: inside, reads raise NotResident, they never wait."""
 
     __slots__ = ("_pages", "_pages_address", "_seen", "is_required", "written_from")
 
@@ -139,13 +139,13 @@ class Residency:
         return FileRange(file.name, first + lacks * PAGE_BYTES, min(stop, file.size_bytes))
 
     def require(self, file: Mapped, begin: int, end: int) -> None:
-        """Raise Cold unless bytes [begin, end) are resident."""
+        """Raise NotResident unless bytes [begin, end) are resident."""
         lacks = self.lacking(file, begin, end)
         if lacks is not None:
-            raise Cold([lacks])
+            raise NotResident([lacks])
 
     def pread(self, descriptor: int, size_bytes: int, place: int, path: str) -> bytes:
-        """Return the result of `os.pread`. Raises Cold if the read must not wait and would, and OSError."""
+        """Return the result of `os.pread`. Raises OSError, and NotResident instead of waiting."""
         if not self.is_required or not _NO_WAIT:
             return os.pread(descriptor, size_bytes, place)
         into = bytearray(size_bytes)
@@ -159,7 +159,7 @@ class Residency:
             if os.fstat(descriptor).st_size < place + size_bytes:
                 return bytes(into[:count])
             ahead_bytes = _UNITS_AHEAD_BYTES if size_bytes >= _LONG_UNITS_BYTES else 0
-            raise Cold([FileRange(path, place, place + max(size_bytes, ahead_bytes))])
+            raise NotResident([FileRange(path, place, place + max(size_bytes, ahead_bytes))])
         return bytes(into)
 
 

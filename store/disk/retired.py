@@ -14,13 +14,13 @@ from store.disk.disk_use import DiskProbe, DiskState, survey
 class RetiredFile:
     """A file that nothing in the store leads to any more."""
 
-    def __init__(self, path: Path, let_go: Callable[[], bool] = lambda: True) -> None:
-        """`let_go` unmaps and closes it, and tells whether it could; it is asked again until it can."""
+    def __init__(self, path: Path, release: Callable[[], bool] = lambda: True) -> None:
+        """`release` unmaps and closes it, and tells whether it could; it is asked again until it can."""
         self.path = path
         self.is_unlinked = False
         self.since_ns = 0  # when it was retired
         self.is_told = False  # that it cannot be removed
-        self._let_go = let_go
+        self._let_go = release
 
     def leave(self) -> bool:
         """Unlink it, and let go of it; tells whether that is done. Raises OSError."""

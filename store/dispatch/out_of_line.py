@@ -109,7 +109,7 @@ class OutOfLine:
         if len(self.refused) < _REFUSED_MAX:
             self.refused[physical_offset] = queue_offset
         _log.error(
-            "queue_offset_impossible",
+            "queue_offset_invalid",
             topic=queue.topic,
             queue_id=queue.queue_id,
             offset=queue_offset,
@@ -126,7 +126,7 @@ class OutOfLine:
         if offset < queue.first_offset or self._is_claimed(queue, offset, there, physical_offset):
             self._refuse(queue, offset, physical_offset)
             return
-        _log.warning("consume_queue_mended", topic=queue.topic, queue_id=queue.queue_id, offset=offset)
+        _log.warning("consume_queue_repaired", topic=queue.topic, queue_id=queue.queue_id, offset=offset)
         end = 0
         if offset > queue.first_offset:
             before = queue.unit_at(offset - 1)

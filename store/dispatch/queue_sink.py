@@ -98,7 +98,7 @@ class ConsumeQueueSink:
         return self._out_of_line.refused
 
     @property
-    def lacks_from(self) -> int | None:
+    def missing_from(self) -> int | None:
         """None: recovery compares each queue with what the last checkpoint noted of it."""
         return None
 

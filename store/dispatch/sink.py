@@ -5,7 +5,7 @@ time, in columns, so that a kernel can work on all of them at once. Consume queu
 
     accept(batch)    the next records; or again those of a step that failed, or of before a restart
     rewind(offset)   the log was truncated: nothing at or after `offset` exists any more
-    lacks_from       the sink's own checkpoint: after a start, dispatch resumes here if not before
+    missing_from       the sink's own checkpoint: after a start, dispatch resumes here if not before
 """
 
 from collections.abc import Iterator
@@ -55,5 +55,5 @@ class DispatchSink(Protocol):
         """Forget all records at or after a physical offset. Raises OSError, StoreError."""
 
     @property
-    def lacks_from(self) -> int | None:
+    def missing_from(self) -> int | None:
         """The first physical offset whose record may be missing after a start; None if none is."""

@@ -63,7 +63,7 @@ class IndexFileAhead:
     def look(self) -> None:
         """After a dispatch: ask for the next file if it will soon be needed."""
         index = self._index
-        if index is None or not index.lacks_next or self._is_under_way:
+        if index is None or not index.missing_next or self._is_under_way:
             return
         if self._settings.preallocate and self._clock.monotonic_ns() >= self._again_ns:
             self._is_under_way = True

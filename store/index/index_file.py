@@ -181,7 +181,7 @@ class IndexFile:
         entries = HEADER_BYTES + SLOT_BYTES * self.slots
         return running_crc(self.array[entries + ENTRY_BYTES * first : entries + ENTRY_BYTES * end], crc)
 
-    def take_untouched(self, note: IndexNote) -> bool:
+    def take_unused(self, note: IndexNote) -> bool:
         """Whether it is as it was noted, told by its header and the time of its last change; if so, it is
         taken as that without a look into it.
 
@@ -206,7 +206,7 @@ class IndexFile:
         if self.array[:HEADER_BYTES].tobytes() != header:
             self._cut(note.entries)
             self.array[:HEADER_BYTES] = np.frombuffer(header, dtype=np.uint8)
-        return None if self.is_sound() else "its chains are not what its entries make"
+        return None if self.is_valid() else "its chains are not what its entries make"
 
     def view(self) -> IndexView:
         """What a search needs of it."""
@@ -220,10 +220,10 @@ class IndexFile:
         """How many entries it has of records at or after `physical_offset`."""
         return self.count - int(kernel.entry_at_or_after(self.array, self.slots, physical_offset))
 
-    def is_sound(self) -> bool:
+    def is_valid(self) -> bool:
         """Whether slots, chains and header agree with the entries."""
         newest = np.zeros(self.slots, dtype=np.int32)
-        return bool(kernel.index_is_sound(self.array, self.slots, self.capacity, newest))
+        return bool(kernel.index_is_valid(self.array, self.slots, self.capacity, newest))
 
     def cut_at(self, physical_offset: int) -> None:
         """Forget the entries of records at or after `physical_offset`, and what a kill left behind the last
@@ -237,7 +237,7 @@ class IndexFile:
         written = int(kernel.written_entries(self.array, self.slots, self.capacity))
         kernel.cut_entries(self.array, self.slots, number, max(number, written))
 
-    def let_go(self) -> bool:
+    def release(self) -> bool:
         """Let go of the map, on a thread that may wait for it; always True."""
         self.close()
         return True

@@ -67,7 +67,7 @@ class IndexService:
         self._end: int | None = None  # of the last record, once it is known
         self.next_file: IndexFile | None = None
         """One that was made ahead, empty and not yet named."""
-        self.lacks_from: int | None = None
+        self.missing_from: int | None = None
         """From this offset on, records are to be put in again; known after `load`."""
 
     def notes(self) -> list[IndexNote]:
@@ -88,7 +88,7 @@ class IndexService:
         return self._files[-1].end_timestamp if self._files else 0
 
     @property
-    def lacks_next(self) -> bool:
+    def missing_next(self) -> bool:
         """Whether another file will soon be needed, three quarters of the last one being full."""
         if self.next_file is not None or not self._files:
             return False
@@ -104,7 +104,7 @@ class IndexService:
 
     # ---- load ----------------------------------------------------------------------------------------------
 
-    def load(self, notes: list[IndexNote], log_min: int, *, orderly_end: bool) -> None:
+    def load(self, notes: list[IndexNote], log_min: int, *, closed_cleanly: bool) -> None:
         """Open the files as they were noted, as far as they are sound; everything else is removed.
 
         Those that were not written to after their note – all but the last one, or all after an orderly end –
@@ -119,7 +119,7 @@ class IndexService:
             path = paths.get(note.name)
             if path is None and not self._files and note.end_physical_offset < log_min:
                 continue
-            may_trust = orderly_end or note is not notes[-1]
+            may_trust = closed_cleanly or note is not notes[-1]
             damage = "it is missing" if path is None else self._open(path, note, may_trust=may_trust)
             if damage is not None:
                 _log.warning(
@@ -128,7 +128,7 @@ class IndexService:
                     damage=damage,
                     rebuilt_from=self.end_physical_offset,
                 )
-                self.lacks_from = self.end_physical_offset
+                self.missing_from = self.end_physical_offset
                 break
             del paths[note.name]
         self._remove(list(paths.values()))
@@ -154,7 +154,7 @@ class IndexService:
             file = IndexFile(path, self.slots, self.capacity)
         except StoreError as error:
             return error.reason
-        damage = None if may_trust and file.take_untouched(note) else file.restore(note)
+        damage = None if may_trust and file.take_unused(note) else file.restore(note)
         if damage is None:
             self._files.append(file)
             self._end = None
@@ -168,7 +168,7 @@ class IndexService:
 
     def rebuild_from(self, offset: int) -> None:
         """Remove every file: the index is to be built again, from the record at `offset` on."""
-        self.lacks_from = offset
+        self.missing_from = offset
         self._end = None
         for file in self._files:
             file.close()

@@ -38,7 +38,7 @@ from store.message.record import (
     topic_field,
 )
 from store.message.tags import java_hash
-from store.store_errors import MessageIllegal
+from store.store_errors import MessageInvalid
 
 _I64 = types.Array(types.int64, 1, "C", readonly=True)
 _I32 = types.Array(types.int32, 1, "C", readonly=True)
@@ -105,7 +105,7 @@ class RowPlan(NamedTuple):
 def plan_rows(rows: RowBatch) -> RowPlan:
     """Where the record of each row will stand.
 
-    Raises MessageIllegal, naming the row, for a body or properties over their limits, an empty body, a queue
+    Raises MessageInvalid, naming the row, for a body or properties over their limits, an empty body, a queue
     out of range, or a key or tag that holds a separator character.
     """
     count, queue_count = len(rows.queues), len(rows.queue_ids)
@@ -206,7 +206,7 @@ def _common(rows: RowBatch) -> tuple[bytes, bytes, bytes]:
     return template, topic_field(rows.draft.topic)[1], fixed
 
 
-def _refusal(rows: RowBatch, row: int, fault: int) -> MessageIllegal:
+def _refusal(rows: RowBatch, row: int, fault: int) -> MessageInvalid:
     body_bytes = int(rows.bodies.offsets[row + 1] - rows.bodies.offsets[row])
     faults = {
         _BAD_QUEUE: f"queue {rows.queues[row]} is not one of the topic's {len(rows.queue_ids)}",
@@ -215,7 +215,7 @@ def _refusal(rows: RowBatch, row: int, fault: int) -> MessageIllegal:
         _NO_BODY: "it has no body, or an empty one",
         _BAD_TEXT: "its keys or tags hold a separator character (0x01 or 0x02)",
     }
-    return MessageIllegal(f"row {row}: {faults[fault]}")
+    return MessageInvalid(f"row {row}: {faults[fault]}")
 
 
 @helper()

@@ -31,7 +31,7 @@ from store.message.batch import decode_batch
 from store.message.buffers import Buffer
 from store.message.properties import PROPERTY_SEPARATOR, MessageConst
 from store.message.record import RecordDraft, encode_record, record_template, topic_field
-from store.store_errors import MessageIllegal
+from store.store_errors import MessageInvalid
 
 _SEPARATOR = ord(PROPERTY_SEPARATOR)
 _CRC_NAME = np.frombuffer(f"{MessageConst.CRC32}\x01".encode(), np.uint8)
@@ -50,12 +50,12 @@ def measure_batch(
     """How many messages `batch` holds, and the bytes that their records will take.
 
     `draft` gives what the messages have in common; its properties, with a separator at their end, are
-    appended to each one's. `store_host_bytes` is 8 or 20. Raises MessageIllegal when the lengths in the batch
+    appended to each one's. `store_host_bytes` is 8 or 20. Raises MessageInvalid when the lengths in the batch
     do not add up, or properties have no room.
     """
     count, unterminated, longest, bad_position = _measure_batch(np.frombuffer(batch, np.uint8))
     if bad_position >= 0:
-        raise MessageIllegal(f"the lengths in the message at byte {bad_position} of the batch do not add up")
+        raise MessageInvalid(f"the lengths in the message at byte {bad_position} of the batch do not add up")
     common_bytes = len(draft.properties)
     _check_room(longest, common_bytes)
     if append_crc and longest + common_bytes > record.MAX_PROPERTIES_BYTES - record.CRC_PROPERTY_BYTES:
@@ -78,7 +78,7 @@ def encode_batch_records(
 ) -> EncodedRecords:
     """The records of all messages in `batch`, at consecutive offsets from those given.
 
-    `draft` gives what they have in common: all but flag, body and properties. Raises MessageIllegal as
+    `draft` gives what they have in common: all but flag, body and properties. Raises MessageInvalid as
     `measure_batch` does.
     """
     count, size_bytes = measure_batch(batch, draft, len(store_host), append_crc=append_crc)
@@ -131,7 +131,7 @@ def encode_batch_records_plain(
 
 def _check_room(own_bytes: int, common_bytes: int) -> None:
     if common_bytes and own_bytes + common_bytes > record.MAX_PROPERTIES_BYTES:
-        raise MessageIllegal(
+        raise MessageInvalid(
             f"properties of {own_bytes + common_bytes:,} bytes (with what the broker adds) are over the "
             f"limit of {record.MAX_PROPERTIES_BYTES:,}: move data to the body"
         )

@@ -114,7 +114,7 @@ def select_key(index: Bytes, slots: int, key_hash: int, begin_ms: int, end_ms: i
 
 
 @kernel()
-def index_is_sound(index: Bytes, slots: int, capacity: int, newest: NDArray[np.int32]) -> bool:
+def index_is_valid(index: Bytes, slots: int, capacity: int, newest: NDArray[np.int32]) -> bool:
     """Whether every slot and chain is what inserting the entries in order would have made.
 
     `newest` is `slots` zeros to work in. Offsets must not fall from entry to entry and must fit the header.

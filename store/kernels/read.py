@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from store.kernels.compiled import kernel
 from store.kernels.memory import load_i32, load_i64
-from store.kernels.walk import body_is_sound, record_parts, record_size
+from store.kernels.walk import body_is_valid, record_parts, record_size
 
 Bytes = NDArray[np.uint8]
 Numbers = NDArray[np.int64]
@@ -52,7 +52,7 @@ def _is_record_of(
     body, body_length, start, length, _, _ = record_parts(log, place, size)
     if body_length < 0 or length != topic.size:
         return False
-    if not body_is_sound(log, place, body, body_length):
+    if not body_is_valid(log, place, body, body_length):
         return False
     return same_bytes(log, start, topic, length)
 

@@ -43,7 +43,7 @@ from store.kernels.messagepack import (
     STR8,
     STR16,
 )
-from store.kernels.walk import body_is_sound, record_parts, record_size
+from store.kernels.walk import body_is_valid, record_parts, record_size
 from store.message import fetched, record
 from store.message.buffers import Buffer
 from store.message.message import MessageExt
@@ -230,7 +230,7 @@ def _write_messages(records: U8, position: int, count: int, template: U8, out: U
             + body_length
             + _PROPERTIES_GROWTH * properties_length
         )
-        if used + most > len(out) or not body_is_sound(records, position, body, body_length):
+        if used + most > len(out) or not body_is_valid(records, position, body, body_length):
             break
         used = _write_numbers(records, position, template, out, used)
         used = _write_key(_TOPIC, out, used)

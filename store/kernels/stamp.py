@@ -2,7 +2,7 @@
 
 That is bodyCRC, queueOffset, physicalOffset, bornHost, storeTimestamp and storeHost. All else is checked:
 sizes, magic, topic, queue id, flags, and that the hosts have the widths of those to be written. A batch is
-refused as a whole: who gets MessageIllegal throws the records away.
+refused as a whole: who gets MessageInvalid throws the records away.
 """
 
 from collections.abc import Sequence
@@ -32,7 +32,7 @@ from store.message.record import (
 )
 from store.message.runs import Runs
 from store.message.sys_flag import BORN_HOST_V6, COMPRESSED, COMPRESSION_MASK, MULTI_TAGS, STORE_HOST_V6
-from store.store_errors import MessageIllegal, RecordDamaged
+from store.store_errors import MessageInvalid, RecordDamaged
 
 # Transactions and RocketMQ's inner batches are not for bulk sends.
 FREE_FLAGS = COMPRESSED | COMPRESSION_MASK | MULTI_TAGS
@@ -86,7 +86,7 @@ class Stamp(NamedTuple):
 def stamp_records(records: bytearray | memoryview, stamp: Stamp) -> int:
     """Check and stamp `records`, which stand back to back, in place; returns how many they are.
 
-    Raises MessageIllegal with the position of the first bad record.
+    Raises MessageInvalid with the position of the first bad record.
     """
     count, position, fault = _stamp_records(
         np.frombuffer(records, np.uint8),
@@ -104,7 +104,7 @@ def stamp_runs(runs: Runs, stamp: Stamp, queue_offsets: Sequence[int]) -> None:
     """Check and stamp the records of `runs` in place, by one call.
 
     `queue_offsets` are those of each run's first record; `stamp` has all else that they share, its queue id
-    and queue offset are not looked at. Raises MessageIllegal with the position of the first bad record.
+    and queue offset are not looked at. Raises MessageInvalid with the position of the first bad record.
     """
     number, position, fault = _stamp_runs(
         np.frombuffer(runs.records, np.uint8),
@@ -170,7 +170,7 @@ def _judge_plain(message: MessageExt, magic: int, stamp: Stamp) -> int:
     return _BAD_BODY if len(message.body) > stamp.max_body_bytes else 0
 
 
-def _refusal(stamp: Stamp, position: int, fault: int) -> MessageIllegal:
+def _refusal(stamp: Stamp, position: int, fault: int) -> MessageInvalid:
     faults = {
         _BAD_RECORD: "is no whole record",
         _BAD_FLAGS: "has a sysFlag for a transaction, an inner batch, or hosts of another width",
@@ -178,13 +178,13 @@ def _refusal(stamp: Stamp, position: int, fault: int) -> MessageIllegal:
         _BAD_QUEUE: f"is not of queue {stamp.queue_id}",
         _BAD_BODY: f"has a body over max_message_bytes {stamp.max_body_bytes:,} (or set that on the broker)",
     }
-    return MessageIllegal(f"the record at byte {position} of the batch {faults[fault]}")
+    return MessageInvalid(f"the record at byte {position} of the batch {faults[fault]}")
 
 
-def _refusal_of_run(stamp: Stamp, runs: Runs, number: int, position: int, fault: int) -> MessageIllegal:
+def _refusal_of_run(stamp: Stamp, runs: Runs, number: int, position: int, fault: int) -> MessageInvalid:
     queue_id = runs.queue_ids[number]
     if fault == _BAD_COUNT:
-        return MessageIllegal(
+        return MessageInvalid(
             f"the run of queue {queue_id}, which ends at byte {position} of the batch, has not the "
             f"{runs.messages[number]:,} records that its head says"
         )

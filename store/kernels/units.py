@@ -24,7 +24,7 @@ from store.kernels.walk import (
     BAD_PLACE,
     BAD_TOPIC,
     BLANK,
-    body_is_sound,
+    body_is_valid,
     is_topic,
     record_parts,
     record_size,
@@ -218,7 +218,7 @@ def _fault(
         return BAD_TOPIC
     if load_i64(buffer, position + 28) != base + position:
         return BAD_PLACE
-    return 0 if body_is_sound(buffer, position, body, body_length) else BAD_CRC
+    return 0 if body_is_valid(buffer, position, body, body_length) else BAD_CRC
 
 
 @kernel()
@@ -285,7 +285,7 @@ def dispatch_records(
 
 
 @kernel()
-def sound_units(units: Bytes, count: int, previous_end: int, log_end: int) -> tuple[int, int]:
+def valid_units(units: Bytes, count: int, previous_end: int, log_end: int) -> tuple[int, int]:
     """How many of the first `count` units follow each other soundly, and the log offset where the last one's
     record ends.
 

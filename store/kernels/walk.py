@@ -98,7 +98,7 @@ def record_parts(buffer: Bytes, position: int, size: int) -> tuple[int, int, int
 
 
 @kernel()
-def body_is_sound(buffer: Bytes, position: int, body: int, body_length: int) -> bool:
+def body_is_valid(buffer: Bytes, position: int, body: int, body_length: int) -> bool:
     """Whether the body of the record at `position` has the record's CRC; an empty one always has."""
     return body_length == 0 or crc32_kernel(buffer, body, body + body_length) == load_i32(
         buffer, position + 8
@@ -131,7 +131,7 @@ def check_record_at(buffer: Bytes, position: int, limit: int, base: int, check_c
         return BAD_TOPIC
     if load_i64(buffer, position + 28) != base + position:
         return BAD_PLACE
-    return BAD_CRC if check_crc and not body_is_sound(buffer, position, body, body_length) else size
+    return BAD_CRC if check_crc and not body_is_valid(buffer, position, body, body_length) else size
 
 
 @kernel()

@@ -14,7 +14,7 @@ from store.message.buffers import Buffer
 from store.message.message import Message
 from store.message.properties import properties_texts
 from store.message.validate import check_properties
-from store.store_errors import MessageIllegal
+from store.store_errors import MessageInvalid
 
 FLAG = 12
 BODY_LENGTH = 16
@@ -34,7 +34,7 @@ class BatchElement(NamedTuple):
 
 
 def encode_batch(messages: Sequence[Message]) -> bytes:
-    """The body of a batch request. Raises MessageIllegal when a message's properties are over the limit."""
+    """The body of a batch request. Raises MessageInvalid when a message's properties are over the limit."""
     return encode_elements(messages, properties_texts([message.properties for message in messages]))
 
 
@@ -57,7 +57,7 @@ def encode_elements(
 
 
 def decode_batch(body: Buffer) -> list[BatchElement]:
-    """The messages of a batch request's body. Raises MessageIllegal when a length does not fit."""
+    """The messages of a batch request's body. Raises MessageInvalid when a length does not fit."""
     elements: list[BatchElement] = []
     position = 0
     while position < len(body):
@@ -68,18 +68,18 @@ def decode_batch(body: Buffer) -> list[BatchElement]:
 
 def _decode_element(body: Buffer, position: int) -> tuple[BatchElement, int]:
     if len(body) - position < MIN_ELEMENT_BYTES:
-        raise MessageIllegal(f"the batch ends within the header of the message at byte {position}")
+        raise MessageInvalid(f"the batch ends within the header of the message at byte {position}")
     size_bytes, flag, body_length = _HEADER.unpack_from(body, position)
     start = position + ELEMENT_HEADER_BYTES
     end = position + size_bytes
     if end > len(body) or body_length < 0 or start + body_length + _SHORT.size > end:
-        raise MessageIllegal(
+        raise MessageInvalid(
             f"the message at byte {position} of the batch claims {size_bytes} bytes, {body_length} of body"
         )
     properties_start = start + body_length + _SHORT.size
     (properties_length,) = _SHORT.unpack_from(body, start + body_length)
     if properties_length < 0 or properties_start + properties_length != end:
-        raise MessageIllegal(
+        raise MessageInvalid(
             f"the parts of the message at byte {position} of the batch do not add up to {size_bytes} bytes"
         )
     element = BatchElement(flag, bytes(body[start : start + body_length]), bytes(body[properties_start:end]))

@@ -11,7 +11,7 @@ from store.message.sys_flag import (
     COMPRESSION_ZSTD,
     is_compressed,
 )
-from store.store_errors import MessageIllegal
+from store.store_errors import MessageInvalid
 
 DEFAULT_LEVEL = 5
 MAX_PLAIN_BYTES = 64 << 20  # a small body must not inflate without end
@@ -36,7 +36,7 @@ def compress(
 def decompress(body: bytes, sys_flag: int, max_plain_bytes: int = MAX_PLAIN_BYTES) -> bytes:
     """The plain body, `body` itself where `sys_flag` does not say that it is compressed.
 
-    Raises MessageIllegal when it cannot be inflated or is over `max_plain_bytes`.
+    Raises MessageInvalid when it cannot be inflated or is over `max_plain_bytes`.
     """
     if not is_compressed(sys_flag):
         return body
@@ -49,18 +49,18 @@ def decompress(body: bytes, sys_flag: int, max_plain_bytes: int = MAX_PLAIN_BYTE
         elif compression in (COMPRESSION_ZLIB, 0):  # 0: clients from before there was a choice
             plain = _inflate_zlib(body, max_plain_bytes + 1)
         else:
-            raise MessageIllegal(
+            raise MessageInvalid(
                 f"compression type {compression:#05x} is not known (0x100 LZ4, 0x200 ZSTD, 0x300 ZLIB)"
             )
     except (ValueError, RuntimeError) as error:
-        raise MessageIllegal(f"a body of {len(body):,} bytes cannot be inflated: {error}") from error
+        raise MessageInvalid(f"a body of {len(body):,} bytes cannot be inflated: {error}") from error
     if len(plain) > max_plain_bytes:
-        raise MessageIllegal(f"a body of {len(body):,} bytes inflates to more than {max_plain_bytes:,} bytes")
+        raise MessageInvalid(f"a body of {len(body):,} bytes inflates to more than {max_plain_bytes:,} bytes")
     return plain
 
 
 def plain_body(message: MessageExt) -> bytes:
-    """The body as its producer gave it. Raises MessageIllegal when it cannot be inflated."""
+    """The body as its producer gave it. Raises MessageInvalid when it cannot be inflated."""
     return decompress(message.body, message.sys_flag)
 
 

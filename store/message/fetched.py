@@ -7,7 +7,7 @@ from store.message.buffers import Buffer
 from store.message.compression import plain_body
 from store.message.message import MessageExt
 from store.message.record import decode_record
-from store.store_errors import MessageIllegal, RecordDamaged
+from store.store_errors import MessageInvalid, RecordDamaged
 
 
 def decode_messages(
@@ -15,7 +15,7 @@ def decode_messages(
 ) -> tuple[list[MessageExt], int]:
     """Up to `count` messages of `records` from `position` on, and where the next one stands.
 
-    Raises RecordDamaged, or MessageIllegal for a body that cannot be inflated, when that is the first; a
+    Raises RecordDamaged, or MessageInvalid for a body that cannot be inflated, when that is the first; a
     later one ends the run before it.
     """
     messages: list[MessageExt] = []
@@ -23,7 +23,7 @@ def decode_messages(
         try:
             message = decode_record(records, position, broker_name=broker_name)
             message.body = plain_body(message)
-        except (RecordDamaged, MessageIllegal):
+        except (RecordDamaged, MessageInvalid):
             if messages:
                 break
             raise

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from store.clock import Clock
 from store.message.hosts import PORT_BYTES, V4_BYTES, V6_BYTES, Host, unpack_host
-from store.store_errors import MessageIllegal
+from store.store_errors import MessageInvalid
 
 PHYSICAL_OFFSET_BYTES = 8
 COUNTER_BITS = 16
@@ -40,13 +40,13 @@ def offset_message_ids(packed_host: bytes, physical_offsets: Sequence[int]) -> s
 
 
 def decode_message_id(message_id: str) -> tuple[Host, int]:
-    """The store host and the physical offset in an offsetMsgId. Raises MessageIllegal when it is none."""
+    """The store host and the physical offset in an offsetMsgId. Raises MessageInvalid when it is none."""
     try:
         raw = bytes.fromhex(message_id)
     except ValueError:
         raw = b""
     if len(raw) - PHYSICAL_OFFSET_BYTES not in (V4_BYTES, V6_BYTES) or len(message_id) != 2 * len(raw):
-        raise MessageIllegal(f"{message_id!r} is no offset message id: it must be 32 or 56 hex digits")
+        raise MessageInvalid(f"{message_id!r} is no offset message id: it must be 32 or 56 hex digits")
     offset = int.from_bytes(raw[-PHYSICAL_OFFSET_BYTES:], "big", signed=True)
     return unpack_host(raw[:-PHYSICAL_OFFSET_BYTES]), offset
 

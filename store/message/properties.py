@@ -8,7 +8,7 @@ and let the last of two equal names win.
 
 from collections.abc import Mapping, Sequence
 
-from store.store_errors import MessageIllegal
+from store.store_errors import MessageInvalid
 
 NAME_VALUE_SEPARATOR = "\x01"
 PROPERTY_SEPARATOR = "\x02"
@@ -68,7 +68,7 @@ def encode_properties(properties: Mapping[str, str]) -> bytes:
 def properties_text(properties: Mapping[str, str]) -> str:
     """The string of a property map.
 
-    Raises MessageIllegal when a name holds either separator or a value holds 0x02: it would be read back as
+    Raises MessageInvalid when a name holds either separator or a value holds 0x02: it would be read back as
     another property.
     """
     text = ""
@@ -105,7 +105,7 @@ def _with_care(properties: Mapping[str, str]) -> str:
         if not name or not value:
             continue  # every reader drops them
         if NAME_VALUE_SEPARATOR in name or PROPERTY_SEPARATOR in name or PROPERTY_SEPARATOR in value:
-            raise MessageIllegal(
+            raise MessageInvalid(
                 f"property {name!r} holds a separator character (0x01 or 0x02): leave it out"
             )
         parts.append(f"{name}{NAME_VALUE_SEPARATOR}{value}{PROPERTY_SEPARATOR}")

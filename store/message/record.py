@@ -24,7 +24,7 @@ from store.message.hosts import V4_BYTES, V6_BYTES, unpack_host
 from store.message.message import MessageExt
 from store.message.properties import MessageConst, decode_properties
 from store.message.sys_flag import BORN_HOST_V6, HOST_BITS, STORE_HOST_V6, TRANSACTION_UNQUEUED
-from store.store_errors import MessageIllegal, RecordDamaged
+from store.store_errors import MessageInvalid, RecordDamaged
 
 MAGIC_V1 = 0xDAA320A7 - (1 << 32)
 MAGIC_V2 = 0xDAA320AB - (1 << 32)
@@ -170,9 +170,9 @@ def encode_blank(size_bytes: int) -> bytes:
     return _SIZE_AND_MAGIC.pack(size_bytes, MAGIC_BLANK)
 
 
-def no_room_for_crc(properties_bytes: int) -> MessageIllegal:
+def no_room_for_crc(properties_bytes: int) -> MessageInvalid:
     """What is said of properties that leave no room for the CRC of the whole record."""
-    return MessageIllegal(
+    return MessageInvalid(
         f"properties of {properties_bytes:,} bytes and the record's CRC are over the limit of "
         f"{MAX_PROPERTIES_BYTES:,}: move data to the body"
     )

@@ -18,7 +18,7 @@ from struct import Struct, error, pack, unpack, unpack_from
 from typing import NamedTuple
 
 from store.message.buffers import Buffer
-from store.store_errors import MessageIllegal
+from store.store_errors import MessageInvalid
 
 RUNS_MAX = 1024
 """How many runs a body may have: each costs its broker some 3 µs, and a request must not hold the loop up."""
@@ -54,16 +54,16 @@ def encode_heads(runs: Runs) -> bytes:
 
 
 def decode_runs(body: Buffer) -> Runs:
-    """The runs of a body, whose records are not looked at. Raises MessageIllegal with what is wrong."""
+    """The runs of a body, whose records are not looked at. Raises MessageInvalid with what is wrong."""
     view = memoryview(body)
     if len(view) < _COUNT.size:
-        raise MessageIllegal(f"a body of {len(view)} bytes has no count of runs")
+        raise MessageInvalid(f"a body of {len(view)} bytes has no count of runs")
     (count,) = _COUNT.unpack_from(view)
     if not 1 <= count <= RUNS_MAX:
-        raise MessageIllegal(f"a body of {count} runs: send 1 to {RUNS_MAX:,}")
+        raise MessageInvalid(f"a body of {count} runs: send 1 to {RUNS_MAX:,}")
     head_bytes = _COUNT.size + count * _HEAD_BYTES
     if head_bytes > len(view):
-        raise MessageIllegal(
+        raise MessageInvalid(
             f"the heads of {count} runs take {head_bytes:,} bytes, the body has {len(view):,}"
         )
     fields = unpack_from(f">{_HEAD_FIELDS * count}i", view, _COUNT.size)
@@ -73,7 +73,7 @@ def decode_runs(body: Buffer) -> Runs:
         raise _refusal(runs)
     size_bytes = sum(sizes)
     if size_bytes != len(runs.records):
-        raise MessageIllegal(f"the runs have {size_bytes:,} bytes of records, the body {len(runs.records):,}")
+        raise MessageInvalid(f"the runs have {size_bytes:,} bytes of records, the body {len(runs.records):,}")
     return runs
 
 
@@ -81,18 +81,18 @@ def _rise(queue_ids: Sequence[int]) -> bool:
     return all(map(lt, (-1, *queue_ids), queue_ids))
 
 
-def _refusal(runs: Runs) -> MessageIllegal:
+def _refusal(runs: Runs) -> MessageInvalid:
     """What is wrong with the first bad run."""
     before = -1
     for number, (queue_id, messages, size_bytes) in enumerate(zip(*runs.heads, strict=True)):
         if queue_id <= before:
-            return MessageIllegal(
+            return MessageInvalid(
                 f"run {number} is of queue {queue_id}, that before it of {before}: queue ids must rise"
             )
         if messages <= 0 or size_bytes <= 0:
             break
         before = queue_id
-    return MessageIllegal(f"run {number}, of queue {queue_id}, has {messages} messages in {size_bytes} bytes")
+    return MessageInvalid(f"run {number}, of queue {queue_id}, has {messages} messages in {size_bytes} bytes")
 
 
 def encode_offsets(offsets: Sequence[int]) -> bytes:

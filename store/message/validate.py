@@ -1,10 +1,10 @@
-"""What a message and its names must be (store format, section 1.7). Every check raises MessageIllegal."""
+"""What a message and its names must be (store format, section 1.7). Every check raises MessageInvalid."""
 
 import re
 
 from store.message.buffers import Buffer
 from store.message.record import MAX_PROPERTIES_BYTES
-from store.store_errors import MessageIllegal
+from store.store_errors import MessageInvalid
 
 MAX_MESSAGE_BYTES = 4 << 20
 MAX_TOPIC_CHARS = 127
@@ -21,7 +21,7 @@ _NAME = re.compile(r"[%|a-zA-Z0-9_-]+\Z")
 def check_topic(topic: str) -> None:
     """A topic: letters, digits and %|_-, at most 127 of them (255 for a retry or dead-letter topic)."""
     if not isinstance(topic, str):
-        raise MessageIllegal(f"the topic is {topic!r}: give a text")
+        raise MessageInvalid(f"the topic is {topic!r}: give a text")
     long_names = topic.startswith((RETRY_TOPIC_PREFIX, DLQ_TOPIC_PREFIX))
     _check_name("topic", topic, MAX_RETRY_TOPIC_CHARS if long_names else MAX_TOPIC_CHARS)
 
@@ -29,16 +29,16 @@ def check_topic(topic: str) -> None:
 def check_group(group: str) -> None:
     """A producer or consumer group: letters, digits and %|_-, at most 255 of them."""
     if not isinstance(group, str):
-        raise MessageIllegal(f"the group is {group!r}: give a text")
+        raise MessageInvalid(f"the group is {group!r}: give a text")
     _check_name("group", group, MAX_GROUP_CHARS)
 
 
 def check_body(body: Buffer, max_message_bytes: int = MAX_MESSAGE_BYTES) -> None:
     """A body to be sent: not empty, at most `max_message_bytes`."""
     if not body:
-        raise MessageIllegal("the body is empty: RocketMQ's clients send no message without one")
+        raise MessageInvalid("the body is empty: RocketMQ's clients send no message without one")
     if len(body) > max_message_bytes:
-        raise MessageIllegal(
+        raise MessageInvalid(
             f"body of {len(body):,} bytes is over max_message_bytes {max_message_bytes:,} "
             "(set it on the broker, or compress)"
         )
@@ -48,7 +48,7 @@ def check_properties(properties: bytes, reserved_bytes: int = 0) -> None:
     """An encoded property string: at most 32,767 bytes, less `reserved_bytes` that the store adds itself."""
     limit_bytes = MAX_PROPERTIES_BYTES - reserved_bytes
     if len(properties) > limit_bytes:
-        raise MessageIllegal(
+        raise MessageInvalid(
             f"properties of {len(properties):,} bytes are over the limit of {limit_bytes:,} "
             "(move data to the body)"
         )
@@ -56,8 +56,8 @@ def check_properties(properties: bytes, reserved_bytes: int = 0) -> None:
 
 def _check_name(kind: str, name: str, max_chars: int) -> None:
     if not name:
-        raise MessageIllegal(f"the {kind} is empty")
+        raise MessageInvalid(f"the {kind} is empty")
     if len(name) > max_chars:
-        raise MessageIllegal(f"{kind} {name[:40]!r}… has {len(name)} characters, the limit is {max_chars}")
+        raise MessageInvalid(f"{kind} {name[:40]!r}… has {len(name)} characters, the limit is {max_chars}")
     if not _NAME.match(name):
-        raise MessageIllegal(f"{kind} {name!r} has characters other than letters, digits and %|_-")
+        raise MessageInvalid(f"{kind} {name!r} has characters other than letters, digits and %|_-")

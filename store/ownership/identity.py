@@ -20,7 +20,7 @@ import orjson
 
 from store.commitlog.log_paths import COMMIT_LOG, LogPaths
 from store.disk.files import replace_file, sync_directory
-from store.store_errors import StoreError, StoreFormatUnknown, StoreLocked
+from store.store_errors import StoreError, StoreFormatUnsupported, StoreLocked
 from store.store_settings import StoreSettings
 
 FORMAT_VERSION = 1
@@ -82,7 +82,7 @@ def read_name(root: Path) -> StoreName | None:
         raise StoreError(f"is no JSON object {_NAME_LOST}", path)
     try:
         if content["formatVersion"] != FORMAT_VERSION:
-            raise StoreFormatUnknown(
+            raise StoreFormatUnsupported(
                 f"format {content['formatVersion']}, this program knows {FORMAT_VERSION}", path
             )
         identity = StoreIdentity(content["cluster"], content["broker"], content["replica"])
@@ -317,7 +317,7 @@ class AbortFile:
 
     @property
     def exists(self) -> bool:
-        """Whether the last writer did not end in order."""
+        """Whether the last writer was not closed cleanly."""
         return self._path.exists()
 
     def create(self) -> None:

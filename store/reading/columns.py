@@ -22,7 +22,7 @@ from store.logs import get_logger
 from store.message.buffers import Buffer
 from store.message.compression import decompress
 from store.message.sys_flag import COMPRESSED
-from store.store_errors import MessageIllegal, RecordDamaged
+from store.store_errors import MessageInvalid, RecordDamaged
 
 logger = get_logger(__name__)
 
@@ -77,14 +77,14 @@ def records_at_to_arrow(
 def text_column(array: pa.Array | pa.ChunkedArray) -> TextColumn:
     """An Arrow column of texts or bytes for the kernels; nulls become empty, numbers their decimal text.
 
-    Raises MessageIllegal when the column's type has no text.
+    Raises MessageInvalid when the column's type has no text.
     """
     is_binary = pa.types.is_binary(array.type) or pa.types.is_fixed_size_binary(array.type)
     wide = pa.large_binary() if is_binary or pa.types.is_large_binary(array.type) else pa.large_string()
     try:
         array = array.cast(wide)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-        raise MessageIllegal(f"a column of type {array.type} cannot be sent as text: {error}") from error
+        raise MessageInvalid(f"a column of type {array.type} cannot be sent as text: {error}") from error
     if array.null_count:
         array = array.fill_null(b"" if wide == pa.large_binary() else "")
     if isinstance(array, pa.ChunkedArray):
@@ -142,9 +142,9 @@ class _Rows:
     def _inflated(self, row: int, body: bytes) -> bytes | None:
         try:
             return decompress(body, int(self.fields.sys_flags[row]))
-        except MessageIllegal as error:
+        except MessageInvalid as error:
             offset = int(self.fields.commit_log_offsets[row])
-            logger.warning("body_not_inflated", commit_log_offset=offset, remark=error.remark)
+            logger.warning("body_decompression_failed", commit_log_offset=offset, remark=error.remark)
             return None  # one bad body must not hide the good ones around it
 
     def maps(self) -> pa.Array:

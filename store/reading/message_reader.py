@@ -13,7 +13,7 @@ from store.commitlog.commit_log import CommitLog
 from store.commitlog.mapped_file import MappedFile
 from store.consumequeue.consume_queue import ConsumeQueue
 from store.consumequeue.unit import FILLER_SIZE, UNIT, UNIT_BYTES
-from store.disk.residency import JOINED_GAP_BYTES, READ_AHEAD_FROM_BYTES, Cold
+from store.disk.residency import JOINED_GAP_BYTES, READ_AHEAD_FROM_BYTES, NotResident
 from store.kernels import read as kernel
 from store.logs import get_logger
 from store.message.record import MIN_RECORD_BYTES
@@ -100,7 +100,7 @@ class MessageReader:
 
         A read ends with the file of units that it began in.
 
-        Raises StoreError if the queue cannot be read, and Cold if the read must not wait.
+        Raises StoreError if the queue cannot be read, and NotResident if the read must not wait.
         """
         nothing = misplaced(queue, offset)
         if nothing is not None or queue is None:
@@ -192,7 +192,7 @@ class MessageReader:
         max_messages: int,
         max_bytes: int,
     ) -> int:
-        """Raise Cold unless all that the next read of this file looks at is resident.
+        """Raise NotResident unless all that the next read of this file looks at is resident.
 
         Returns the number of messages at which that read stops: their records lie in few places, as the wait
         would be long otherwise.
@@ -212,7 +212,7 @@ class MessageReader:
         found = [residency.lacking(file, begin, end) for begin, end in self._spans[:spans].tolist()]
         lacks = [each for each in found if each is not None]
         if lacks:
-            raise Cold(lacks)
+            raise NotResident(lacks)
         return min(max_messages, messages) if spans == kernel.SPANS_MAX else max_messages
 
     def _skip_bad(self, queue: ConsumeQueue, offset: int, physical_offset: int) -> None:
@@ -221,7 +221,7 @@ class MessageReader:
         self.bad_units += 1
         if self._is_first_report(queue, offset):
             _log.error(
-                "unit_without_record",
+                "consume_queue_unit_invalid",
                 topic=queue.topic,
                 queue_id=queue.queue_id,
                 offset=offset,
@@ -234,7 +234,7 @@ class MessageReader:
         self.gap_units += len(offsets)
         if self._is_first_report(queue, int(offsets[0])):
             _log.warning(
-                "gap_passed_over",
+                "queue_gap_skipped",
                 topic=queue.topic,
                 queue_id=queue.queue_id,
                 from_offset=int(offsets[0]),

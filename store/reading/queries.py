@@ -4,7 +4,7 @@ from struct import Struct
 
 from store.commitlog.commit_log import CommitLog
 from store.consumequeue.consume_queue import ConsumeQueue
-from store.disk.residency import Cold
+from store.disk.residency import NotResident
 from store.index.index_service import IndexService
 from store.kernels.java_hash import plain_key_hash
 from store.message.buffers import Buffer
@@ -63,14 +63,14 @@ class KeyQuery:
     def look(self) -> bool:
         """Look at the next candidates, some tens of them; returns whether all is done.
 
-        Raises Cold where it must not wait: then it is to be called again.
+        Raises NotResident where it must not wait: then it is to be called again.
         """
         stop = self._looked_at + _LOOKED_AT_ONCE
         some = self._candidates[self._looked_at : stop]
         if self._log.residency.is_required:
-            lacks = [each for offset in some if (each := self._log.lacking_record(offset)) is not None]
+            lacks = [each for offset in some if (each := self._log.missing_record_range(offset)) is not None]
             if lacks:
-                raise Cold(lacks)
+                raise NotResident(lacks)
         for offset in some:
             if len(self._found) >= self._max_messages:
                 return True
@@ -107,7 +107,7 @@ def offset_by_timestamp(log: CommitLog, queue: ConsumeQueue, timestamp_ms: int, 
     low, high = queue.min_offset, queue.next_offset
     while low < high:
         middle = (low + high) // 2
-        probe = _next_sound(log, queue, middle, high)
+        probe = _next_valid(log, queue, middle, high)
         stored_ms = _stored_at(log, queue, probe) if probe < high else None
         if stored_ms is None or (stored_ms > timestamp_ms if upper else stored_ms >= timestamp_ms):
             is_beyond_a_hole = stored_ms is not None and probe - middle >= _PROBED_ONE_BY_ONE
@@ -117,7 +117,7 @@ def offset_by_timestamp(log: CommitLog, queue: ConsumeQueue, timestamp_ms: int, 
     return max(low - 1, queue.min_offset) if upper else queue.first_real(low, queue.next_offset)
 
 
-def _next_sound(log: CommitLog, queue: ConsumeQueue, offset: int, stop: int) -> int:
+def _next_valid(log: CommitLog, queue: ConsumeQueue, offset: int, stop: int) -> int:
     """The first offset in [offset, stop) whose record is sound, `stop` if none is; in a hole of more than a
     few records, which may have millions, one that is sound behind one that is not.
     """

@@ -23,7 +23,7 @@ from store.upkeep.retention import Retention
 class ReadableStore:
     """The reading half of a MessageStore; the same thread owns both.
 
-    Within `with store.resident_only:` each of its reads raises Cold where it would have to wait for the disk.
+    Inside `with store.resident_only:` a read raises NotResident instead of waiting for the disk.
     """
 
     def __init__(self, parts: StoreParts, retention: Retention) -> None:
@@ -37,7 +37,7 @@ class ReadableStore:
         self._reader = MessageReader(parts.log)
 
     @property
-    def passed_over(self) -> int:
+    def skipped(self) -> int:
         """Messages that reads have passed over, as their records are damaged or gone."""
         return self._reader.bad_units + self._reader.gap_units
 
@@ -80,7 +80,7 @@ class ReadableStore:
         """The first offset of a queue that can be read.
 
         It never waits: right after a log file was deleted, where the queue's units have to come from the disk
-        first, it may be an offset that is gone. Within `resident_only` that is Cold.
+        first, it may be an offset that is gone. Within `resident_only` that is NotResident.
         """
         return self.known_min_offset(topic, queue_id) or 0
 

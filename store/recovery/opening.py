@@ -128,14 +128,20 @@ def _walk_log(
         parts.log, start, check_crc=settings.check_crc_on_recover, is_ours=is_ours, confirmed=confirmed
     )
     if tail.position < confirmed:
-        _log.error("log_end_lost", root=str(root), end=tail.position, noted_end=confirmed)
+        _log.error("log_tail_missing", root=str(root), end=tail.position, noted_end=confirmed)
     parts.tail = tail
     parts.holes = known_holes(summary.holes if summary is not None else (), tail.holes, start, tail.position)
     return tail
 
 
 def recover(
-    root: Path, settings: StoreSettings, parts: StoreParts, store_id: str, *, orderly_end: bool, is_ours: bool
+    root: Path,
+    settings: StoreSettings,
+    parts: StoreParts,
+    store_id: str,
+    *,
+    closed_cleanly: bool,
+    is_ours: bool,
 ) -> None:
     """Make the store at `root` whole. Raises StoreError, OSError.
 
@@ -154,16 +160,16 @@ def recover(
     tail = _walk_log(root, settings, parts, summary, start, is_ours)
     if log.bases:
         log.truncate_to(tail.position)
-    if not orderly_end:
+    if not closed_cleanly:
         # What a kill left in the page cache is about to be called flushed.
         for descriptor in log.descriptors(min(start, max(tail.position - 1, log_min)), tail.position):
             os.fdatasync(descriptor)
     parts.positions.set_all(log_min, tail.position)
     loaded = queues.load(tail.position, summary.queues if summary is not None else {})
-    _cut_behind_sound_units(queues, loaded, orderly_end=orderly_end)
+    _truncate_after_valid_units(queues, loaded, closed_cleanly=closed_cleanly)
     if index is not None:
         noted = summary.index_files if summary is not None and log.bases else None
-        _load_index(index, noted, log_min, orderly_end=orderly_end)
+        _load_index(index, noted, log_min, closed_cleanly=closed_cleanly)
     if not log.bases:
         queues.remove_all()
     for sink in parts.sinks[:-1]:  # the queues have been loaded up to there
@@ -180,7 +186,7 @@ def recover(
     _log.info(
         "store_recovered",
         root=str(root),
-        orderly_end=orderly_end,
+        closed_cleanly=closed_cleanly,
         scanned_from=start,
         end=tail.position,
         dispatched_from=lack.position,
@@ -190,19 +196,19 @@ def recover(
 
 
 def _load_index(
-    index: IndexService, noted: list[IndexNote] | None, log_min: int, *, orderly_end: bool
+    index: IndexService, noted: list[IndexNote] | None, log_min: int, *, closed_cleanly: bool
 ) -> None:
     if noted is None:
         index.rebuild_from(log_min)
     else:
-        index.load(noted, log_min, orderly_end=orderly_end)
+        index.load(noted, log_min, closed_cleanly=closed_cleanly)
 
 
-def _cut_behind_sound_units(
-    queues: ConsumeQueueTable, loaded: Sequence[LoadedQueue], *, orderly_end: bool
+def _truncate_after_valid_units(
+    queues: ConsumeQueueTable, loaded: Sequence[LoadedQueue], *, closed_cleanly: bool
 ) -> None:
     for queue in loaded:
         if queue.damage is not None or not queue.is_as_noted:
-            queues.discard_unsound(queue)
-        elif not orderly_end:  # units that came after the note are put in again
+            queues.discard_invalid(queue)
+        elif not closed_cleanly:  # units that came after the note are put in again
             queue.queue.clear_tail()

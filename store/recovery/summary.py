@@ -61,7 +61,7 @@ class QueueNotes:
         return bool(self._unsettled)
 
     def begin(self) -> None:
-        """Start to note what has changed since the last time; `go_on` does it."""
+        """Start to note what has changed since the last time; `resume` does it."""
         for topic, queue_id in self._queues.gone:
             notes = self._by_topic.get(topic, {})
             notes.pop(str(queue_id), None)
@@ -74,7 +74,7 @@ class QueueNotes:
         self._unsettled = []
         changed.clear()
 
-    def go_on(self, count: int) -> bool:
+    def resume(self, count: int) -> bool:
         """Note up to `count` queues; returns whether all are done."""
         for queue in self._left[:count]:
             self._take(queue, is_last=False)

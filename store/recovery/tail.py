@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from store.commitlog.commit_log import CommitLog
-from store.commitlog.holes import Hole, LogFiles, holes_between, next_sound, unfinished_end
+from store.commitlog.holes import Hole, LogFiles, holes_between, next_valid, unfinished_end
 from store.consumequeue.table import ConsumeQueueTable, LoadedQueue
 from store.dispatch.sink import DispatchSink
 from store.kernels import walk
@@ -74,13 +74,13 @@ def find_tail(
                 position = file.end
                 continue
             position = scan.position
-            following = next_sound(log, position, None if is_ours else last_timestamp)
+            following = next_valid(log, position, None if is_ours else last_timestamp)
             if following is None:
                 break
             if position >= confirmed and is_ours and (end := unfinished_end(log, position, following)) >= 0:
                 unfinished_bytes = end - position
                 _log.warning(
-                    "append_unfinished",
+                    "partial_append_found",
                     path=str(file.path),
                     position=position - file.base,
                     bytes=unfinished_bytes,
@@ -89,7 +89,7 @@ def find_tail(
             holes += holes_between(log, position, following, walk.REASONS[scan.code])
             position = following
     for hole in holes:
-        _log.error("log_hole", **hole.as_json(log))
+        _log.error("log_hole_found", **hole.as_json(log))
     return Tail(position, last_record, last_timestamp, records, tuple(holes), unfinished_bytes)
 
 
@@ -134,9 +134,9 @@ def dispatch_start(
         elif found.next_offset < note.next_offset:
             positions.append((found.end_physical_offset, f"{topic}-{queue_id} ends at {found.next_offset}"))
     positions += [
-        (sink.lacks_from, f"{type(sink).__name__} lacks its end")
+        (sink.missing_from, f"{type(sink).__name__} lacks its end")
         for sink in sinks
-        if sink.lacks_from is not None
+        if sink.missing_from is not None
     ]
     position = min(position for position, _ in positions)
     reasons = [reason for lacking, reason in positions if lacking < summary.position]
@@ -154,7 +154,7 @@ def keep_places(queues: ConsumeQueueTable, following: Mapping[tuple[str, int], i
             continue
         queue = queue or queues.get(topic, queue_id)
         _log.error(
-            "queue_end_lost",
+            "queue_tail_missing",
             topic=topic,
             queue_id=queue_id,
             from_offset=queue.next_offset,

@@ -12,7 +12,7 @@ from store.message.crc import crc32
 from store.message.message import MessageExt
 from store.message.record import decode_record
 from store.message.sys_flag import is_compressed
-from store.store_errors import MessageIllegal, StoreError
+from store.store_errors import MessageInvalid, StoreError
 from store.tools.image import StoreImage
 
 _UNITS_AT_ONCE = 4096
@@ -101,7 +101,7 @@ def _message_fields(message: MessageExt) -> Line:
     if is_compressed(message.sys_flag):
         try:
             plain = decompress(message.body, message.sys_flag)
-        except MessageIllegal as error:
+        except MessageInvalid as error:
             return fields | {"damage": error.remark}
         fields |= {"plainBodyLen": len(plain), "plainBodySha1": _sha1(plain)}
     return fields

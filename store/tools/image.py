@@ -135,7 +135,7 @@ class StoreImage:
         candidates: set[int] = set()
         scan_from = self.log.positions.min
         for path in sorted((self.root / INDEX).glob("*")):
-            file = self._sound_index(path)
+            file = self._valid_index(path)
             if file is None:
                 break
             candidates.update(file.select(key_hash, 0, _FOREVER_MS, _CANDIDATES_MAX))
@@ -146,7 +146,7 @@ class StoreImage:
         candidates.update(self._dispatcher.find_hash(scan_from, self.log.positions.written, key_hash))
         return [offset for offset in sorted(candidates) if self._matches(offset, topic, key)]
 
-    def _sound_index(self, path: Path) -> IndexFile | None:
+    def _valid_index(self, path: Path) -> IndexFile | None:
         try:
             file = IndexFile(path, self._sizes.index_slots, self._sizes.index_entries, copy_on_write=True)
         except StoreError:
@@ -158,7 +158,7 @@ class StoreImage:
             if not self._is_ours and file.end_timestamp > self._checkpoint().index_msg_timestamp:
                 return None
             file.cut_at(file.end_physical_offset)
-        return file if file.is_sound() else None
+        return file if file.is_valid() else None
 
     def _checkpoint(self) -> StoreCheckpoint:
         return StoreCheckpoint.read(self.root / CHECKPOINT)

@@ -65,7 +65,7 @@ class StoreInfo:
     name: StoreName | None
     epoch: int
     writer_pid: int | None
-    ended_in_order: bool
+    closed_cleanly: bool
     rebuild_is_open: bool
     log_begin: int
     log_end: int
@@ -97,7 +97,7 @@ class StoreInfo:
             "storeId": self.name.store_id if self.name else None,
             "epoch": self.epoch,
             "writerPid": self.writer_pid,
-            "endedInOrder": self.ended_in_order,
+            "closedCleanly": self.closed_cleanly,
             "rebuildIsOpen": self.rebuild_is_open,
             "logBegin": self.log_begin,
             "logEnd": self.log_end,
@@ -171,7 +171,7 @@ class _Look:
             name=self.name,
             epoch=read_epoch(self.root),
             writer_pid=writer_of(self.root),
-            ended_in_order=not AbortFile(self.root).exists,
+            closed_cleanly=not AbortFile(self.root).exists,
             rebuild_is_open=is_interrupted(self.root),
             log_begin=self.log.first,
             log_end=tail.position,

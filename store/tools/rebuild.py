@@ -313,9 +313,9 @@ class _Derived:
         summary = self._rebuild.summary
         loaded = self.queues.load(end, summary.queues if summary is not None else {})
         for queue in loaded:
-            self.queues.discard_unsound(queue)
+            self.queues.discard_invalid(queue)
         if self.index is not None and summary is not None and summary.index_files is not None:
-            self.index.load(summary.index_files, first, orderly_end=False)
+            self.index.load(summary.index_files, first, closed_cleanly=False)
         self._begin = dispatch_start(summary, first, end, self.queues, loaded, self._sinks).position
         self._notes = QueueNotes(self.queues)
 

@@ -162,7 +162,7 @@ class Checkpoints:
         )
 
     def _resume_noting(self) -> None:
-        if self._notes.go_on(_QUEUES_A_TURN):
+        if self._notes.resume(_QUEUES_A_TURN):
             job = self._job()
             self._lane.submit(job.run, partial(self._take, job))
 

@@ -91,7 +91,7 @@ class Maintenance:
     def _remove(self, removal: RemoveTreeJob) -> None:
         def done(error: Exception | None) -> None:
             if error is not None:
-                _log.warning("removed_queues_left", path=str(removal.path), error=str(error))
+                _log.warning("queue_removal_failed", path=str(removal.path), error=str(error))
 
         self._removals.submit(removal.run, done)
 
@@ -112,7 +112,7 @@ class Maintenance:
         self._removals.finish()
         self._index_ahead.discard()
 
-    def end_in_order(self) -> None:
+    def close_cleanly(self) -> None:
         """Write the last notes of a store whose log is flushed and dispatched. Raises OSError."""
         log = self._parts.log
         self.allocator.discard()

@@ -49,7 +49,7 @@ def is_time_to_delete(delete_when_h: str, now_ms: int) -> bool:
 
 def files_to_delete(settings: StoreSettings, found: Round) -> list[int]:
     """The first offsets of the files that go in this round, the oldest first: never one before an older."""
-    by_force = settings.clean_by_force and found.pressure >= Pressure.FORCE
+    by_force = settings.force_clean_enabled and found.pressure >= Pressure.FORCE
     if not (
         by_force
         or found.is_asked_for
@@ -133,7 +133,7 @@ class Retention:
             self._due_ns = now_ns + self._settings.clean_interval_ms * NS_PER_MS
             self._start_survey()
         if self._chosen and now_ns >= self._drop_due_ns:
-            self._drop_due_ns = now_ns + self._settings.delete_pause_ms * NS_PER_MS
+            self._drop_due_ns = now_ns + self._settings.delete_files_interval_ms * NS_PER_MS
             self._drop(self._chosen.pop(0))
         if self.stale_queues.has_any:
             self.stale_queues.correct_some()
@@ -164,7 +164,7 @@ class Retention:
         if job.state is not None and error is None:
             self._judge(job.state, job.changed_ms)
         else:
-            _log.warning("disk_not_surveyed", error=str(error))
+            _log.warning("disk_check_failed", error=str(error))
 
     def _remove(self, files: Sequence[RetiredFile]) -> None:
         job = RemoveJob(files)
@@ -173,7 +173,7 @@ class Retention:
     def _note_left(self, job: RemoveJob, error: Exception | None) -> None:
         """What could not go is tried again with every survey; that it could not is told once."""
         if error is not None and not all(file.is_told for file in job.left):
-            _log.warning("file_not_removed", path=str(job.left[0].path), error=str(error))
+            _log.warning("file_removal_failed", path=str(job.left[0].path), error=str(error))
         for file in job.left:
             file.is_told = error is not None
         self._in_use += job.left
@@ -208,7 +208,7 @@ class Retention:
                 _log.error("disk_full", log=state.log[1].percent, derived=state.derived[1].percent)
             self.refusal = state.refusal(levels)
         elif pressure < Pressure.FORCE and self.refusal is not None:
-            _log.info("disk_has_space_again", log=state.log[1].percent, derived=state.derived[1].percent)
+            _log.info("disk_space_recovered", log=state.log[1].percent, derived=state.derived[1].percent)
             self.refusal = None
 
     # ---- what goes -----------------------------------------------------------------------------------------
@@ -222,7 +222,7 @@ class Retention:
         parts.positions.min = first = parts.log.bases[0]
         parts.holes = [hole for hole in parts.holes if hole.position >= first]
         if parts.index is not None:
-            retired += [RetiredFile(file.path, file.let_go) for file in parts.index.take_dead_files(first)]
+            retired += [RetiredFile(file.path, file.release) for file in parts.index.take_dead_files(first)]
         _log.info("log_file_deleted", path=str(retired[0].path), first=first)
         for file in retired:
             file.since_ns = self._clock.monotonic_ns()

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from store.clock import Clock
 from store.consumequeue.consume_queue import ConsumeQueue
-from store.disk.residency import Cold, WarmJob
+from store.disk.residency import NotResident, WarmJob
 from store.jobs import Lane
 from store.logs import get_logger
 from store.recovery.opening import StoreParts
@@ -59,7 +59,7 @@ class StaleQueues:
     def settle(self, queue: ConsumeQueue) -> None:
         """Make sure that the queue begins with a record that is there.
 
-        Raises StoreError, and Cold if it must not wait: then it is still to be done.
+        Raises StoreError, and NotResident if it must not wait: then it is still to be done.
         """
         if queue not in self._stale:
             return
@@ -77,7 +77,7 @@ class StaleQueues:
         if self._residency.is_required:
             self.settle(queue)
             return
-        with suppress(Cold), self._residency:
+        with suppress(NotResident), self._residency:
             self.settle(queue)
 
     def correct_some(self) -> None:
@@ -89,14 +89,14 @@ class StaleQueues:
             try:
                 with self._residency:
                     self.settle(queue)
-            except Cold as cold:
+            except NotResident as cold:
                 self._warming += 1
                 self._lane.submit(WarmJob(cold.ranges).run, self._warmed)
                 self._stale[queue] = self._stale.pop(queue)  # its turn comes again after all others
             except StoreError as error:
                 self._stale.pop(queue, None)
                 _log.error(
-                    "queue_not_corrected", topic=queue.topic, queue_id=queue.queue_id, error=str(error)
+                    "queue_correction_failed", topic=queue.topic, queue_id=queue.queue_id, error=str(error)
                 )
 
     def _warmed(self, _error: Exception | None) -> None:

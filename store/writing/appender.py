@@ -15,7 +15,7 @@ from store.message.hosts import Host
 from store.message.record import RecordDraft, encode_record
 from store.message.runs import Runs
 from store.message.sys_flag import TRANSACTION_UNQUEUED
-from store.store_errors import MessageIllegal, StoreError
+from store.store_errors import MessageInvalid, StoreError
 from store.store_settings import StoreSettings
 
 _log = get_logger(__name__)
@@ -65,7 +65,7 @@ class Appender:
         self._settings = settings
         self.last_timestamp = last_timestamp
         if last_timestamp - clock.wall_ms() > _AHEAD_MAX_MS:
-            _log.warning("store_time_ahead", last_timestamp=last_timestamp, wall_ms=clock.wall_ms())
+            _log.warning("store_timestamp_ahead", last_timestamp=last_timestamp, wall_ms=clock.wall_ms())
             self.last_timestamp = 0
         self.store_host = _DEFAULT_HOST.packed
         self._undispatched = undispatched
@@ -74,7 +74,7 @@ class Appender:
         self.awaited_queues: Collection[tuple[str, int]] = ()
 
     def append(self, draft: RecordDraft) -> AppendResult:
-        """One message. Raises StoreError, MessageIllegal."""
+        """One message. Raises StoreError, MessageInvalid."""
         if not self.assigned_is_known:
             self._learn_assigned()
         queue = self._queues.get(draft.topic, draft.queue_id)
@@ -103,13 +103,13 @@ class Appender:
         return AppendResult(position, queue_offset, size_bytes, timestamp)
 
     def append_batch(self, draft: RecordDraft, batch: Buffer) -> AppendResult:
-        """The messages of a RocketMQ batch body. Raises StoreError, MessageIllegal."""
+        """The messages of a RocketMQ batch body. Raises StoreError, MessageInvalid."""
         if not self.assigned_is_known:
             self._learn_assigned()
         queue = self._queues.get(draft.topic, draft.queue_id)
         count, size_bytes = measure_batch(batch, draft, len(self.store_host), append_crc=self._append_crc)
         if count == 0:
-            raise MessageIllegal("a batch without a message: send at least one")
+            raise MessageInvalid("a batch without a message: send at least one")
         position = self._reserve(size_bytes)
         timestamp = self._now()
         queue_offset = queue.assigned_offset
@@ -125,7 +125,7 @@ class Appender:
     def append_records(
         self, topic: str, queue_id: int, records: bytearray | memoryview, born_host: bytes
     ) -> AppendResult:
-        """Records built by a client, back to back. Raises StoreError, MessageIllegal."""
+        """Records built by a client, back to back. Raises StoreError, MessageInvalid."""
         if not self.assigned_is_known:
             self._learn_assigned()
         queue = self._queues.get(topic, queue_id)
@@ -136,14 +136,14 @@ class Appender:
         stamp = self._stamp(topic, queue_id, queue_offset, position, timestamp, born_host)
         count = stamp_records(records, stamp)
         if count == 0:
-            raise MessageIllegal("no record: send at least one")
+            raise MessageInvalid("no record: send at least one")
         self._write(position, records)
         queue.assigned_offset += count
         self._note_awaited(topic, queue_id)
         return AppendResult(position, queue_offset, size_bytes, timestamp, count)
 
     def append_runs(self, topic: str, runs: Runs, born_host: bytes) -> AppendResult:
-        """Records of several queues of a topic, built by a client. Raises StoreError, MessageIllegal."""
+        """Records of several queues of a topic, built by a client. Raises StoreError, MessageInvalid."""
         if not self.assigned_is_known:
             self._learn_assigned()
         queues = self._queues.get_all(topic, runs.queue_ids)
@@ -174,7 +174,7 @@ class Appender:
         except OSError as error:
             raise self._no_space(error) from error
         self._positions.awaited = self._positions.written
-        self.forget_assigned()
+        self.discard_assigned()
 
     def _stamp(
         self, topic: str, queue_id: int, queue_offset: int, position: int, timestamp: int, born_host: bytes
@@ -209,9 +209,9 @@ class Appender:
     def _no_space(self, error: OSError) -> StoreError:
         return StoreError(f"the log cannot be written: {explain(error)}", str(self._log.paths))
 
-    def _too_large(self, size_bytes: int) -> MessageIllegal:
+    def _too_large(self, size_bytes: int) -> MessageInvalid:
         limit_bytes = self._settings.max_message_bytes
-        return MessageIllegal(
+        return MessageInvalid(
             f"a record of {size_bytes:,} bytes is over max_message_bytes {limit_bytes:,} and "
             f"{_OVERHEAD_MAX_BYTES:,} for all but the body (set it on the broker, or compress)"
         )
@@ -222,7 +222,7 @@ class Appender:
             self.last_timestamp = now_ms
         return self.last_timestamp
 
-    def forget_assigned(self) -> None:
+    def discard_assigned(self) -> None:
         """The log has changed other than by appends: queue offsets are counted again before the next one."""
         self.assigned_is_known = False
 

@@ -99,7 +99,7 @@ def wait_for_successor(actor: str, pid: int) -> dict[str, Any]:
     def successor() -> dict[str, Any] | None:
         try:
             status = status_of(actor, timeout_s=10 * TIME_SCALE)
-        except ray_port.ActorSilent:
+        except ray_port.ActorUnavailable:
             return None
         return status if status["state"] == "serving" and status["pid"] != pid else None
 

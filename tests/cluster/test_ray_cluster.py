@@ -255,7 +255,7 @@ def test_a_broker_that_cannot_serve_says_why_and_prune_removes_it(running: RayMQ
     assert [action.name for action in kept.plan.having(Verb.KEEP)] == ["broker-c-0"]
     assert status_of("broker-c-0")["state"] == "serving"
     launch.up(overrides=running.overrides, prune=True)
-    with pytest.raises(ray_port.ActorGone):
+    with pytest.raises(ray_port.ActorNotFound):
         status_of("broker-c-0")
     assert (store / "raymq.json").exists()
 
@@ -278,7 +278,7 @@ def test_an_actor_is_ended_when_its_name_is_free_however_late_ray_ends_it(
     ray_port.create(Idle, where, (), resource=resource)
     kill, asked = ray.kill, []
     monkeypatch.setattr(ray, "kill", lambda actor, **options: asked.append(lambda: kill(actor, **options)))
-    with pytest.raises(ray_port.ActorSilent, match="has not ended idle"):
+    with pytest.raises(ray_port.ActorUnavailable, match="has not ended idle"):
         ray_port.end(where, timeout_s=0.1)
     with ThreadPoolExecutor() as pool:
         ended = pool.submit(ray_port.end, where, LIMIT_S)

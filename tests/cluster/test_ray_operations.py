@@ -31,7 +31,7 @@ from tests.checkers import Recorder, assert_sound
 from tests.cluster.conftest import RayMQ
 from tests.cluster.ray_helpers import kill_process, status_of, wait_for_successor
 from tests.compat.agent import Agent
-from tests.compat.build import CLIENT, JavaMissing, java_kit
+from tests.compat.build import CLIENT, JavaNotFound, java_kit
 from tests.eventually import LIMIT_S, NEVER_S, TIME_SCALE, eventually
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow]
@@ -214,7 +214,7 @@ def test_a_drain_under_load_loses_nothing_and_what_is_not_drained_in_time_is_wri
             LaunchFailed, match=r"broker-b-0 is not drained after 0\.5 s: .*; it is written again"
         ):
             launch.drain(topology, "broker-b", timeout_s=0.5)
-        assert status_of("broker-b-0")["details"]["departure"] == "stays"
+        assert status_of("broker-b-0")["details"]["drain_state"] == "active"
         under.go_on()
 
         story = Story()
@@ -302,7 +302,7 @@ def java_clients(raymq: RayMQ, topic: str, home: Path, history: Recorder) -> Ite
     """None where there is no JDK."""
     try:
         kit = java_kit()
-    except JavaMissing:
+    except JavaNotFound:
         yield None
         return
     with Agent(kit, CLIENT, ";".join(raymq.nameservers), home) as agent:

@@ -6,7 +6,7 @@ from io import StringIO
 
 from rich.console import Console
 
-from cluster.cli.status import COLUMNS, for_the_eye, lag_of
+from cluster.cli.status import COLUMNS, formatted, lag_of
 from cluster.cli.tables import table_of
 
 
@@ -18,6 +18,6 @@ def test_a_brokers_loop_lag_is_printed_and_others_have_none() -> None:
     }  # fmt: skip
     other = row | {"actor": "nameserver-0", "details": {}}
     out = StringIO()
-    Console(file=out, width=200).print(table_of(COLUMNS, [for_the_eye(row), for_the_eye(other)]))
+    Console(file=out, width=200).print(table_of(COLUMNS, [formatted(row), formatted(other)]))
     assert "1.5 / 21 ms" in out.getvalue()
     assert lag_of({}) == ""

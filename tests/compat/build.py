@@ -52,7 +52,7 @@ RESOLVE_TIMEOUT_S = 600
 COMPILE_TIMEOUT_S = 120
 
 
-class JavaMissing(Exception):
+class JavaNotFound(Exception):
     """This machine lacks a JDK or Maven; says which."""
 
 
@@ -88,7 +88,7 @@ def java_kit() -> JavaKit:
     """Give the kit, building what the cache lacks.
 
     Raises:
-        JavaMissing: there is no JDK, or no Maven and the jars are not in the cache.
+        JavaNotFound: there is no JDK, or no Maven and the jars are not in the cache.
         BuildFailed: Maven or javac failed.
     """
     java, javac = _jdk_program("java"), _jdk_program("javac")
@@ -108,7 +108,7 @@ def java_kit() -> JavaKit:
 def _resolve_jars(into: Path) -> None:
     maven = shutil.which("mvn")
     if maven is None:
-        raise JavaMissing("Maven (mvn) is not on the PATH: RocketMQ's jars cannot be fetched")
+        raise JavaNotFound("Maven (mvn) is not on the PATH: RocketMQ's jars cannot be fetched")
     for profile in PROGRAMS:
         goal = ["dependency:copy-dependencies", f"-DoutputDirectory={into / profile}"]
         _run([maven, "-B", "-q", "-f", str(POM), "-P", profile, *goal], RESOLVE_TIMEOUT_S)
@@ -135,7 +135,7 @@ def _jdk_program(name: str) -> Path:
         return program
     found = shutil.which(name)
     if found is None:
-        raise JavaMissing(f"{name} is neither in $JAVA_HOME/bin nor on the PATH: a JDK 17 is needed")
+        raise JavaNotFound(f"{name} is neither in $JAVA_HOME/bin nor on the PATH: a JDK 17 is needed")
     return Path(found)
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.compat.agent import Agent
-from tests.compat.build import CLIENT, CLIENT_5_5, OLD_CLIENT, RELEASES, JavaKit, JavaMissing, java_kit
+from tests.compat.build import CLIENT, CLIENT_5_5, OLD_CLIENT, RELEASES, JavaKit, JavaNotFound, java_kit
 from tests.compat.mqadmin import Mqadmin
 from tests.compat.peers import Peer
 from tests.compat.raymq import RayMQ
@@ -43,7 +43,7 @@ def kit() -> JavaKit:
     """Give the JDK and the jars, or skip where there are none."""
     try:
         return java_kit()
-    except JavaMissing as missing:
+    except JavaNotFound as missing:
         pytest.skip(str(missing))
 
 

@@ -109,7 +109,7 @@ def test_no_space_for_a_checkpoint_costs_nothing_and_it_is_made_later(small_disk
     half.writer.send()
     half.writer.settle()
     assert half.store.write_refusal is None
-    with pytest.raises(StoreError, match=r"did not end in order: No space left"):
+    with pytest.raises(StoreError, match=r"was not closed cleanly: No space left"):
         half.store.close()
     assert (half.store.root / "raymq.derived").read_bytes() == noted
     assert (half.store.root / "abort").exists()

@@ -13,7 +13,7 @@ from actors.remoting.raymq_requests import CommitOffsetsBody
 from actors.remoting.remoting_errors import Refused
 from store.message.json_text import parse_rocketmq_json
 from store.message.properties import decode_properties, encode_properties
-from store.store_errors import MessageIllegal
+from store.store_errors import MessageInvalid
 
 Decoder = Callable[[bytes], Any]
 
@@ -54,7 +54,7 @@ def property_string(data: bytes) -> None:
     properties = decode_properties(data)
     try:
         written = encode_properties(properties)
-    except MessageIllegal:
+    except MessageInvalid:
         return
     assert decode_properties(written) == properties
 

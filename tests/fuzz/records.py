@@ -36,7 +36,7 @@ from store.message.record import (
     encode_record,
 )
 from store.message.runs import Runs, decode_runs, encode_heads
-from store.store_errors import MessageIllegal, RecordDamaged
+from store.store_errors import MessageInvalid, RecordDamaged
 from tests.fuzz.fence import Bytes, Fence
 
 V4 = Host("10.0.0.1", 1234).packed
@@ -65,7 +65,7 @@ def batch(data: bytes) -> None:
     def records_of(encode: Callable[..., Any], place: Any) -> tuple[bytes, list[int]] | None:
         try:
             encoded = encode(place, draft, 7, BASE, 99, V4, append_crc=append_crc)
-        except MessageIllegal:
+        except MessageInvalid:
             return None
         return bytes(encoded.records), encoded.positions.tolist()
 
@@ -88,7 +88,7 @@ def stamped(kernel: Callable[[Any, Stamp], object], data: Any, wanted: Stamp) ->
     """The records after it, None where they are refused."""
     try:
         kernel(data, wanted)
-    except MessageIllegal:
+    except MessageInvalid:
         return None
     return bytes(data)
 
@@ -97,7 +97,7 @@ def runs(data: bytes) -> None:
     """Runs of several queues are refused by the codec, or stamped as the twin stamps them."""
     try:
         decoded = decode_runs(data)
-    except MessageIllegal:
+    except MessageInvalid:
         return
     wanted = Stamp("T", -1, -1, BASE, 99, V4, V4, 4096)
     offsets = [7 * number for number in range(len(decoded.queue_ids))]
@@ -274,7 +274,7 @@ def encoded(encode: Callable[[RowBatch], list[bytes]], table: RowBatch) -> list[
     """The records by queue, or what is said against a row."""
     try:
         return encode(table)
-    except MessageIllegal as error:
+    except MessageInvalid as error:
         return error.remark
 
 
@@ -293,7 +293,7 @@ def index(data: bytes) -> None:
         newest = np.zeros(SLOTS, np.int32)
         count = index_kernel.index_count(placed)
         matches = [index_kernel.select_key(placed, SLOTS, key, 0, 1 << 60, found) for key in (0, 5, 13)]
-        sound = index_kernel.index_is_sound(placed, SLOTS, CAPACITY, newest)
+        sound = index_kernel.index_is_valid(placed, SLOTS, CAPACITY, newest)
         written = index_kernel.written_entries(placed, SLOTS, CAPACITY)
         after = index_kernel.entry_at_or_after(placed, SLOTS, 150) if count <= CAPACITY else 0
         put = index_kernel.insert_keys(placed, SLOTS, CAPACITY, keys, 0, 3)

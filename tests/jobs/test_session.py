@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from jobs.job_errors import JavaMissing
+from jobs.job_errors import JavaNotFound
 from jobs.session import check_ray_has_java, prepare_environment
 
 
@@ -40,11 +40,11 @@ def test_a_java_home_without_java_is_refused_with_the_cure(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
-    with pytest.raises(JavaMissing, match="no bin/java"):
+    with pytest.raises(JavaNotFound, match="no bin/java"):
         prepare_environment()
 
 
 def test_a_ray_that_was_started_without_java_is_refused_before_raydp_ends_it() -> None:
     check_ray_has_java({"CPU": 2.0, "java": 1.0})
-    with pytest.raises(JavaMissing, match="raymq up"):
+    with pytest.raises(JavaNotFound, match="raymq up"):
         check_ray_has_java({"CPU": 2.0})

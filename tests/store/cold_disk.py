@@ -9,7 +9,7 @@ from typing import TypeVar
 import pytest
 
 from store.commitlog import commit_log
-from store.disk.residency import PAGE_BYTES, Cold, FileRange, Mapped, Residency, WarmJob
+from store.disk.residency import PAGE_BYTES, FileRange, Mapped, NotResident, Residency, WarmJob
 from store.message_store import MessageStore
 
 Result = TypeVar("Result")
@@ -29,7 +29,7 @@ class ColdDisk:
             return None
         return FileRange(path, begin, end)
 
-    def bring(self, cold: Cold) -> None:
+    def bring(self, cold: NotResident) -> None:
         self.rounds += 1
         WarmJob(cold.ranges).run()
         self.note(cold.ranges)
@@ -50,7 +50,7 @@ def make_cold(store: MessageStore, monkeypatch: pytest.MonkeyPatch) -> ColdDisk:
     def pread(residency: Residency, descriptor: int, size_bytes: int, place: int, path: str) -> bytes:
         lacks = disk.lacks(path, place, place + size_bytes) if residency.is_required else None
         if lacks is not None:
-            raise Cold([lacks])
+            raise NotResident([lacks])
         return os.pread(descriptor, size_bytes, place)
 
     monkeypatch.setattr(commit_log, "RECENT_BYTES", 0)
@@ -65,6 +65,6 @@ def settled(disk: ColdDisk, read: Callable[[], Result]) -> Result:
         try:
             with disk.store.resident_only:
                 return read()
-        except Cold as cold:
+        except NotResident as cold:
             disk.bring(cold)
     raise AssertionError("still cold")

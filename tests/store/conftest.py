@@ -28,7 +28,7 @@ SMALL: dict[str, Any] = {
     "index_slots": 20,
     "index_entries": 64,
     "flush": "async",
-    "lock_wait_ms": 0,
+    "lock_timeout_ms": 0,
     "preallocate": False,
 }
 OWNER = StoreIdentity("DefaultCluster", "broker-a", 0)

@@ -16,7 +16,7 @@ from store.message.sys_flag import TRANSACTION_COMMIT, TRANSACTION_PREPARED, TRA
 from store.message.tags import tags_code
 from store.message_store import AppendResult, GetMessageStatus
 from store.reading.message_filter import TagFilter
-from store.store_errors import MessageIllegal, StoreError
+from store.store_errors import MessageInvalid, StoreError
 from tests.eventually import eventually
 
 HOST = b"\x7f\x00\x00\x01\x00\x00\x1f\x90"
@@ -84,7 +84,7 @@ def test_a_damaged_batch_changes_nothing(stores, draft):
     store.append(draft())
     written = store.positions.written
     batch = encode_batch([Message("Topic", b"one"), Message("Topic", b"two")])
-    with pytest.raises(MessageIllegal):
+    with pytest.raises(MessageInvalid):
         store.append_batch(RecordDraft("Topic", 0, b""), batch[:-1])
     assert store.positions.written == written
     assert store.append(draft()).queue_offset == 1
@@ -108,14 +108,14 @@ def test_records_of_another_queue_are_refused_whole(stores, draft):
     records = bytearray(
         encode_record(draft(), 0, 0, 0, bytes(8)) + encode_record(draft(queue_id=1), 0, 0, 0, bytes(8))
     )
-    with pytest.raises(MessageIllegal, match="not of queue 0"):
+    with pytest.raises(MessageInvalid, match="not of queue 0"):
         store.append_records("Topic", 0, records, HOST)
     assert store.positions.written == 0
 
 
 def test_a_message_over_the_limit_is_refused_with_the_limit(stores, draft):
     store = stores.open(max_message_bytes=100, commit_log_file_bytes=1 << 20)
-    with pytest.raises(MessageIllegal, match="max_message_bytes 100"):
+    with pytest.raises(MessageInvalid, match="max_message_bytes 100"):
         store.append(draft(b"x" * 70_000))
 
 

@@ -25,7 +25,7 @@ class TopicCounts:
         self.topics = {each: topic for each, topic in self.topics.items() if each < offset}
 
     @property
-    def lacks_from(self) -> int | None:
+    def missing_from(self) -> int | None:
         return 0
 
     @property

@@ -117,7 +117,7 @@ class ClientAdmin:
                     f"/{member.connection.peer}",  # as Java writes an address that has no name
                     member.connection.attributes.language or "OTHER",
                     member.connection.attributes.version,
-                    now_ms - (now_ns - member.heard_ns) // NS_PER_MS,
+                    now_ms - (now_ns - member.last_heartbeat_ns) // NS_PER_MS,
                 )
                 for member in self._clients.producers(group)
             ]

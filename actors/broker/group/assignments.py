@@ -41,7 +41,7 @@ STRATEGIES: dict[str, AllocateMessageQueueStrategy] = {
 }
 
 OnQueues = Callable[[list[MessageQueue] | None], None]
-TellMembers = Callable[[str, Callable[[GroupMembers], None]], None]
+SendMembers = Callable[[str, Callable[[GroupMembers], None]], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,11 +71,11 @@ def encode_assignment(queues: Iterable[MessageQueue]) -> bytes:
 class Assignments:
     """Handles QUERY_ASSIGNMENT."""
 
-    def __init__(self, client: RemotingClient, nameservers: Sequence[str], tell_members: TellMembers) -> None:
-        """`tell_members` calls its second argument, now or later, with the members of the group."""
+    def __init__(self, client: RemotingClient, nameservers: Sequence[str], send_members: SendMembers) -> None:
+        """`send_members` calls its second argument, now or later, with the members of the group."""
         self._client = client
         self._nameservers = nameservers
-        self._tell_members = tell_members
+        self._tell_members = send_members
 
     def rows(self) -> Iterable[RequestRow]:
         """The requests that this handles."""

@@ -79,9 +79,9 @@ class ClientRequests:
         attributes.language = context.command.language
         attributes.version = context.command.version
         for group in heartbeat.producer_groups:
-            self._clients.heard_producer(group, heartbeat.client_id, connection)
+            self._clients.register_producer(group, heartbeat.client_id, connection)
         for consumer in heartbeat.consumers:
-            self._heard_consumer(consumer, heartbeat.client_id, connection)
+            self._register_consumer(consumer, heartbeat.client_id, connection)
         if heartbeat.consumers and self._rebalancers.is_used:
             self._rebalancers.forward_heartbeat(heartbeat, connection)
         # The client requests the route of its group's retry topic next.
@@ -122,9 +122,9 @@ class ClientRequests:
                 remark = f"group {group!r} has no member"
                 context.reply(RemotingCommand.response(ResponseCode.SYSTEM_ERROR, remark))
 
-        self.tell_members(group, answer)
+        self.send_members(group, answer)
 
-    def tell_members(self, group: str, tell: Callable[[GroupMembers], None]) -> None:
+    def send_members(self, group: str, tell: Callable[[GroupMembers], None]) -> None:
         """Call `tell` with the members of the group, now or when the rebalancer responds."""
 
         def answered(known: GroupMembers | None) -> None:
@@ -173,7 +173,7 @@ class ClientRequests:
         for group, client_id in self._clients.expire():
             self._consumer_gone(group, client_id, connection_closed=True)
 
-    def _heard_consumer(self, consumer: ConsumerData, client_id: str, connection: Connection) -> None:
+    def _register_consumer(self, consumer: ConsumerData, client_id: str, connection: Connection) -> None:
         group = self._groups.get(consumer.group_name)
         retry_topic = f"{RETRY_TOPIC_PREFIX}{group.group_name}"
         if len(retry_topic) <= MAX_RETRY_TOPIC_CHARS:  # else the group consumes but cannot return messages
@@ -189,7 +189,7 @@ class ClientRequests:
             consumer.message_model,
             consumer.consume_from_where,
         )
-        if self._clients.heard_consumer(heard, client_id, connection):
+        if self._clients.register_consumer(heard, client_id, connection):
             self._changed(consumer.group_name)
 
     def _connection_closed(self, connection: Connection) -> None:

@@ -40,7 +40,7 @@ class Member(Generic[ConnectionT]):
 
     client_id: str
     connection: ConnectionT
-    heard_ns: int
+    last_heartbeat_ns: int
 
 
 @dataclass(slots=True)
@@ -118,16 +118,18 @@ class Clients(Generic[ConnectionT]):
         """The producer groups that have members."""
         return self._producers.keys()
 
-    def heard_producer(self, group: str, client_id: str, connection: ConnectionT) -> None:
+    def register_producer(self, group: str, client_id: str, connection: ConnectionT) -> None:
         """Take a producer's heartbeat in."""
         members = self._producers.setdefault(group, {})
-        self._seat(members, _Place(True, group, client_id), connection)
+        self._add_member(members, _Place(True, group, client_id), connection)
 
-    def heard_consumer(self, heartbeat: ConsumerHeartbeat, client_id: str, connection: ConnectionT) -> bool:
+    def register_consumer(
+        self, heartbeat: ConsumerHeartbeat, client_id: str, connection: ConnectionT
+    ) -> bool:
         """Take a consumer's heartbeat in; True when members or subscriptions of the group have changed."""
         group = self._consumers.setdefault(heartbeat.group, ConsumerGroup(heartbeat.group))
         is_new = client_id not in group.members
-        self._seat(group.members, _Place(False, heartbeat.group, client_id), connection)
+        self._add_member(group.members, _Place(False, heartbeat.group, client_id), connection)
         group.consume_type = heartbeat.consume_type
         group.message_model = heartbeat.message_model
         group.consume_from_where = heartbeat.consume_from_where
@@ -143,14 +145,14 @@ class Clients(Generic[ConnectionT]):
         members = self._producers.get(group)
         if members is None:
             return
-        self._unseat(members, _Place(True, group, client_id))
+        self._remove_member(members, _Place(True, group, client_id))
         if not members:
             del self._producers[group]
 
     def unregister_consumer(self, group: str, client_id: str) -> bool:
         """Forget a consumer; True when it was known."""
         known = self._consumers.get(group)
-        if known is None or not self._unseat(known.members, _Place(False, group, client_id)):
+        if known is None or not self._remove_member(known.members, _Place(False, group, client_id)):
             return False
         if not known.members:
             del self._consumers[group]
@@ -169,17 +171,19 @@ class Clients(Generic[ConnectionT]):
     def expire(self) -> list[tuple[str, str]]:
         """Forget all that were not heard of for too long; gives the (group, client id) of each consumer."""
         before_ns = self._clock.monotonic_ns() - self._expiry_ns
-        return self._drop(lambda member: member.heard_ns < before_ns)
+        return self._drop(lambda member: member.last_heartbeat_ns < before_ns)
 
-    def _seat(self, members: dict[str, Member[ConnectionT]], place: _Place, connection: ConnectionT) -> None:
+    def _add_member(
+        self, members: dict[str, Member[ConnectionT]], place: _Place, connection: ConnectionT
+    ) -> None:
         """Note that the client is heard of, over this connection from now on."""
         known = members.get(place.client_id)
         if known is None or known.connection != connection:
-            self._unseat(members, place)
+            self._remove_member(members, place)
             self._spoken_for.setdefault(connection, set()).add(place)
         members[place.client_id] = Member(place.client_id, connection, self._clock.monotonic_ns())
 
-    def _unseat(self, members: dict[str, Member[ConnectionT]], place: _Place) -> bool:
+    def _remove_member(self, members: dict[str, Member[ConnectionT]], place: _Place) -> bool:
         """Forget the client; True when it was known."""
         member = members.pop(place.client_id, None)
         if member is None:

@@ -51,7 +51,7 @@ class OffsetRequests:
         if generation.isdecimal():
             self._offsets.claim(header.consumer_group, header.topic, header.queue_id, int(generation))
         if (
-            self._settings.young_topics_are_read_from_start
+            self._settings.consume_new_topics_from_start
             and header.set_zero_if_not_found is not False
             and self._offsets.query(header.consumer_group, header.topic, header.queue_id) is None
         ):
@@ -61,7 +61,7 @@ class OffsetRequests:
     def _query(self, context: RequestContext) -> RemotingCommand:
         header: QueryConsumerOffsetHeader = context.header
         offset = self._offsets.query(header.consumer_group, header.topic, header.queue_id)
-        if offset is None and header.set_zero_if_not_found is not False and self._is_young(header):
+        if offset is None and header.set_zero_if_not_found is not False and self._is_new(header):
             offset = 0
         if offset is None:
             raise Refused(
@@ -98,9 +98,9 @@ class OffsetRequests:
         refused = self._offsets.commit_fenced(body.group, body.offsets)
         return RemotingCommand.response(body=CommitOffsetsReply(refused).encode())
 
-    def _is_young(self, header: QueryConsumerOffsetHeader) -> bool:
+    def _is_new(self, header: QueryConsumerOffsetHeader) -> bool:
         return (
-            self._settings.young_topics_are_read_from_start
+            self._settings.consume_new_topics_from_start
             and self._store.min_offset(header.topic, header.queue_id) <= 0
             and self._store.max_offset(header.topic, header.queue_id) > 0
         )

@@ -27,7 +27,7 @@ MEMBERS_KEPT_NS = 5_000_000_000
 MEMBERS_TIMEOUT_MS = 1000
 
 OnMembers = Callable[[GroupMembers | None], None]
-OnAnswer = Callable[[RemotingCommand | RemotingError], None]
+OnResponse = Callable[[RemotingCommand | RemotingError], None]
 
 
 class RebalancerLink:
@@ -76,7 +76,7 @@ class RebalancerLink:
         header = ForwardUnregisterHeader(self._broker_name, client_id, group, connection_closed)
         self._send(self.address_of(group), RayMQRequestCode.FORWARD_UNREGISTER, header.to_ext(), b"")
 
-    def forward_sync(self, group: str, body: Buffer, on_answer: OnAnswer) -> None:
+    def forward_sync(self, group: str, body: Buffer, on_answer: OnResponse) -> None:
         """Forward a member's SYNC_GROUP."""
         command = RemotingCommand(RayMQRequestCode.FORWARD_SYNC, body=body)
         address = self.address_of(group)

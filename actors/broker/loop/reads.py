@@ -1,7 +1,7 @@
 """Reads: the reads of a store on the event loop, which must not wait for the disk (design law 4).
 
     read ── resident ───────────────────────────────────────────────► result
-      ▲        └─ Cold: not resident ──► a thread reads those ranges ─┐
+      ▲        └─ NotResident: not resident ──► a thread reads those ranges ─┐
       └───────────────────────────────────────────────────────────────┘
 
 A read is repeated as a whole, so it sees the store as it is then, whatever has been deleted or truncated in
@@ -23,7 +23,7 @@ from actors.remoting.connection import Connection
 from actors.remoting.remoting_errors import Refused
 from actors.remoting.request import RequestContext
 from store.clock import NS_PER_MS
-from store.disk.residency import Cold, FileRange, WarmJob
+from store.disk.residency import FileRange, NotResident, WarmJob
 from store.logs import get_logger
 from store.message_store import MessageStore
 from store.reading.queries import KeyQuery
@@ -111,7 +111,7 @@ class Reads:
         while True:
             try:
                 return self._now(read, tries)
-            except Cold as cold:
+            except NotResident as cold:
                 tries -= 1
                 await self._bring(cold)
 
@@ -128,13 +128,13 @@ class Reads:
         they raise at once; a later error is the response.
         """
 
-        async def wait(cold: Cold) -> None:
+        async def wait(cold: NotResident) -> None:
             await self._bring(cold)
             self._in_turn(context, lambda: self.serve(context, read, respond, tries - 1))
 
         try:
             found = self._now(read, tries)
-        except Cold as cold:
+        except NotResident as cold:
             context.spawn(wait(cold))
             return
         response = respond(found)
@@ -162,7 +162,7 @@ class Reads:
             await asyncio.sleep(0)  # others first: thousands of candidates may share one hash
         return query.records
 
-    def bring(self, cold: Cold, done: Callable[[], None]) -> None:
+    def bring(self, cold: NotResident, done: Callable[[], None]) -> None:
         """Bring in what a read lacked, then call `done`, for a caller that reads again later."""
 
         async def bring() -> None:
@@ -179,12 +179,12 @@ class Reads:
         self._bringing.add(task)
         task.add_done_callback(self._bringing.discard)
 
-    async def _bring(self, cold: Cold) -> None:
+    async def _bring(self, cold: NotResident) -> None:
         self.cold += 1
         await self._off_loop.run(WarmJob(cold.ranges).run)
 
     def _now(self, read: Callable[[], Result], tries_left: int) -> Result:
-        """Return what `read` returns. Raises Cold if it would have to wait, unless no tries are left."""
+        """Return the result of `read`. Raises NotResident if it would wait and tries are left."""
         if tries_left <= 0:
             return read()
         with self._store.resident_only:
@@ -208,14 +208,14 @@ class Reads:
 
 
 def _each(reads: Iterable[Callable[[], Result]]) -> list[Result]:
-    """Return the results of all reads. Raises Cold with all that they lack together."""
+    """Return the results of all reads. Raises NotResident with all that they lack together."""
     results: list[Result] = []
     lacks: list[FileRange] = []
     for read in reads:
         try:
             results.append(read())
-        except Cold as cold:
+        except NotResident as cold:
             lacks += cold.ranges
     if lacks:
-        raise Cold(lacks)
+        raise NotResident(lacks)
     return results

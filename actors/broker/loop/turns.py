@@ -75,7 +75,7 @@ class Turns:
         self._flusher = flusher
         self._held = held
         store.await_messages(held.keys)
-        held.on_sooner(self._arm_hold_timer)
+        held.on_earlier_deadline(self._arm_hold_timer)
         self._clock = clock
         self._loop = loop
         self._hold_timer: asyncio.TimerHandle | None = None

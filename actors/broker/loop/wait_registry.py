@@ -105,7 +105,7 @@ class WaitRegistry(Generic[ArrivalT]):
             del self._by_deadline[heapq.heappop(heap)]
         return heap[0] if heap else None
 
-    def on_sooner(self, callback: Callable[[], None]) -> None:
+    def on_earlier_deadline(self, callback: Callable[[], None]) -> None:
         """Call this whenever `next_deadline_ns` has become sooner."""
         self._on_sooner = callback
 

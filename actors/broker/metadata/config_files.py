@@ -88,7 +88,7 @@ class ConfigFiles:
                     await _save(entry)
                 except OSError as error:
                     entry.is_dirty = True
-                    _log.error("config_file_not_saved", file=name, error=str(error))
+                    _log.error("config_save_failed", file=name, error=str(error))
                 except Exception:
                     entry.is_dirty = True  # else the restarted task would have nothing to save
                     raise

@@ -12,7 +12,7 @@ from actors.remoting.remoting_errors import Refused
 from store.logs import get_logger
 from store.message.validate import check_group
 from store.metadata import SubscriptionGroupConfig, SubscriptionGroupTable
-from store.store_errors import MessageIllegal
+from store.store_errors import MessageInvalid
 
 _log = get_logger(__name__)
 
@@ -93,7 +93,7 @@ class Groups:
 def _check(group: SubscriptionGroupConfig) -> None:
     try:
         check_group(group.group_name)
-    except MessageIllegal as error:
+    except MessageInvalid as error:
         raise Refused(ResponseCode.INVALID_PARAMETER, error.remark) from error
     for name in group.attributes:  # RocketMQ 5.3.3 has none for groups
         raise Refused(ResponseCode.SYSTEM_ERROR, f"unsupported key: {name.lstrip('+-')}")

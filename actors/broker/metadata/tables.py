@@ -101,7 +101,7 @@ class BrokerTables:
             queues[topic] = max(queues.get(topic, 0), queue_id + 1)
         for topic, count in sorted(queues.items()):
             if self.topics.find(topic) is None:
-                _log.warning("topic_found_in_store_only", topic=topic, queues=count)
+                _log.warning("topic_config_recreated", topic=topic, queues=count)
                 self.topics.ensure(topic, count)
 
     def register_body(self) -> bytes:

@@ -17,7 +17,7 @@ from actors.remoting.remoting_errors import Refused
 from store.logs import get_logger
 from store.message.validate import DLQ_TOPIC_PREFIX, LMQ_TOPIC_PREFIX, RETRY_TOPIC_PREFIX, check_topic
 from store.metadata import TopicConfig, TopicConfigTable
-from store.store_errors import MessageIllegal
+from store.store_errors import MessageInvalid
 
 _log = get_logger(__name__)
 
@@ -204,7 +204,7 @@ class Topics:
     def _altered(self, topic: TopicConfig) -> TopicConfig:
         try:
             check_topic(topic.topic_name)
-        except MessageIllegal as error:
+        except MessageInvalid as error:
             raise Refused(ResponseCode.INVALID_PARAMETER, _name_remark(topic.topic_name)) from error
         _check_kind(topic.topic_name)
         self._check_not_system(topic.topic_name)
@@ -297,7 +297,7 @@ class Topics:
     def _check_name(name: str) -> None:
         try:
             check_topic(name)
-        except MessageIllegal as error:
+        except MessageInvalid as error:
             raise Refused(ResponseCode.INVALID_PARAMETER, error.remark) from error
         _check_kind(name)
 

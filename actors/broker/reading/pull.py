@@ -276,7 +276,7 @@ class Puller:
 
     def _hold(self, request: PullRequest) -> None:
         self._held.hold(request, request.wait_ms)
-        request.context.let_go_of_request()
+        request.context.release_request()
 
     def _is_at_end(self, request: PullRequest) -> bool:
         """Return True if no message is dispatched from the offset on, so that a read may be spared."""

@@ -23,7 +23,7 @@ from actors.broker.metadata.topics import SCHEDULE_TOPIC
 from actors.broker.sending.interceptors import SendDraft
 from actors.broker.sending.stored_properties import delay_level
 from store.clock import NS_PER_MS, Clock
-from store.disk.residency import Cold
+from store.disk.residency import NotResident
 from store.logs import get_logger
 from store.message.message import MessageExt
 from store.message.properties import MessageConst, encode_properties
@@ -31,7 +31,7 @@ from store.message.record import RecordDraft, decode_records
 from store.message.validate import DLQ_TOPIC_PREFIX
 from store.message_store import GetMessageResult, MessageStore
 from store.metadata import DelayOffsetTable
-from store.store_errors import MessageIllegal, RecordTooLarge, StoreError
+from store.store_errors import MessageInvalid, RecordTooLarge, StoreError
 
 _log = get_logger(__name__)
 
@@ -44,7 +44,7 @@ _DELAY_PAIR = re.compile(r"((?:^|\x02)DELAY\x01)[^\x02]*")
 _NOTE_NS = 50_000_000
 
 
-Bring = Callable[[Cold, Callable[[], None]], None]
+Bring = Callable[[NotResident, Callable[[], None]], None]
 
 
 class Waiting:
@@ -104,9 +104,9 @@ class Delays:
         """Send interceptor: store a delayed message under SCHEDULE_TOPIC_XXXX first."""
         level = delay_level(draft.properties)
         if level and not draft.record.topic.startswith(DLQ_TOPIC_PREFIX):
-            draft.properties = self.put_off(draft.record, draft.properties, level)
+            draft.properties = self.delay_draft(draft.record, draft.properties, level)
 
-    def put_off(self, record: RecordDraft, properties: str, level: int) -> str:
+    def delay_draft(self, record: RecordDraft, properties: str, level: int) -> str:
         """Redirect a record to the schedule topic; a level that is too high becomes the highest.
 
         Returns:
@@ -144,7 +144,7 @@ class Delays:
                 self._deliver_level(level, offset)
             # Not a bug: the disk refuses to read or write, or the process has no descriptor left.
             except (StoreError, OSError) as error:
-                _log.error("delayed_messages_not_delivered", level=level, offset=offset, error=str(error))
+                _log.error("delayed_delivery_failed", level=level, offset=offset, error=str(error))
                 return
 
     def _is_due(self, level: int, offset: int, stored_ms: int) -> bool:
@@ -165,7 +165,7 @@ class Delays:
             try:
                 self._store.append(_delivered(message))
             # A retry would fail too and block the level. Any other StoreError may pass.
-            except (MessageIllegal, RecordTooLarge, struct.error) as error:
+            except (MessageInvalid, RecordTooLarge, struct.error) as error:
                 self._skip(level, message, error)
             self.table.move(level, message.queue_offset + 1)
         self.table.move(level, found.next_begin_offset)
@@ -192,18 +192,18 @@ class Delays:
                 return self._store.get_message(
                     SCHEDULE_TOPIC, queue_id, offset, MESSAGES_A_TURN, BYTES_A_TURN
                 )
-        except Cold as cold:
+        except NotResident as cold:
             self._loading.add(level)
             self._bring(cold, lambda: self._loading.discard(level))
             return None
 
 
 def _delivered(message: MessageExt) -> RecordDraft:
-    """Return the record to append under the message's own topic. Raises MessageIllegal if it names none."""
+    """Return the record to append under the message's own topic. Raises MessageInvalid if it names none."""
     topic = message.properties.get(MessageConst.REAL_TOPIC)
     queue_id = message.properties.get(MessageConst.REAL_QUEUE_ID, "0")
     if not topic or not _QUEUE_ID.fullmatch(queue_id):
-        raise MessageIllegal(f"its properties name topic {topic!r} and queue {queue_id[:40]!r} to deliver to")
+        raise MessageInvalid(f"its properties name topic {topic!r} and queue {queue_id[:40]!r} to deliver to")
     return RecordDraft(
         topic,
         int(queue_id),

@@ -85,7 +85,7 @@ class SendBack:
         record = _again(message, topic.topic_name)
         properties = _properties_again(message, level)
         if level:
-            properties = self._delays.put_off(record, properties, level)
+            properties = self._delays.delay_draft(record, properties, level)
         record.properties = properties.encode("utf-8", "replace")
         try:
             result = self._store.append(record)
@@ -117,7 +117,7 @@ def _properties_again(message: MessageExt, level: int) -> str:
     properties.setdefault(MessageConst.ORIGIN_MESSAGE_ID, message.offset_msg_id)
     properties[MessageConst.WAIT] = "false"
     properties[MessageConst.DELAY] = str(level)
-    if level:  # `put_off` writes them anew; a dead letter keeps those of its last delay, as in RocketMQ
+    if level:  # `delay_draft` writes them anew; a dead letter keeps those of its last delay, as in RocketMQ
         for name in (MessageConst.REAL_TOPIC, MessageConst.REAL_QUEUE_ID):
             properties.pop(name, None)
     return properties_text(properties)

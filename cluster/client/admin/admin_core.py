@@ -62,7 +62,7 @@ class AdminCore:
     async def cluster_info(self) -> ClusterInfo:
         """Return all brokers and their addresses, joined from all nameservers."""
         known = ClusterInfo()
-        for answer in await self._ask_nameservers(RequestCode.GET_BROKER_CLUSTER_INFO):
+        for answer in await self._request_nameservers(RequestCode.GET_BROKER_CLUSTER_INFO):
             info = ClusterInfo.decode(answer.body)
             known.brokers = info.brokers | known.brokers
             for cluster, names in info.clusters.items():
@@ -91,10 +91,10 @@ class AdminCore:
             )
         return {name: masters[name] for name in wanted}
 
-    async def _ask_nameservers(self, code: int, header: Header | None = None) -> list[RemotingCommand]:
+    async def _request_nameservers(self, code: int, header: Header | None = None) -> list[RemotingCommand]:
         """Return the responses of all nameservers that respond, at least one. Raises BrokerRefused."""
         ext = {} if header is None else header.to_ext()
-        answers = await self._opened().nameservers.ask_all(lambda: RemotingCommand(code, dict(ext)))
+        answers = await self._opened().nameservers.request_all(lambda: RemotingCommand(code, dict(ext)))
         for answer in answers:
             if answer.code != ResponseCode.SUCCESS:
                 raise refused(answer.code, answer.remark)

@@ -93,11 +93,11 @@ class Admin(GroupAdmin, BrokerAdmin):
         for address in (await self._masters(None)).values():
             await self._call(address, RequestCode.DELETE_TOPIC_IN_BROKER, header)
         # A nameserver that is unreachable now starts without any topic anyway.
-        await self._ask_nameservers(RequestCode.DELETE_TOPIC_IN_NAMESRV, header)
+        await self._request_nameservers(RequestCode.DELETE_TOPIC_IN_NAMESRV, header)
 
     async def topics(self) -> list[str]:
         """Return all topics, including those of the system."""
-        answers = await self._ask_nameservers(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
+        answers = await self._request_nameservers(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
         return sorted({topic for answer in answers for topic in decode_topic_list(answer.body)})
 
     async def splits(self, topic: str) -> list[SplitsBody]:
@@ -142,7 +142,7 @@ class Admin(GroupAdmin, BrokerAdmin):
             await self._opened().routes.get(queue.topic)
         commits = {queue: Commit(offset, 0) for queue, offset in offsets.items()}
         outcome = await OffsetClient(self._opened(), group).commit(commits)
-        outcome.raise_unheard()
+        outcome.raise_unconfirmed()
 
     async def group_members(self, group: str) -> list[str]:
         """Return the client ids of a consumer group's members; empty if none is online."""

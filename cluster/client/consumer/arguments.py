@@ -10,7 +10,7 @@ from typing import SupportsIndex
 from cluster.client.errors import ConfigInvalid
 from store.message.message_queue import MessageQueue
 from store.message.validate import check_topic
-from store.store_errors import MessageIllegal
+from store.store_errors import MessageInvalid
 
 ALL = "*"
 OFFSET_MAX = (1 << 63) - 1
@@ -26,7 +26,7 @@ def topics_of(topics: str | Iterable[str]) -> list[str]:
     for name in names:
         try:
             check_topic(name)
-        except MessageIllegal as error:
+        except MessageInvalid as error:
             raise ConfigInvalid(f"subscribe: {error}") from error
     return names
 

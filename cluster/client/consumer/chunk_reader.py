@@ -12,7 +12,7 @@ from store.message import fetched
 from store.message.buffers import Buffer
 from store.message.message import MessageExt
 from store.message.record import QUEUE_OFFSET, TOTAL_SIZE
-from store.store_errors import MessageIllegal, RecordDamaged
+from store.store_errors import MessageInvalid, RecordDamaged
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -70,7 +70,7 @@ class ChunkReader:
                 self.next_offset = run[-1].queue_offset + 1
                 self._moved_to(position)
                 messages += run if wanted is None else [each for each in run if each.tags in wanted]
-        except (RecordDamaged, MessageIllegal) as error:
+        except (RecordDamaged, MessageInvalid) as error:
             if not messages:
                 raise self._damaged(error) from error
             # What came before it is handed out first; the next call meets it again.

@@ -100,7 +100,7 @@ class Consuming:
         try:
             self._executor.submit(self._work)
         except RuntimeError:  # no more threads; the executor has kept the call for those that run
-            log.warning("consume_thread_not_started", group=self._config.group, exc_info=True)
+            log.warning("consume_thread_start_failed", group=self._config.group, exc_info=True)
 
     def _next(self) -> Item | None:
         """Return the next ready item; None ends the worker."""
@@ -155,12 +155,12 @@ class Consuming:
         """Return what the listener is to be called with now, if anything."""
         now_ms = self._clock.monotonic_ns() // NS_PER_MS
         if isinstance(item, Task):
-            return item if item.work.begin_again(item, now_ms) else None
+            return item if item.work.retry_task(item, now_ms) else None
         try:
             task, has_more = item.take(self._config.consume_batch, now_ms)
         except DataDamaged:
             # Never skipped silently, never guessed: the queue stops here until an operator acts.
-            log.exception("queue_stopped_at_damage", queue=str(item.queue))
+            log.exception("consumption_stopped", queue=str(item.queue))
             self._on_loop(item.fetcher.stop)
             return None
         if has_more:
@@ -207,11 +207,11 @@ class Consuming:
         delays_ms = self._config.retry_backoff_ms
         delay_s = delays_ms[min(attempts, len(delays_ms)) - 1] / 1000
         if attempts > self._config.max_reconsume_times:
-            self._supervisor.start("dead letter", partial(self._bury, task, delay_s))
+            self._supervisor.start("dead letter", partial(self._send_to_dlq, task, delay_s))
         else:
             self._loop.call_later(delay_s, self.offer, task)
 
-    async def _bury(self, task: Task, delay_s: float) -> None:
+    async def _send_to_dlq(self, task: Task, delay_s: float) -> None:
         work = task.work
         while not work.is_leaving:
             if await self._dead_letter(work, task.messages):

@@ -28,19 +28,19 @@ from store.message.message_queue import MessageQueue
 if TYPE_CHECKING:
     import pyarrow as pa
 
-NOWHERE = -1
+OFFSET_UNKNOWN = -1
 
 
 @dataclass(slots=True, eq=False)
 class QueueState:
-    """One queue of a pull consumer; offsets are NOWHERE until it is known where to begin."""
+    """One queue of a pull consumer; offsets are OFFSET_UNKNOWN until it is known where to begin."""
 
     queue: MessageQueue
     generation: int
     wanted_tags: frozenset[str] | None = None
-    position: int = NOWHERE
-    consumed: int = NOWHERE
-    committed: int = NOWHERE
+    position: int = OFFSET_UNKNOWN
+    consumed: int = OFFSET_UNKNOWN
+    committed: int = OFFSET_UNKNOWN
     fetcher: Fetcher | None = None
     is_paused: bool = False
     is_leaving: bool = False
@@ -184,7 +184,7 @@ class Deliveries:
     # ---- waiting
 
     @property
-    def is_anything_there(self) -> bool:
+    def has_messages(self) -> bool:
         """Whether taking may give something now."""
         return self.failure is not None or (
             not self.is_held_back and (self._reader is not None or bool(self._ready))
@@ -195,7 +195,7 @@ class Deliveries:
         bell = threading.Lock()
         bell.acquire()
         self._wakers.append(bell.release)
-        if not self.is_anything_there:
+        if not self.has_messages:
             bell.acquire(timeout=timeout_s)
         self._forget(bell.release)
 
@@ -208,7 +208,7 @@ class Deliveries:
                 bell.set_result(None)
 
         self._wakers.append(ring)
-        if not self.is_anything_there:
+        if not self.has_messages:
             with suppress(TimeoutError):
                 async with asyncio.timeout(timeout_s):
                     await bell

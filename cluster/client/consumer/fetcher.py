@@ -188,7 +188,7 @@ class Fetcher:
         """Log the first failure of a kind, and that it is over; not every attempt between."""
         if type(error) is not type(self._failure):
             if error is None:
-                log.info("fetch_goes_on", queue=str(self.queue), offset=self.offset)
+                log.info("fetch_resumed", queue=str(self.queue), offset=self.offset)
             else:
                 log.warning("fetch_failed", queue=str(self.queue), offset=self.offset, error=str(error))
         self._failure = error
@@ -214,7 +214,7 @@ class Fetcher:
                 asked=offset,
                 min_offset=response.min_offset,
                 max_offset=response.max_offset,
-                going_on_at=following,
+                resumed_at=following,
             )
         records = command.body if command.code == ResponseCode.SUCCESS else b""
         self._sink.arrived(Chunk(self, offset, following, response.count, records, took_ms))

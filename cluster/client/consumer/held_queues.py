@@ -37,7 +37,7 @@ class HeldQueues:
 
     def assignment(self) -> list[MessageQueue]:
         """Return the queues as the user sees them: without those of retries and those that are leaving."""
-        return sorted(work.queue for work in self.all() if not work.is_leaving and not work.is_of_retries)
+        return sorted(work.queue for work in self.all() if not work.is_leaving and not work.is_retry_queue)
 
     def named(self, queues: Sequence[MessageQueue]) -> list[QueueWork]:
         """Return the works of `queues`, of all if none is named. Raises ConfigInvalid, QueueNotAssigned."""

@@ -59,7 +59,7 @@ class ListenerCall:
         finally:
             self._is_inside.reset(token)
 
-    async def call_out_of_turn(self, message: MessageExt) -> Outcome:
+    async def call_directly(self, message: MessageExt) -> Outcome:
         """Call the listener with one message beside its turns. No offset moves."""
         if self.is_async:
             return await self.call_async([message])

@@ -22,10 +22,10 @@ from cluster.client.consumer.arguments import (
     queues_of,
     topics_of,
 )
-from cluster.client.consumer.deliveries import NOWHERE, Deliveries, QueueState
+from cluster.client.consumer.deliveries import OFFSET_UNKNOWN, Deliveries, QueueState
 from cluster.client.consumer.fetcher import Chunk, Fetcher, Puller
-from cluster.client.consumer.running_info import QueueInfo, answer_running_info
-from cluster.client.consumer.tool_answers import answer_status
+from cluster.client.consumer.running_info import QueueInfo, respond_running_info
+from cluster.client.consumer.tool_responses import respond_status
 from cluster.client.errors import (
     BrokerUnreachable,
     ClientClosed,
@@ -42,7 +42,7 @@ from store.clock import Clock
 from store.logs import get_logger
 from store.message.message_queue import MessageQueue
 from store.message.validate import check_group
-from store.store_errors import MessageIllegal
+from store.store_errors import MessageInvalid
 
 log = get_logger(__name__)
 
@@ -65,7 +65,7 @@ def consumer_config(nameservers: Nameservers | None, group: str | None, config: 
     config.addresses()
     try:
         check_group(config.group)
-    except MessageIllegal as error:
+    except MessageInvalid as error:
         raise ConfigInvalid(f"consumer group: {error}") from error
     return config
 
@@ -90,8 +90,8 @@ class PullCore:
         self._is_paused = False
         self._releases: set[asyncio.Task[None]] = set()
         notified_by(table, self.session.wake)
-        answer_running_info(table, self.instance, self.session, self._queues, threads=1)
-        answer_status(table, self._queues)
+        respond_running_info(table, self.instance, self.session, self._queues, threads=1)
+        respond_status(table, self._queues)
         self.instance.start_route_refresh()
         if config.auto_commit:
             supervisor = self.instance.supervisor
@@ -156,7 +156,7 @@ class PullCore:
             async with asyncio.timeout(BEGIN_WITHIN_S):
                 await asyncio.gather(*map(self._begin, begun))
         except TimeoutError:
-            silent = [state for state in begun if state.position == NOWHERE]
+            silent = [state for state in begun if state.position == OFFSET_UNKNOWN]
             with self.deliveries.lock:
                 for state in silent:
                     self.deliveries.drop(state)
@@ -258,7 +258,10 @@ class PullCore:
     def _release_overdue(self, state: QueueState) -> None:
         if self.deliveries.states.get(state.queue) is state:
             log.warning(
-                "released_unfinished", queue=str(state.queue), consumed=state.consumed, to=state.position
+                "queue_released_unfinished",
+                queue=str(state.queue),
+                consumed=state.consumed,
+                to=state.position,
             )
             self.release([state])
 
@@ -295,7 +298,7 @@ class PullCore:
     def state_of(self, queue: MessageQueue) -> QueueState:
         """The state of a queue that is held and has begun. Raises QueueNotAssigned."""
         state = self.deliveries.states.get(queue)
-        if state is None or state.is_leaving or state.position == NOWHERE:
+        if state is None or state.is_leaving or state.position == OFFSET_UNKNOWN:
             raise QueueNotAssigned(f"{queue} is not among the queues of this consumer now (see assignment())")
         return state
 
@@ -334,29 +337,29 @@ class PullCore:
             queue: Commit(offset, self.state_of(queue).generation)
             for queue, offset in offsets_of(offsets).items()
         }
-        outcome = await self.offsets.commit_patiently(commits, self.config.commit_timeout_ms)
+        outcome = await self.offsets.commit_with_retries(commits, self.config.commit_timeout_ms)
         for queue, commit in commits.items():
             if outcome.has(queue) and (state := self.deliveries.states.get(queue)) is not None:
                 state.committed = commit.offset  # what is consumed may be further, or not as far
         self._fence(outcome.refused, raising=True)
-        outcome.raise_unheard()
+        outcome.raise_unconfirmed()
 
     async def commit_states(self, states: Iterable[QueueState], *, raising: bool = True) -> None:
         """Commit what is consumed and not committed yet of these queues. Where `raising`, raises CommitFenced
         or why a broker could not be told.
         """
-        moved = [state for state in states if NOWHERE != state.consumed != state.committed]
+        moved = [state for state in states if OFFSET_UNKNOWN != state.consumed != state.committed]
         commits = {state.queue: Commit(state.consumed, state.generation) for state in moved}
         if raising:
-            outcome = await self.offsets.commit_patiently(commits, self.config.commit_timeout_ms)
+            outcome = await self.offsets.commit_with_retries(commits, self.config.commit_timeout_ms)
         else:
-            outcome = await self.offsets.commit_quietly(commits)
+            outcome = await self.offsets.commit_best_effort(commits)
         for state in moved:
             if outcome.has(state.queue):
                 state.committed = commits[state.queue].offset
         self._fence(outcome.refused, raising=raising)
         if raising:
-            outcome.raise_unheard()
+            outcome.raise_unconfirmed()
 
     def _fence(self, refused: list[MessageQueue], *, raising: bool) -> None:
         for queue in refused:
@@ -378,7 +381,7 @@ class PullCore:
         if committing:
             self.deliveries.acknowledge()
         self.failed(ClientClosed("the consumer is closed"))
-        self.session.begin_to_leave()
+        self.session.start_leaving()
         self.release(list(self.deliveries.states.values()))
         try:
             await asyncio.gather(*self._releases)

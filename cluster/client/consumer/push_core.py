@@ -17,9 +17,9 @@ from cluster.client.consumer.held_queues import HeldQueues
 from cluster.client.consumer.listener import Listener, ListenerCall
 from cluster.client.consumer.process_queue import ProcessQueue
 from cluster.client.consumer.queue_work import Limits, QueueWork
-from cluster.client.consumer.running_info import QueueInfo, answer_running_info
+from cluster.client.consumer.running_info import QueueInfo, respond_running_info
 from cluster.client.consumer.send_back import SendBack
-from cluster.client.consumer.tool_answers import answer_directly, answer_status
+from cluster.client.consumer.tool_responses import respond_directly, respond_status
 from cluster.client.errors import ClientError
 from cluster.client.group.group_session import GroupSession, notified_by, tags_of
 from cluster.client.group.offset_client import Commit, OffsetClient
@@ -54,7 +54,7 @@ class PushCore:
             self.instance.clock,
             supervisor,
             self._settled,
-            self._send_back.to_dead_letters,
+            self._send_back.send_to_dlq,
         )
         self._pending: set[MessageQueue] = set()
         self._releases: set[asyncio.Task[None]] = set()
@@ -63,19 +63,19 @@ class PushCore:
         self._ended = asyncio.Event()
         self._closing: asyncio.Task[None] | None = None
         stats = ConsumerStats(self.held.counts, self.instance.now_ms)
-        self._answer_requests(table, stats)
+        self._respond_to_requests(table, stats)
         self.instance.start_route_refresh()
         supervisor.every("commit", lambda: self.session.commit_interval_ms, self._commit_all)
         check_ms = min(config.consume_timeout_ms // 2, TIMEOUT_CHECK_MAX_MS)
         supervisor.every("consume-timeout", lambda: check_ms, self._give_up_overdue)
         supervisor.every("stats", lambda: NOTE_S * 1000, stats.note)
 
-    def _answer_requests(self, table: RequestTable, stats: ConsumerStats) -> None:
+    def _respond_to_requests(self, table: RequestTable, stats: ConsumerStats) -> None:
         instance, session, threads = self.instance, self.session, self._config.consume_threads
         notified_by(table, session.wake)
-        answer_running_info(table, instance, session, self._infos, threads, stats.status)
-        answer_status(table, self._infos)
-        answer_directly(table, self._consuming.listener.call_out_of_turn, instance.now_ms)
+        respond_running_info(table, instance, session, self._infos, threads, stats.status)
+        respond_status(table, self._infos)
+        respond_directly(table, self._consuming.listener.call_directly, instance.now_ms)
 
     def _infos(self) -> Mapping[MessageQueue, QueueInfo]:
         return self.held.infos(self.instance.clock.wall_ms() - self.instance.now_ms())
@@ -105,8 +105,8 @@ class PushCore:
 
     async def _begin(self, granted: GrantedQueue) -> None:
         queue, config = granted.queue, self._config
-        is_of_retries = queue.topic.startswith(RETRY_TOPIC_PREFIX)
-        consume_from = "earliest" if is_of_retries else config.consume_from
+        is_retry_queue = queue.topic.startswith(RETRY_TOPIC_PREFIX)
+        consume_from = "earliest" if is_retry_queue else config.consume_from
         offset = await self._offsets.starting(queue, consume_from, granted.generation, is_patient=True)
         if queue not in self._pending:
             return  # taken back meanwhile
@@ -239,7 +239,7 @@ class PushCore:
     async def _commit(self, works: Sequence[QueueWork]) -> None:
         moved = [work for work in works if work.process_queue.commit_offset != work.committed]
         commits = {work.queue: Commit(work.process_queue.commit_offset, work.generation) for work in moved}
-        outcome = await self._offsets.commit_quietly(commits)
+        outcome = await self._offsets.commit_best_effort(commits)
         for work in moved:
             if work.queue in outcome.refused:
                 self._fenced(work)
@@ -263,7 +263,7 @@ class PushCore:
         started_before_ms = self.instance.now_ms() - self._config.consume_timeout_ms
         for work in self.held.all():
             for task in work.overdue(started_before_ms):
-                is_sent_back = await self._send_back.to_come_later(work, task.messages)
+                is_sent_back = await self._send_back.reconsume_later(work, task.messages)
                 if is_sent_back and work.give_up(task):
                     log.warning(
                         "listener_timed_out",
@@ -280,7 +280,7 @@ class PushCore:
         The listener would wait for itself: if it is the caller, the rest runs beside it and `join` reports
         the end.
         """
-        self.session.begin_to_leave()
+        self.session.start_leaving()
         if self._consuming.listener.is_caller:
             # Not one of the instance's tasks: closing ends those.
             self._closing = asyncio.get_running_loop().create_task(self._close(), name="close")
@@ -294,7 +294,7 @@ class PushCore:
                     self._changed.clear()
                     await self._changed.wait()
         except TimeoutError:
-            log.warning("closed_with_listeners_running", group=self._config.group, queues=len(self.held))
+            log.warning("close_timed_out", group=self._config.group, queues=len(self.held))
             await self._commit_all()
         finally:  # also if the wait was interrupted: nobody can request it a second time
             self._consuming.stop()

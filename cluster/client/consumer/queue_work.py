@@ -87,7 +87,7 @@ class QueueWork:
     _readers: deque[ChunkReader] = field(default_factory=deque)
 
     @property
-    def is_of_retries(self) -> bool:
+    def is_retry_queue(self) -> bool:
         """Whether it is a queue of the group's retry topic."""
         return self.queue.topic.startswith(RETRY_TOPIC_PREFIX)
 
@@ -176,7 +176,7 @@ class QueueWork:
                 if not messages:
                     process_queue.finish(portion)
                     continue
-                if self.is_of_retries:
+                if self.is_retry_queue:
                     _restore_topics(messages)
                 task = Task(self, process_queue, portion, messages, now_ms)
                 self.running.add(task)
@@ -186,7 +186,7 @@ class QueueWork:
             self.is_offered = False
             return None, False
 
-    def begin_again(self, task: Task, now_ms: int) -> bool:
+    def retry_task(self, task: Task, now_ms: int) -> bool:
         """A task's listener is about to be called once more: say whether it may."""
         with self.lock:
             if self.is_leaving:

@@ -55,7 +55,7 @@ class QueueInfo(NamedTuple):
         }
 
 
-def answer_running_info(
+def respond_running_info(
     table: RequestTable,
     instance: ClientInstance,
     session: GroupSession,

@@ -27,11 +27,11 @@ class SendBack:
         self._instance = instance
         self._config = config
 
-    async def to_dead_letters(self, work: QueueWork, messages: Sequence[MessageExt]) -> bool:
+    async def send_to_dlq(self, work: QueueWork, messages: Sequence[MessageExt]) -> bool:
         """Have `messages` appended to the group's dead letters; return False if the broker did not do it."""
         return await self._send(work, messages, DEAD_LETTER_LEVEL)
 
-    async def to_come_later(self, work: QueueWork, messages: Sequence[MessageExt]) -> bool:
+    async def reconsume_later(self, work: QueueWork, messages: Sequence[MessageExt]) -> bool:
         """Have `messages` delivered again after some time; return False if the broker did not do it."""
         return await self._send(work, messages, TIMED_OUT_LEVEL)
 

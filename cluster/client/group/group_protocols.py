@@ -1,14 +1,15 @@
 """The two ways in which a member learns its queues; a session uses one of them for as long as it lives.
 
     SYNC_GROUP ── a broker supports it ──→ RebalancerProtocol
-        └── no broker does ──────────────→ AveragingProtocol
+        └── no broker does ──────────────→ SelfAssigningProtocol
 
 RebalancerProtocol: the group's rebalancer assigns queues under generations. If a member of the group assigns
-itself (Java's clients), or the rebalancer has been away for `self_assign_after_ms`, it averages as well.
+itself (Java's clients), or the rebalancer has been unavailable for `self_assign_after_ms`, the member assigns
+itself as well.
 
-AveragingProtocol: RocketMQ's brokers have no rebalancer. Each member applies the group's strategy to the list
-of members that a broker has. Nobody says when the former owner of a queue has released it, so a member waits
-`HANDOVER_MS` before it begins on one, and commits every `AVERAGING_COMMIT_MS`.
+SelfAssigningProtocol: RocketMQ's brokers have no rebalancer. Each member applies the group's strategy to the
+list of members that a broker has. No message reports that the former owner of a queue has released it, so a
+member waits `HANDOVER_MS` before it consumes a new queue, and commits every `SELF_ASSIGNING_COMMIT_MS`.
 """
 
 from __future__ import annotations
@@ -28,10 +29,10 @@ from cluster.client.transport.instance import ClientInstance
 from store.message.message_queue import MessageQueue
 
 # A broker's code for a rebalancer that does not respond.
-REBALANCER_AWAY = ResponseCode.SERVICE_NOT_AVAILABLE
+REBALANCER_UNAVAILABLE = ResponseCode.SERVICE_NOT_AVAILABLE
 
 HANDOVER_MS = 500
-AVERAGING_COMMIT_MS = 500
+SELF_ASSIGNING_COMMIT_MS = 500
 
 DEFAULT_STRATEGY = "averagely"
 
@@ -68,7 +69,7 @@ def broker_addresses(instance: ClientInstance, topics: Iterable[str]) -> list[st
     return sorted(addresses)
 
 
-class AveragingProtocol:
+class SelfAssigningProtocol:
     """Averages over the members that a broker lists."""
 
     def __init__(
@@ -94,7 +95,7 @@ class AveragingProtocol:
     @property
     def commit_interval_ms(self) -> int:
         """Time between two commits."""
-        return min(self._config.commit_interval_ms, AVERAGING_COMMIT_MS)
+        return min(self._config.commit_interval_ms, SELF_ASSIGNING_COMMIT_MS)
 
     async def sync(self, *, is_leaving: bool) -> SyncGroupReply | None:
         """Average over the members that the first broker to respond knows."""
@@ -147,7 +148,7 @@ class RebalancerProtocol:
         config: ConsumerConfig,
         membership: Membership,
         subscriptions: Mapping[str, str],
-        averaging: AveragingProtocol,
+        averaging: SelfAssigningProtocol,
     ) -> None:
         self._instance = instance
         self._config = config
@@ -173,7 +174,7 @@ class RebalancerProtocol:
         try:
             reply = await self._exchange(is_leaving=is_leaving)
         except BrokerRefused as error:
-            if error.code != REBALANCER_AWAY or not self._is_away_for_long():
+            if error.code != REBALANCER_UNAVAILABLE or not self._has_been_unavailable():
                 raise
             self._is_averaging = True
             return await self._averaging.sync(is_leaving=is_leaving)
@@ -185,7 +186,7 @@ class RebalancerProtocol:
         """Report that this member is gone; what it has not released is free when its lease is over."""
         await self._exchange(is_leaving=True)
 
-    def _is_away_for_long(self) -> bool:
+    def _has_been_unavailable(self) -> bool:
         """Note that the rebalancer is away; return True once this has lasted `self_assign_after_ms`."""
         now_ms = self._instance.now_ms()
         self._membership.keep(now_ms)

@@ -26,9 +26,9 @@ from actors.remoting.table import RequestTable
 from cluster.client.config import AutoOffset, ConsumerConfig
 from cluster.client.errors import ClientError, NotSupported, SubscriptionDiffers
 from cluster.client.group.group_protocols import (
-    AveragingProtocol,
     GroupProtocol,
     RebalancerProtocol,
+    SelfAssigningProtocol,
     broker_addresses,
 )
 from cluster.client.group.membership import Membership
@@ -74,7 +74,7 @@ class GroupSession:
         self._instance = instance
         self._config = config
         self._listener = listener
-        self._averaging = AveragingProtocol(instance, config, self.membership, self.subscriptions)
+        self._averaging = SelfAssigningProtocol(instance, config, self.membership, self.subscriptions)
         self._protocol: GroupProtocol = RebalancerProtocol(
             instance, config, self.membership, self.subscriptions, self._averaging
         )
@@ -107,7 +107,7 @@ class GroupSession:
         self.membership.released(queue)
         self.wake()
 
-    def begin_to_leave(self) -> None:
+    def start_leaving(self) -> None:
         """Take nothing more and revoke every queue; each is named to the group until it is released."""
         self._is_leaving = True
         for queue in self.membership.leave_all():
@@ -123,7 +123,7 @@ class GroupSession:
         try:
             await self._protocol.leave()
         except ClientError as error:
-            log.info("group_leave_unheard", group=self._config.group, error=str(error))
+            log.info("group_leave_failed", group=self._config.group, error=str(error))
         header = UnregisterClientHeader(self._instance.client_id, consumer_group=self._config.group)
         for address in broker_addresses(self._instance, self.subscriptions):
             try:
@@ -131,7 +131,7 @@ class GroupSession:
                     address, RemotingCommand(RequestCode.UNREGISTER_CLIENT, header.to_ext())
                 )
             except ClientError as error:
-                log.info("unregister_unheard", broker=address, error=str(error))
+                log.info("unregister_failed", broker=address, error=str(error))
 
     async def _run(self) -> None:
         await self._find_routes()
@@ -154,14 +154,14 @@ class GroupSession:
                 try:
                     await self._instance.routes.refresh(topic)
                 except ClientError as error:
-                    log.info("topic_without_route", topic=topic, error=str(error))
+                    log.info("route_not_found", topic=topic, error=str(error))
 
     async def _sync(self) -> None:
         requested_at_ms = self._instance.now_ms()
         try:
             reply = await self._protocol.sync(is_leaving=self._is_leaving)
         except NotSupported:
-            log.info("group_averages_by_itself", group=self._config.group)
+            log.info("self_assignment_started", group=self._config.group)
             self._protocol = self._averaging  # for good: it raises nothing
             await self._sync()
         except ClientError as error:

@@ -53,7 +53,7 @@ class Membership:
     generation: int = 0
     members: tuple[str, ...] = ()
     _queues: dict[MessageQueue, _Held] = field(default_factory=dict)
-    _heard_at_ms: int | None = None
+    _renewed_at_ms: int | None = None
 
     def owned(self) -> list[GrantedQueue]:
         """What the next request must name: everything held, and what is being let go but not released."""
@@ -81,11 +81,13 @@ class Membership:
         if reply.generation < self.generation:
             return Changes()
         now_ms = asked_at_ms if now_ms is None else now_ms
-        was_over = self._heard_at_ms is not None and self.lease_left_ms(now_ms) <= 0
+        was_over = self._renewed_at_ms is not None and self.lease_left_ms(now_ms) <= 0
         self.generation = reply.generation
         self.members = tuple(reply.members)
         self.lease_ms = reply.lease_ms or self.lease_ms  # the rebalancer may bound what was asked for
-        self._heard_at_ms = asked_at_ms if self._heard_at_ms is None else max(asked_at_ms, self._heard_at_ms)
+        self._renewed_at_ms = (
+            asked_at_ms if self._renewed_at_ms is None else max(asked_at_ms, self._renewed_at_ms)
+        )
         granted = {grant.queue: grant for grant in reply.granted}
         started = []
         for queue, grant in sorted(granted.items()):
@@ -126,13 +128,13 @@ class Membership:
 
     def lease_left_ms(self, now_ms: int) -> int:
         """How long the queues are still surely ours; ≤ 0 means: fetch nothing until the next answer."""
-        if self._heard_at_ms is None:
+        if self._renewed_at_ms is None:
             return 0
-        return self._heard_at_ms + self.lease_ms - now_ms
+        return self._renewed_at_ms + self.lease_ms - now_ms
 
     def keep(self, now_ms: int) -> None:
         """A broker said that the rebalancer is down: nobody can give our queues away, so the lease goes
         on.
         """
-        if self._heard_at_ms is not None:
-            self._heard_at_ms = max(self._heard_at_ms, now_ms)
+        if self._renewed_at_ms is not None:
+            self._renewed_at_ms = max(self._renewed_at_ms, now_ms)

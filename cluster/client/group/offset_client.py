@@ -42,15 +42,15 @@ class Committed(NamedTuple):
     """What came of commits: the queues that others hold now; the brokers that could not be told, and why."""
 
     refused: list[MessageQueue]
-    unheard: dict[str, ClientError]
+    unconfirmed: dict[str, ClientError]
 
     def has(self, queue: MessageQueue) -> bool:
         """Whether this queue's commit stands now."""
-        return queue not in self.refused and queue.broker_name not in self.unheard
+        return queue not in self.refused and queue.broker_name not in self.unconfirmed
 
-    def raise_unheard(self) -> None:
+    def raise_unconfirmed(self) -> None:
         """Raise why the first broker could not be told, if there is one."""
-        for error in self.unheard.values():
+        for error in self.unconfirmed.values():
             raise error
 
 
@@ -124,19 +124,19 @@ class OffsetClient:
                     raise
                 if str(error) != told:
                     told = str(error)
-                    log.warning("begin_failed", group=self._group, queue=str(queue), error=told)
+                    log.warning("starting_offset_failed", group=self._group, queue=str(queue), error=told)
             await asyncio.sleep(backoff.next_ms() / 1000)
             await self._refresh(queue.topic)
 
     async def commit(self, offsets: Mapping[MessageQueue, Commit]) -> Committed:
         """Commit, a request a broker. One that cannot be told keeps nobody from committing to the others."""
         by_broker: dict[tuple[str, str], list[tuple[MessageQueue, Commit]]] = defaultdict(list)
-        unheard: dict[str, ClientError] = {}
+        unconfirmed: dict[str, ClientError] = {}
         for queue, commit in offsets.items():
             try:
                 address = self._instance.master_of(queue.topic, queue.broker_name)
             except ClientError as error:
-                unheard[queue.broker_name] = error
+                unconfirmed[queue.broker_name] = error
             else:
                 by_broker[queue.broker_name, address].append((queue, commit))
         results = await asyncio.gather(
@@ -146,37 +146,39 @@ class OffsetClient:
         refused: list[MessageQueue] = []
         for (broker_name, _), result in zip(by_broker, results, strict=True):
             if isinstance(result, ClientError):
-                unheard[broker_name] = result
+                unconfirmed[broker_name] = result
             elif isinstance(result, BaseException):
                 raise result
             else:
                 refused.extend(result)
-        return Committed(refused, unheard)
+        return Committed(refused, unconfirmed)
 
-    async def commit_patiently(self, offsets: Mapping[MessageQueue, Commit], patience_ms: int) -> Committed:
+    async def commit_with_retries(
+        self, offsets: Mapping[MessageQueue, Commit], patience_ms: int
+    ) -> Committed:
         """The same, and again for those brokers that cannot be told, as long as `patience_ms`: one that is
         started again is back in seconds.
         """
         backoff, deadline_ns = Backoff(), self._instance.clock.monotonic_ns() + patience_ms * NS_PER_MS
         outcome = await self.commit(offsets)
-        while outcome.unheard and all(error.retriable for error in outcome.unheard.values()):
+        while outcome.unconfirmed and all(error.retriable for error in outcome.unconfirmed.values()):
             if self._instance.clock.monotonic_ns() >= deadline_ns:
                 break
             await asyncio.sleep(backoff.next_ms() / 1000)
-            left = {queue: offsets[queue] for queue in offsets if queue.broker_name in outcome.unheard}
+            left = {queue: offsets[queue] for queue in offsets if queue.broker_name in outcome.unconfirmed}
             for topic in {queue.topic for queue in left}:
                 await self._refresh(topic)
             again = await self.commit(left)
-            outcome = Committed([*outcome.refused, *again.refused], again.unheard)
+            outcome = Committed([*outcome.refused, *again.refused], again.unconfirmed)
         return outcome
 
-    async def commit_quietly(self, offsets: Mapping[MessageQueue, Commit]) -> Committed:
+    async def commit_best_effort(self, offsets: Mapping[MessageQueue, Commit]) -> Committed:
         """The same for commits that come again and again: a broker that cannot be told is logged once, until
         it can be.
         """
         outcome = await self.commit(offsets)
         for broker_name in {queue.broker_name for queue in offsets}:
-            error = outcome.unheard.get(broker_name)
+            error = outcome.unconfirmed.get(broker_name)
             if error is None:
                 self._unheard.discard(broker_name)
             elif broker_name not in self._unheard:

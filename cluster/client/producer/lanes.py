@@ -36,7 +36,7 @@ from cluster.client.errors import (
     DeadlineExceeded,
     refused,
 )
-from cluster.client.producer.sender import is_curable
+from cluster.client.producer.sender import is_retriable
 from cluster.client.results import STATUS_OF_CODE
 from cluster.client.transport.backoff import Backoff
 from cluster.client.transport.instance import ClientInstance
@@ -155,7 +155,7 @@ class Lanes:
         outcome = await self._attempt(batch)
         if not isinstance(outcome, ClientError):
             return outcome
-        if len(batch.queues) > 1 and isinstance(outcome, BrokerRefused) and not is_curable(outcome):
+        if len(batch.queues) > 1 and isinstance(outcome, BrokerRefused) and not is_retriable(outcome):
             # One bad queue must not hold up the others' rows, and an older broker accepts one queue only.
             return await self._deliver_apart(batch, {})
         return [outcome] * len(batch.queues)
@@ -182,7 +182,7 @@ class Lanes:
                 offsets = await self._send(batch, max(left_ms, 1))
                 return [Stored(offset, batch.resends) for offset in offsets]
             except ClientError as error:
-                if not is_curable(error) or left_ms <= 0:
+                if not is_retriable(error) or left_ms <= 0:
                     return error
                 batch.resends += isinstance(error, BrokerUnreachable | DeadlineExceeded)
             await asyncio.sleep(backoff.next_ms() / 1000)

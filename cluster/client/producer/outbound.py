@@ -30,7 +30,7 @@ from store.message.message_id import UniqKeyGenerator
 from store.message.properties import MessageConst, properties_text, properties_texts
 from store.message.sys_flag import COMPRESSION_LZ4, COMPRESSION_ZLIB, COMPRESSION_ZSTD
 from store.message.validate import check_body, check_properties, check_topic
-from store.store_errors import MessageIllegal
+from store.store_errors import MessageInvalid
 
 # As plain numbers: an enum's attribute costs more on the hot path.
 _ONE = int(RequestCode.SEND_MESSAGE_V2)
@@ -51,14 +51,14 @@ def _compiled_encoder() -> _Encode:
     return encode_batch
 
 
-def _nothing_is_ordinary(
+def _needs_slow_path(
     messages: Sequence[Message], ids: Sequence[str], max_body_bytes: int, reserved_bytes: int
 ) -> bytes | None:
     """Encode no batch: until kernels are compiled, all are encoded message by message."""
 
 
 _encode_ordinary: CompiledLater[[Sequence[Message], Sequence[str], int, int], bytes | None] = CompiledLater(
-    _nothing_is_ordinary, _compiled_encoder
+    _needs_slow_path, _compiled_encoder
 )
 
 
@@ -114,20 +114,20 @@ class OutboundFactory:
             body, sys_flag = self._compressed(message.body)
             check_body(body, self._config.max_message_bytes)
             properties, msg_id = self._properties(message)
-        except MessageIllegal as error:
+        except MessageInvalid as error:
             raise rejected(error) from error
         return self._outbound(message.topic, _ONE, message.flag, properties, body, msg_id, sys_flag)
 
     def _compressed(self, body: bytes) -> tuple[bytes, int]:
         """Return the body as it is sent, and its sysFlag.
 
-        Raises MessageIllegal for a body that no consumer would inflate.
+        Raises MessageInvalid for a body that no consumer would inflate.
         """
         config = self._config
         if len(body) < config.compress_over_bytes or config.compression is None:
             return body, 0
         if len(body) > MAX_PLAIN_BYTES:
-            raise MessageIllegal(
+            raise MessageInvalid(
                 f"body of {len(body):,} bytes is over {MAX_PLAIN_BYTES:,}, to which consumers inflate one: "
                 "send it in pieces"
             )
@@ -148,7 +148,7 @@ class OutboundFactory:
             self.check_topic(topic)
             body, ids = self._batch_body(messages, topic)
             check_body(body, self._config.max_message_bytes)
-        except MessageIllegal as error:
+        except MessageInvalid as error:
             raise rejected(error) from error
         except (TypeError, AttributeError):
             check_types(messages)
@@ -178,11 +178,11 @@ class OutboundFactory:
         max_bytes = self._config.max_message_bytes
         for message, properties in zip(messages, maps, strict=True):
             if message.topic != topic:
-                raise MessageIllegal(
+                raise MessageInvalid(
                     f"the batch holds topics {topic!r} and {message.topic!r}: send them apart"
                 )
             if MessageConst.DELAY in properties and message.delay_level:
-                raise MessageIllegal("a delayed message cannot be part of a batch: send it alone")
+                raise MessageInvalid("a delayed message cannot be part of a batch: send it alone")
             if not 0 < len(message.body) <= max_bytes:
                 check_body(message.body, max_bytes)
 
@@ -191,7 +191,7 @@ class OutboundFactory:
         if topic not in self._checked_topics:
             try:
                 check_topic(topic)
-            except MessageIllegal as error:
+            except MessageInvalid as error:
                 raise rejected(error) from error
             self._checked_topics.add(topic)
 
@@ -237,6 +237,6 @@ def check_types(messages: Sequence[object]) -> None:
             raise ConfigInvalid(f"the body of a message to {message.topic!r} is {kind}: give bytes")
 
 
-def rejected(error: MessageIllegal) -> MessageRejected:
+def rejected(error: MessageInvalid) -> MessageRejected:
     """Return the client's error for a message that fails its checks before it is sent."""
     return MessageRejected(ResponseCode.MESSAGE_ILLEGAL, str(error), "", False)

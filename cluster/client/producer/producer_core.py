@@ -30,7 +30,7 @@ from store.clock import Clock, SystemClock
 from store.message.message import Message
 from store.message.message_queue import MessageQueue
 from store.message.validate import check_group
-from store.store_errors import MessageIllegal
+from store.store_errors import MessageInvalid
 
 
 def producer_config(
@@ -46,7 +46,7 @@ def producer_config(
         config = replace(config, group=group)
     try:
         check_group(config.group)
-    except MessageIllegal as error:
+    except MessageInvalid as error:
         raise ConfigInvalid(f"producer group: {error}") from error
     config.addresses()
     return config

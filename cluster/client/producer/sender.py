@@ -52,7 +52,7 @@ Choose = Callable[[TopicRoute], MessageQueue]
 SendFuture = asyncio.Future[SendResult] | concurrent.futures.Future[SendResult]
 
 
-def is_curable(error: ClientError) -> bool:
+def is_retriable(error: ClientError) -> bool:
     """Return True if another attempt may succeed: as RocketMQ's producers do, also after an unknown topic and
     a missing permission.
     """
@@ -76,7 +76,7 @@ class Send:
 
     def add_failure(self, error: ClientError) -> None:
         """Keep a failure that another attempt may cure; raise any other."""
-        if not is_curable(error):
+        if not is_retriable(error):
             raise error
         self.failures.append(error)
 
@@ -180,7 +180,7 @@ class Sender:
 
     def _failed(self, send: Send, future: SendFuture, error: Exception) -> None:
         """Retry after the first attempt on the loop, or finish if that cannot help."""
-        if isinstance(error, ClientError) and is_curable(error):
+        if isinstance(error, ClientError) and is_retriable(error):
             send.add_failure(error)
             self._retry(send, future)
         else:

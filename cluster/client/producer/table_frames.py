@@ -48,7 +48,7 @@ class QueueList:
 
 
 def frames(rows: RowBatch, queues: QueueList, max_bytes: int) -> Iterator[Frame]:
-    """Yield the requests that send `rows`. Raises MessageIllegal before the first.
+    """Yield the requests that send `rows`. Raises MessageInvalid before the first.
 
     A queue with more than `max_bytes` has requests of its own.
     """

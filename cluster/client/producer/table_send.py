@@ -32,7 +32,7 @@ from cluster.client.transport.instance import ClientInstance
 from cluster.client.transport.topic_route import TopicRoute
 from store.message.message_queue import MessageQueue
 from store.message.record import RecordDraft
-from store.store_errors import MessageIllegal
+from store.store_errors import MessageInvalid
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -235,9 +235,9 @@ class TableSender:
         try:
             dealt = rows_of_slice(rows, draft, queues.ids, turn, uniq_keys, max_body_bytes)
             return frames(dealt, queues, self._config.table_batch_bytes)
-        except MessageIllegal as error:
+        except MessageInvalid as error:
             where = f"of the rows from {first_row:,} on, " if first_row else ""
-            raise rejected(MessageIllegal(f"{where}{error}")) from error
+            raise rejected(MessageInvalid(f"{where}{error}")) from error
 
     def _offer(self, job: TableJob, frame: Frame) -> None:
         batch = LaneBatch(*frame, job, job.settled)

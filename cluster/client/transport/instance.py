@@ -144,7 +144,7 @@ class ClientInstance:
             try:
                 await self.invoke(address, RemotingCommand(RequestCode.HEART_BEAT, body=body))
             except ClientError as error:
-                log.info("heartbeat_missed", broker=address, error=str(error))
+                log.info("heartbeat_failed", broker=address, error=str(error))
 
         await asyncio.gather(*map(beat, sorted(addresses)))
 

@@ -56,7 +56,7 @@ class LoopThread:
                 self.loop.run_forever()
             except (SystemExit, KeyboardInterrupt):
                 # Raised by a callback: it would silently end every client of the process.
-                log.exception("callback_would_end_the_loop")
+                log.exception("callback_exit_ignored")
         self.loop.close()
 
     def stop(self) -> None:

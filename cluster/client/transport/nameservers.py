@@ -1,7 +1,7 @@
-"""Nameservers: requests to whichever nameserver responds, beginning with the last one that did.
+"""Nameservers: send each request to the nameserver that responded last, then to the others.
 
-They do not talk to each other, and may disagree: one that was restarted knows only the brokers that have
-registered since. So what one of them lacks counts as missing only if the others lack it too (`ask_others`).
+Nameservers do not talk to each other and may disagree: one that was restarted knows only brokers that have
+registered since. A route counts as missing only if no nameserver has it (`request_others`).
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ class Nameservers:
             failures.append(answer)
         raise _none_answered(failures)
 
-    async def ask_others(self, command: Command) -> list[RemotingCommand]:
+    async def request_others(self, command: Command) -> list[RemotingCommand]:
         """Return the responses of all but the one that responded to the last `ask`; empty if none does."""
         others = [address for address in self._addresses() if address != self._last]
         answers = await asyncio.gather(*(self._ask(address, command) for address in others))
         return [answer for answer in answers if not isinstance(answer, RemotingError)]
 
-    async def ask_all(self, command: Command) -> list[RemotingCommand]:
+    async def request_all(self, command: Command) -> list[RemotingCommand]:
         """Return the responses of all that respond, at least one. Raises NameserverUnreachable."""
         answers = await asyncio.gather(*(self._ask(address, command) for address in self._addresses()))
         given = [answer for answer in answers if not isinstance(answer, RemotingError)]

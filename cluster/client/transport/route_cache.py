@@ -110,7 +110,7 @@ class RouteCache:
 
         Raises NameserverUnreachable.
         """
-        answers = await self._nameservers.ask_all(_question(topic))
+        answers = await self._nameservers.request_all(_question(topic))
         return [_decoded(topic, each) if each.code == ResponseCode.SUCCESS else None for each in answers]
 
     async def _lookup(self, topic: str) -> TopicRoute:
@@ -120,7 +120,7 @@ class RouteCache:
         if answer.code == ResponseCode.TOPIC_NOT_EXIST or (
             answer.code == ResponseCode.SUCCESS and lacks(_decoded(topic, answer), self._routes.get(topic))
         ):
-            answers += await self._nameservers.ask_others(_question(topic))
+            answers += await self._nameservers.request_others(_question(topic))
         given = [each for each in answers if each.code == ResponseCode.SUCCESS]
         if not given:
             raise _refusal(topic, answer)

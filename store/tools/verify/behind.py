@@ -32,7 +32,7 @@ class Behind:
         """Do nothing: a verification does not truncate the log."""
 
     @property
-    def lacks_from(self) -> int | None:
+    def missing_from(self) -> int | None:
         """None: a verification walks the whole log."""
         return None
 

@@ -63,7 +63,7 @@ class Report:
         return str(path.relative_to(self.root)) if path.is_relative_to(self.root) else str(path)
 
     @property
-    def is_sound(self) -> bool:
+    def is_valid(self) -> bool:
         """Whether nothing is damaged."""
         return not self.findings
 
@@ -71,7 +71,7 @@ class Report:
         """The whole as one object."""
         return {
             "store": str(self.root),
-            "sound": self.is_sound,
+            "sound": self.is_valid,
             "writerPid": self.writer_pid,
             "counts": self.counts,
             "findings": [finding.as_json() for finding in self.findings],

@@ -68,7 +68,7 @@ class IndexCheck:
         self._problems = np.zeros((_PROBLEMS, kernel.PROBLEM_FIELDS), dtype=np.int64)
         self._newest = np.zeros(sizes.index_slots, dtype=np.int32)
         self._state = np.zeros(kernel.STATE_FIELDS, dtype=np.int64)
-        self._paths = self._sound_paths(directory)
+        self._paths = self._valid_paths(directory)
         self.exists = bool(self._paths)
         self._file: IndexFile | None = None
         self._entry_count = 0
@@ -77,7 +77,7 @@ class IndexCheck:
         self._missing = (0, -1)  # how many keys, and the offset of the first one's record
         self._open_next()
 
-    def _sound_paths(self, directory: Path) -> list[Path]:
+    def _valid_paths(self, directory: Path) -> list[Path]:
         right_bytes = index_file_bytes(self._sizes.index_slots, self._sizes.index_entries)
         sound = []
         for path in sorted(directory.iterdir()) if directory.is_dir() else []:

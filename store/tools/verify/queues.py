@@ -140,7 +140,7 @@ class QueueJudge:
         *,
         may_lag: bool,
     ) -> None:
-        """`refused`: records whose queue offsets are damaged. `may_lag`: the store did not end in order."""
+        """`refused`: records whose queue offsets are damaged. `may_lag`: the store was not closed cleanly."""
         self._report = report
         self._holes = holes
         self._refused = refused
@@ -155,13 +155,13 @@ class QueueJudge:
         if is_deleted and not queue.bases:
             return
         for difference in queue.differences:
-            self._tell_difference(queue, difference)
+            self._report_difference(queue, difference)
         self._report.omitted += queue.unlisted
         for first, end in queue.absences:
             if end == queue.next_offset and self._may_lag:
                 self.lagging += end - first
             elif end > first:
-                self._tell_absence(queue, first, end)
+                self._report_absence(queue, first, end)
         self._check_outside(queue)
 
     def _check_files(self, queue: CheckedQueue) -> None:
@@ -190,7 +190,7 @@ class QueueJudge:
             or any(hole.position <= physical_offset < hole.position + hole.size_bytes for hole in self._holes)
         )
 
-    def _tell_difference(self, queue: CheckedQueue, difference: _Difference) -> None:
+    def _report_difference(self, queue: CheckedQueue, difference: _Difference) -> None:
         offset = difference.offset
         expected, found = Unit(*UNIT.unpack(difference.expected)), Unit(*UNIT.unpack(difference.found))
         path, place = queue.file_path(offset), self._place(queue, offset)
@@ -210,7 +210,7 @@ class QueueJudge:
                 reason = f"unit {offset}: {name} is {numbers[0]:,}, its record's is {numbers[1]:,}"
                 self._report.add(path, place + at, end - at, "unit", reason)
 
-    def _tell_absence(self, queue: CheckedQueue, first: int, end: int) -> None:
+    def _report_absence(self, queue: CheckedQueue, first: int, end: int) -> None:
         per_file = queue.units_per_file
         while first < end:
             stop = min(end, first - first % per_file + per_file)
@@ -253,8 +253,8 @@ class QueueJudge:
                     continue
                 unit = Unit(*UNIT.unpack_from(units, row * UNIT_BYTES))
                 is_later = self._may_lag and unit.physical_offset >= self._log_end
-                is_sound = unit.size > 0 and unit.physical_offset >= 0
-                if is_sound and (unit.is_filler or self._is_gone(unit.physical_offset) or is_later):
+                is_valid = unit.size > 0 and unit.physical_offset >= 0
+                if is_valid and (unit.is_filler or self._is_gone(unit.physical_offset) or is_later):
                     continue
                 reason = f"unit {offset} leads to {unit.physical_offset:,}, where it has no record"
                 self._report.add(

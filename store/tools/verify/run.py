@@ -20,7 +20,7 @@ from store.ownership.identity import (
 from store.recovery.opening import CONSUME_QUEUE, INDEX
 from store.recovery.summary import DerivedSummary, read_summary
 from store.recovery.tail import Tail, find_tail
-from store.store_errors import StoreError, StoreFormatUnknown
+from store.store_errors import StoreError, StoreFormatUnsupported
 from store.store_settings import StoreSettings
 from store.tools.layout import find_sizes, log_directories, require_directory
 from store.tools.verify import notes
@@ -70,7 +70,7 @@ class Verification:
     def _read_name(self) -> StoreName | None:
         try:
             return read_name(self.root)
-        except StoreFormatUnknown:
+        except StoreFormatUnsupported:
             raise
         except StoreError as error:
             self.report.add(error.path or self.root, -1, 0, "notes", error.reason)
@@ -87,7 +87,7 @@ class Verification:
             confirmed=self.summary.position if self.summary is not None else 0,
             on_progress=lambda position: progress(position - self.log.first, total),
         )
-        self._tell_holes(tail)
+        self._report_holes(tail)
         self._check_tail(tail)
         index = IndexCheck(
             self.root / INDEX, self.sizes, self.report, LogExtent(self.log.first, tail.position, tail.holes),
@@ -109,7 +109,7 @@ class Verification:
 
     # ---- the log -------------------------------------------------------------------------------------------
 
-    def _tell_holes(self, tail: Tail) -> None:
+    def _report_holes(self, tail: Tail) -> None:
         for hole in tail.holes:
             file = self.log.file_at(hole.position)
             self.report.add(file.path, hole.position - file.base, hole.size_bytes, "hole", hole.reason)
@@ -202,7 +202,7 @@ class Verification:
         notes.check_checkpoint(self.root, tail, index.end_timestamp, self.report, exact=is_exact)
         # Where the files themselves are damaged, what was noted of them cannot be compared.
         if self.name is not None:
-            is_exact = is_exact and self.report.is_sound
+            is_exact = is_exact and self.report.is_valid
             notes.check_summary(self.root, self.summary, tail, self.queues, self.report, exact=is_exact)
             if self.summary is not None:
                 notes.check_index_notes(

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from actors.broker.departure import Departure
+from actors.broker.drain import BrokerDrain
 from actors.broker.metadata.tables import BrokerTables
 from actors.broker.metadata.topics import SCHEDULE_TOPIC
 from actors.broker.service import BrokerService
@@ -38,7 +38,7 @@ def failures_of(peer: Peer) -> int:
 def test_a_duty_that_always_fails_is_counted_and_delays_no_other(
     tmp_path: Path, clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Departure, "sweep", raising)
+    monkeypatch.setattr(BrokerDrain, "sweep", raising)
 
     async def story(peer: Peer) -> None:
         await peer.send("T", b"late", properties="DELAY\x011\x02")
@@ -53,7 +53,7 @@ def test_a_duty_that_always_fails_is_counted_and_delays_no_other(
 def test_a_broker_whose_duty_always_fails_stops_with_the_reason(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Departure, "sweep", raising)
+    monkeypatch.setattr(BrokerDrain, "sweep", raising)
     monkeypatch.setattr(supervisor, "FIRST_BACKOFF_MS", 0)
     codes: list[int] = []
     settings = settings_of(tmp_path)
@@ -61,7 +61,7 @@ def test_a_broker_whose_duty_always_fails_stops_with_the_reason(
         lambda: BrokerService(settings, SystemClock(), lambda reason: host.fail(reason)), leave=codes.append
     )
     eventually(lambda: codes == [EXIT_SERVICE_FAILED])
-    assert host.reason == "task departure-sweep failed 10 times in a row, last with ZeroDivisionError: "
+    assert host.reason == "task drain-lease failed 10 times in a row, last with ZeroDivisionError: "
     assert not (settings.store_root / "abort").exists()  # the store was closed in order
     host.stop()
 

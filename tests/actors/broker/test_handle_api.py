@@ -220,7 +220,7 @@ def test_appends_are_refused_while_the_disk_hangs_as_sends_are(
 def test_appends_to_a_draining_broker_are_refused_as_sends_are(tmp_path: Path) -> None:
     async def story(peer: Peer) -> None:
         await peer.send("T")
-        peer.broker.departure.close()
+        peer.broker.drain.close()
         append = await ask(peer.broker.handle.append, topic="T", queue=0, batch=HI)
         send = await peer.send("T")
         assert (append["code"], append["remark"]) == (send.code, send.remark)

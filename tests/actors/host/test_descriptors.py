@@ -43,7 +43,7 @@ def test_a_hard_limit_leaves_fewer_connections_and_is_told(limits) -> None:
     with structlog.testing.capture_logs() as logs:
         assert connections_that_fit(20_000, 1_000) == 3_096
     assert was_set == [(4_096, 4_096)]
-    assert logs[0]["event"] == "fewer_connections_than_set"
+    assert logs[0]["event"] == "max_connections_reduced"
 
 
 def test_no_limit_is_no_limit(limits) -> None:

@@ -68,13 +68,13 @@ class Member:
         for queue in list(self.held):
             if queue not in granted:
                 if was_suspended:
-                    self.let_go(queue)
+                    self.release(queue)
                 else:
                     self.leaving.add(queue)
         for queue, generation in granted.items():
             self.held.setdefault(queue, generation)
 
-    def let_go(self, queue: MessageQueue) -> None:
+    def release(self, queue: MessageQueue) -> None:
         self.held.pop(queue, None)
         self.leaving.discard(queue)
 
@@ -150,18 +150,18 @@ class World:
         if packets:
             packets.remove(self._pick(packets, which))
 
-    def let_go(self, which: int) -> None:
+    def release(self, which: int) -> None:
         holders = [member for member in self.members.values() if member.held]
         if holders:
             member = self._pick(holders, which)
-            member.let_go(self._pick(sorted(member.leaving or member.held), which))
+            member.release(self._pick(sorted(member.leaving or member.held), which))
 
     def talk(self, which: int) -> None:
         """One member asks and is answered without trouble, having finished what it was told to let go."""
         if self.members and self.group is not None:
             member = self._pick(list(self.members.values()), which)
             for queue in list(member.leaving):
-                member.let_go(queue)
+                member.release(queue)
             self.numbers += 1
             request = member.ask(self.numbers, self.now_ms)
             reply = self.group.sync(request, LEASE_MS, self.now_ms * NS_PER_MS)
@@ -221,7 +221,7 @@ steps = st.one_of(
     st.tuples(st.just("reply_arrives"), which, st.booleans()),
     st.tuples(st.just("reply_arrives"), which, st.booleans()),
     st.tuples(st.just("lose"), which, st.booleans()),
-    st.tuples(st.just("let_go"), which),
+    st.tuples(st.just("release"), which),
     st.tuples(st.just("talk"), which),
     st.tuples(st.just("talk"), which),
     st.tuples(st.just("crash"), which),
@@ -261,7 +261,7 @@ WEIGHTS = {
     "request_arrives": 12,
     "reply_arrives": 12,
     "lose": 3,
-    "let_go": 4,
+    "release": 4,
     "advance": 14,
     "join": 2,
     "crash": 2,

@@ -243,7 +243,7 @@ def test_leases_expire_after_an_expiry_that_failed(
         raise ZeroDivisionError
 
     async def story() -> None:
-        async with rebalancing(tmp_path, clock, expire_interval_ms=1) as broker:
+        async with rebalancing(tmp_path, clock, lease_check_interval_ms=1) as broker:
             await broker.register(2)
             await broker.sync(request("a"))
             monkeypatch.setattr(Group, "expire", fail)
@@ -322,7 +322,7 @@ def test_a_rebalancer_whose_task_always_fails_stops_with_the_reason(
 
     monkeypatch.setattr(GroupCoordinator, method, fail)
     monkeypatch.setattr(supervisor, "FIRST_BACKOFF_MS", 0)
-    given = {"data_dir": tmp_path, "route_interval_ms": 1, "expire_interval_ms": 1}
+    given = {"data_dir": tmp_path, "route_refresh_interval_ms": 1, "lease_check_interval_ms": 1}
     reasons: list[str] = []
 
     async def story() -> None:

@@ -105,7 +105,7 @@ def test_a_server_that_stops_ends_the_requests_in_process() -> None:
         caller = server.connect_in_process("handle:test", PEER_BYTES)
         answered, left = (asyncio.create_task(caller.request(RemotingCommand(LATER))) for _ in range(2))
         await eventually_async(lambda: len(held) == 2)
-        server.hush()
+        server.discard_input()
         assert await is_refused(caller)
         held[0].reply(RemotingCommand.response())
         assert (await answered).code == 0

@@ -15,7 +15,7 @@ from actors.remoting.remoting_errors import Refused
 from actors.remoting.request import Cost, RequestContext, RequestRow
 from actors.remoting.server import RemotingServer
 from actors.remoting.table import RequestTable
-from store.store_errors import MessageIllegal, StoreError
+from store.store_errors import MessageInvalid, StoreError
 from tests.conftest import ClockAtRest
 
 
@@ -65,7 +65,7 @@ def test_what_goes_wrong_in_a_handler_is_the_answer_and_ends_nothing() -> None:
         raise Refused(ResponseCode.NO_PERMISSION, "the topic is read-only")
 
     def illegal(context: RequestContext) -> None:
-        raise MessageIllegal("too long")
+        raise MessageInvalid("too long")
 
     def damaged(context: RequestContext) -> None:
         raise StoreError("bad record", "00000", 7)

@@ -408,12 +408,12 @@ def test_what_was_left_as_it_came_is_answered_where_nothing_more_is_taken(clock)
     served = Served(clock)
 
     async def story() -> None:
-        def hush() -> None:
+        def discard_input() -> None:
             for connection in server.connections:
-                connection.hush()
+                connection.discard_input()
 
-        hushing = serving({PULL: served.serve}, clock=clock, costs=COSTS, tick=hush)
-        async with hushing as server, raw_peer(server) as peer:
+        discarding = serving({PULL: served.serve}, clock=clock, costs=COSTS, tick=discard_input)
+        async with discarding as server, raw_peer(server) as peer:
             peer.send(request(PULL, 1, peer="pull"))
             assert (await peer.read()).opaque == 1
             peer.send(request(PULL, 2, peer="pull"))

@@ -219,7 +219,7 @@ def test_top_looks_once(raymq: Raymq) -> None:
 
 def test_what_destroys_asks_where_somebody_is_there(raymq: Raymq, monkeypatch: pytest.MonkeyPatch) -> None:
     topic = raymq.filled(1)
-    monkeypatch.setattr("cluster.cli.console.is_somebody_there", lambda: True)
+    monkeypatch.setattr("cluster.cli.console.is_interactive", lambda: True)
     code, _, errors = raymq.run("topic", "delete", topic, given="n\n")
     assert code == 1
     assert "1 messages in 4 queues? [y/N]" in errors

@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 from cluster.cli.console import Output
-from cluster.cli.status import COLUMNS, SPARED, for_the_eye
+from cluster.cli.status import COLUMNS, SPARED, formatted
 from cluster.cli.tables import fitted, shown, span_of
 
 ACTORS = [
@@ -23,7 +23,7 @@ ACTORS = [
 
 def printed(width: int) -> str:
     out = StringIO()
-    rows = [for_the_eye(row) for row in ACTORS]
+    rows = [formatted(row) for row in ACTORS]
     Console(file=out, width=width).print(fitted(COLUMNS, rows, width, SPARED))
     return out.getvalue()
 

@@ -225,7 +225,7 @@ def test_messages_that_are_not_there_any_more_are_told_with_their_group(cluster:
         consumer.seek(queue, end + 1000)
         eventually(lambda: any(each["event"] == "offset_moved" for each in logs))
     [moved] = [each for each in logs if each["event"] == "offset_moved"]
-    assert (moved["group"], moved["asked"], moved["going_on_at"]) == (group, end + 1000, end)
+    assert (moved["group"], moved["asked"], moved["resumed_at"]) == (group, end + 1000, end)
 
 
 def test_a_waiting_poll_is_woken_by_an_arrival(cluster: Cluster, group: str) -> None:
@@ -378,7 +378,7 @@ def test_a_commit_waits_for_a_broker_that_is_started_again(
         cluster.stop_broker("b")
         commit = other.submit(consumer.commit)
         eventually(lambda: len(outcomes) >= 2)
-        assert all(outcome.unheard.keys() == {"b"} for outcome in outcomes)
+        assert all(outcome.unconfirmed.keys() == {"b"} for outcome in outcomes)
         assert not commit.done()
         cluster.start_broker("b")
         commit.result(timeout=LIMIT_S)

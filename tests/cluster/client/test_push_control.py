@@ -138,7 +138,7 @@ def test_a_pause_before_there_are_queues_is_one_of_those_to_come(cluster: Cluste
     with OpenedCore(cluster, group, seen) as consumer:
         consumer.call(lambda core: core.pause([]))
         consumer.call(lambda core: core.subscribe(topic, "*"))
-        eventually(lambda: sum(not work.is_of_retries for work in consumer.works()) == 2)
+        eventually(lambda: sum(not work.is_retry_queue for work in consumer.works()) == 2)
         assert all(work.is_paused and work.fetcher.is_paused for work in consumer.works())
         assert not seen.numbers
         consumer.call(lambda core: core.resume([]))

@@ -41,7 +41,7 @@ def test_a_broker_that_was_just_started_does_not_know_yet_who_needs_it() -> None
     assert drain.step(new, 0.0) is Step.WAIT
     assert drain.step(new, QUIET_S) is Step.CLOSE
     assert drain.step(new, QUIET_S) is Step.WAIT
-    assert "clients tell of themselves every 30 s" in drain.what_is_left(new)
+    assert "clients tell of themselves every 30 s" in drain.remaining(new)
     assert drain.step(seen(10, producers=0, up_s=HEARTBEAT_S), QUIET_S) is Step.DOWN
 
 
@@ -57,14 +57,12 @@ def test_when_the_time_is_over_it_is_given_up_with_what_is_left() -> None:
     drain = Drain(begin_s=100, timeout_s=10)
     busy = seen(1)
     assert drain.step(busy, 100) is Step.WAIT
-    assert "2 producers" in drain.what_is_left(busy)
+    assert "2 producers" in drain.remaining(busy)
     assert drain.step(seen(2), 110.1) is Step.GIVE_UP
     drain.is_closed = True
     behind = seen(2, *(GroupLag(f"g{number}", 1, number * 1000) for number in range(1, 6)))
     assert drain.step(behind, 110.1) is Step.GIVE_UP
-    assert (
-        drain.what_is_left(behind) == "unread messages of g5: 5,000, g4: 4,000, g3: 3,000 and 2 more groups"
-    )
+    assert drain.remaining(behind) == "unread messages of g5: 5,000, g4: 4,000, g3: 3,000 and 2 more groups"
 
 
 def test_a_broker_is_found_with_or_without_its_replica() -> None:

@@ -34,7 +34,7 @@ def test_a_named_resource_binds_to_the_node_that_has_it() -> None:
 
 def test_a_resource_that_nobody_has_is_named_with_what_there_is() -> None:
     placement = place(topology(resource="disk-x"), [HEAD])
-    assert placement.homeless
+    assert placement.unplaceable
     (path, text), *_ = placement.problems
     assert path == ("brokers", 0, "resource")
     assert "no living node has the resource 'disk-x' (10.0.0.1 has node:10.0.0.1)" in text
@@ -47,7 +47,7 @@ def test_loopback_is_refused_where_other_nodes_must_dial_it() -> None:
         "127.0.0.1 is advertised, which other nodes of this Ray cluster (it has 2) cannot dial"
         in placement.problems[0][1]
     )
-    assert not placement.homeless
+    assert not placement.unplaceable
 
 
 def test_an_address_that_nobody_can_dial_is_refused() -> None:

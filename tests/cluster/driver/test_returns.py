@@ -45,6 +45,6 @@ def test_nobody_waits_for_itself_for_what_is_new_or_for_what_does_not_serve() ->
 def test_what_this_run_restarts_counts_and_a_clock_that_is_ahead_makes_nobody_wait_longer() -> None:
     returns = returns_of(broker("broker-a-0", -3600))
     assert returns.wait_s("broker-b-0", NOW_S) == KNOWN_S
-    returns.came_back("broker-b-0", NOW_S + 40)
+    returns.restarted("broker-b-0", NOW_S + 40)
     assert returns.wait_s("broker-a-0", NOW_S + 41) == KNOWN_S - 1
     assert returns.wait_s("broker-b-0", NOW_S + 41) == 0

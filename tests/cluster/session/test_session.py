@@ -15,7 +15,7 @@ from cluster.session.environment import (
     AUTH_MODE_ENV,
     JAVA_OPTIONS,
     TOKEN_PATH_ENV,
-    EnvironmentUnfit,
+    EnvironmentInvalid,
     java_home,
     prepare_to_import_ray,
     ray_environment,
@@ -161,7 +161,7 @@ def test_a_mode_that_is_given_is_kept_and_no_token_made(tmp_path: Path) -> None:
 
 def test_a_token_that_cannot_be_written_is_said_with_the_cure(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(EnvironmentUnfit, match="set RAY_AUTH_TOKEN_PATH"):
+    with pytest.raises(EnvironmentInvalid, match="set RAY_AUTH_TOKEN_PATH"):
         prepare_to_import_ray({TOKEN_PATH_ENV: str(tmp_path / "file" / "token")}, starts=True)
 
 

@@ -55,7 +55,7 @@ def test_retention_before_a_gap_keeps_what_stands_between(gapped, stores, drain,
     for _ in range(12):
         store.advance()
         store.retention.finish()
-        clock.advance(store.settings.delete_pause_ms)
+        clock.advance(store.settings.delete_files_interval_ms)
     kept = [m for m in before[:40] + before[60:] if m.commit_log_offset >= store.positions.min]
     assert store.positions.min == 8192
     assert kept[0].queue_offset < 40
@@ -108,7 +108,7 @@ def test_a_queue_that_is_cut_to_its_beginning_keeps_its_place(stores, draft, dra
     for _ in range(12):
         store.advance()
         store.retention.finish()
-        clock.advance(store.settings.delete_pause_ms)
+        clock.advance(store.settings.delete_files_interval_ms)
     first = store.min_offset("Topic", 0)
     assert first > 20  # a file of units is gone
     store.truncate_to(store.positions.min)

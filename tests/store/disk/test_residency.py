@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from store.commitlog.mapped_file import MappedFile
 from store.consumequeue.consume_queue import ConsumeQueue
 from store.consumequeue.unit import UNIT
-from store.disk.residency import PAGE_BYTES, READ_AHEAD_FROM_BYTES, Cold, FileRange, Residency, WarmJob
+from store.disk.residency import PAGE_BYTES, READ_AHEAD_FROM_BYTES, FileRange, NotResident, Residency, WarmJob
 from store.kernels import read as kernel
 from store.message.record import decode_record, decode_records
 from store.message_store import GetMessageStatus, MessageStore
@@ -90,7 +90,7 @@ def test_a_search_by_key_reads_all_its_candidates_in_few_waits(filled, monkeypat
 
 def test_what_is_cut_off_while_a_read_waits_is_not_served(filled, monkeypatch) -> None:
     disk = make_cold(filled, monkeypatch)
-    with pytest.raises(Cold) as cold, filled.resident_only:
+    with pytest.raises(NotResident) as cold, filled.resident_only:
         filled.get_message("Topic", 0, 50, 32, 1 << 20)
     filled.truncate_to(decode_record(filled.record_at(0)).commit_log_offset)
     disk.bring(cold.value)
@@ -146,7 +146,7 @@ def test_a_read_that_would_wait_names_what_it_wants(
     monkeypatch.setattr(os, "preadv", preadv)
     residency = Residency()
     with path.open("rb") as file:
-        with pytest.raises(Cold) as cold, residency:
+        with pytest.raises(NotResident) as cold, residency:
             residency.pread(file.fileno(), 100, 3 * PAGE_BYTES, str(path))
         assert cold.value.ranges == [FileRange(str(path), 3 * PAGE_BYTES, 3 * PAGE_BYTES + 100)]
         expected = path.read_bytes()[3 * PAGE_BYTES :][:100]

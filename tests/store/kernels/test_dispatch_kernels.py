@@ -11,7 +11,7 @@ from store.consumequeue.unit import UNIT
 from store.kernels import index, java_hash, units, walk
 from store.kernels.index import KEY_FIELDS
 from store.kernels.properties import FOUND_FIELDS
-from store.kernels.units import sound_units
+from store.kernels.units import valid_units
 from store.message.properties import encode_properties
 from store.message.record import RecordDraft, encode_blank, encode_record
 from store.message.sys_flag import TRANSACTION_COMMIT, TRANSACTION_PREPARED, TRANSACTION_ROLLBACK
@@ -161,7 +161,7 @@ def test_keys_are_inserted_as_the_twin_does(keys, step):
     )
     assert inserted == index.plain_insert_keys(plain, SLOTS, CAPACITY, keys) == min(len(keys), CAPACITY - 1)
     assert ours == plain
-    assert index.index_is_sound(as_array(ours), SLOTS, CAPACITY, np.zeros(SLOTS, np.int32))
+    assert index.index_is_valid(as_array(ours), SLOTS, CAPACITY, np.zeros(SLOTS, np.int32))
 
 
 @given(keys_of_records, st.data())
@@ -199,7 +199,7 @@ def test_a_damaged_index_is_told(place):
     ours = an_index()
     index.plain_insert_keys(ours, SLOTS, CAPACITY, [(n * 7, n, 1_700_000_000_000 + n) for n in range(1, 20)])
     ours[place] ^= 0x80
-    sound = index.index_is_sound(as_array(ours), SLOTS, CAPACITY, np.zeros(SLOTS, np.int32))
+    sound = index.index_is_valid(as_array(ours), SLOTS, CAPACITY, np.zeros(SLOTS, np.int32))
     assert sound == (place == 8)  # the end time is only known to the header
 
 
@@ -207,4 +207,4 @@ def test_units_are_sound_up_to_the_first_that_is_not():
     good = [(0, 100, 1), (100, 50, 2), (0, 0x7FFFFFFF, 0), (200, 100, 3)]
     for bad in [(250, 10, 0), (300, 0, 0), (300, -1, 0), (-1, 10, 0), (950, 100, 0)]:
         packed = b"".join(UNIT.pack(*unit) for unit in [*good, bad])
-        assert sound_units(np.frombuffer(packed, np.uint8), 5, 0, 1000) == (4, 300), bad
+        assert valid_units(np.frombuffer(packed, np.uint8), 5, 0, 1000) == (4, 300), bad

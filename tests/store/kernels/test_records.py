@@ -33,7 +33,7 @@ from store.message.properties import encode_properties
 from store.message.record import RecordDraft, RecordVerdict, check_record, decode_records, encode_record
 from store.message.runs import Runs
 from store.message.sys_flag import TRANSACTION_PREPARED
-from store.store_errors import MessageIllegal
+from store.store_errors import MessageInvalid
 
 V4 = Host("10.0.0.1", 1234).packed
 V6 = Host("fd00::2", 65535).packed
@@ -144,7 +144,7 @@ def test_properties_leave_room_for_what_a_batch_has_in_common_or_are_refused(own
         assert encode_batch_records(batch, draft, 0, 0, 0, V4).records == plain
         return
     for encode in (encode_batch_records, encode_batch_records_plain):
-        with pytest.raises(MessageIllegal, match="are over the limit"):
+        with pytest.raises(MessageInvalid, match="are over the limit"):
             encode(batch, draft, 0, 0, 0, V4)
 
 
@@ -159,7 +159,7 @@ def test_properties_of_a_batch_leave_room_for_the_crc_or_are_refused(properties:
         assert check_record(encoded.records, force_crc_property=True).verdict == RecordVerdict.RECORD
         return
     for encode in (encode_batch_records, encode_batch_records_plain):
-        with pytest.raises(MessageIllegal, match="are over the limit"):
+        with pytest.raises(MessageInvalid, match="are over the limit"):
             encode(batch, draft, 0, 0, 0, V4, append_crc=True)
 
 
@@ -171,8 +171,8 @@ def test_broken_batch_is_refused_by_kernel_and_twin_alike(data: st.DataObject) -
     draft = RecordDraft("T", 0, b"")
     try:
         expected = encode_batch_records_plain(cut, draft, 0, 0, 0, V4).records
-    except MessageIllegal:
-        with pytest.raises(MessageIllegal, match="do not add up"):
+    except MessageInvalid:
+        with pytest.raises(MessageInvalid, match="do not add up"):
             encode_batch_records(cut, draft, 0, 0, 0, V4)
     else:
         assert encode_batch_records(cut, draft, 0, 0, 0, V4).records == expected
@@ -240,7 +240,7 @@ def test_bad_row_is_named_and_refused(row: tuple[bytes, str, str, int], remark: 
     batch = rows_of([(b"good", "k", "t", 1), row])
 
     for refuse in (plan_rows, encode_rows_plain):
-        with pytest.raises(MessageIllegal, match=f"row 1: .*{remark}"):
+        with pytest.raises(MessageInvalid, match=f"row 1: .*{remark}"):
             refuse(batch)
 
 
@@ -316,7 +316,7 @@ def test_records_are_stamped_as_the_twin_stamps_them(
 def test_record_that_is_not_what_it_should_be_is_refused(bad: RecordDraft, remark: str) -> None:
     for stamp in (stamp_records, stamp_records_plain):
         records = client_records(built(), bad)
-        with pytest.raises(MessageIllegal, match=f"at byte {len(client_records(built()))} .*{remark}"):
+        with pytest.raises(MessageInvalid, match=f"at byte {len(client_records(built()))} .*{remark}"):
             stamp(records, STAMP)
 
 
@@ -334,7 +334,7 @@ def outcome(stamp: Callable[[bytearray, Stamp], int], records: bytearray) -> tup
     """The count and the stamped bytes, or why they are refused."""
     try:
         return stamp(records, STAMP), bytes(records)
-    except MessageIllegal as refusal:
+    except MessageInvalid as refusal:
         return refusal.remark
 
 
@@ -399,11 +399,11 @@ def test_broken_runs_are_refused_by_kernel_and_twin_alike(data: st.DataObject) -
 def test_a_run_that_is_not_what_its_head_says_is_named() -> None:
     runs = runs_of([b"x", b"yz"], [b"u"])
     for stamp in (stamp_runs, stamp_runs_plain):
-        with pytest.raises(MessageIllegal, match=r"of queue 10, which ends at byte 201 .* the 3 records"):
+        with pytest.raises(MessageInvalid, match=r"of queue 10, which ends at byte 201 .* the 3 records"):
             stamp(again(runs)._replace(messages=[3, 1]), STAMP, [0, 0])
-        with pytest.raises(MessageIllegal, match="at byte 201 of the batch is not of queue 12"):
+        with pytest.raises(MessageInvalid, match="at byte 201 of the batch is not of queue 12"):
             stamp(again(runs)._replace(queue_ids=[10, 12]), STAMP, [0, 0])
-        with pytest.raises(MessageIllegal, match="is no whole record"):
+        with pytest.raises(MessageInvalid, match="is no whole record"):
             stamp(again(runs)._replace(sizes=[200, runs.sizes[1] + 1]), STAMP, [0, 0])
 
 
@@ -411,6 +411,6 @@ def outcome_of_runs(stamp: Callable[[Runs, Stamp, list[int]], None], runs: Runs)
     """The stamped bytes, or why they are refused."""
     try:
         stamp(runs, STAMP, [7, 70, 700])
-    except MessageIllegal as refusal:
+    except MessageInvalid as refusal:
         return refusal.remark
     return bytes(runs.records)

@@ -16,7 +16,7 @@ from store.message.compression import compress
 from store.message.message import MessageExt
 from store.message.properties import encode_properties
 from store.message.record import RecordDraft, decode_record, encode_record
-from store.store_errors import MessageIllegal, RecordDamaged
+from store.store_errors import MessageInvalid, RecordDamaged
 
 V4, V6 = bytes([10, 0, 0, 1, 0, 0, 0x1F, 0x90]), bytes(19) + b"\x01"
 texts = st.text(
@@ -117,8 +117,8 @@ def test_no_damage_passes(made: list[RecordDraft], data: st.DataObject) -> None:
     damaged = bytes(records)
     try:
         expected = plainly(damaged)
-    except (RecordDamaged, MessageIllegal):
-        with pytest.raises((RecordDamaged, MessageIllegal)):
+    except (RecordDamaged, MessageInvalid):
+        with pytest.raises((RecordDamaged, MessageInvalid)):
             in_runs(damaged)
     else:
         assert in_runs(damaged) == expected
@@ -139,5 +139,5 @@ def test_a_body_that_cannot_be_inflated_ends_the_run() -> None:
     records = records_of([good, bad])
     messages, position = decode_messages(records, 0, 9, "b")
     assert [message.body for message in messages] == [b"long " * 100]
-    with pytest.raises(MessageIllegal, match="cannot be inflated"):
+    with pytest.raises(MessageInvalid, match="cannot be inflated"):
         decode_messages(records, position, 9, "b")

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from store.message.batch import decode_batch, encode_batch
 from store.message.message import Message
 from store.message.properties import encode_properties
-from store.store_errors import MessageIllegal
+from store.store_errors import MessageInvalid
 
 GOLDEN = bytes.fromhex("000000290000000000000000000000070000000568656c6c6f000e6b01760257414954017472756502")
 
@@ -40,7 +40,7 @@ def test_batch_comes_back_as_it_was(batch: list[Message]) -> None:
 
 @pytest.mark.parametrize("cut", range(1, len(GOLDEN)))
 def test_batch_that_ends_early_is_refused(cut: int) -> None:
-    with pytest.raises(MessageIllegal, match=f"byte {len(GOLDEN)}"):
+    with pytest.raises(MessageInvalid, match=f"byte {len(GOLDEN)}"):
         decode_batch(GOLDEN + GOLDEN[:cut])
 
 
@@ -49,10 +49,10 @@ def test_lengths_that_do_not_add_up_are_refused(position: int) -> None:
     broken = bytearray(GOLDEN)
     broken[position] ^= 0x81
 
-    with pytest.raises(MessageIllegal):
+    with pytest.raises(MessageInvalid):
         decode_batch(broken)
 
 
 def test_properties_over_the_limit_are_refused() -> None:
-    with pytest.raises(MessageIllegal, match="32,767"):
+    with pytest.raises(MessageInvalid, match="32,767"):
         encode_batch([Message("T", b"", properties={"k": "v" * 32_766})])

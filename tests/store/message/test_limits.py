@@ -9,7 +9,7 @@ import pytest
 from store.message.compression import compress, decompress
 from store.message.sys_flag import COMPRESSED, COMPRESSION_LZ4, COMPRESSION_ZLIB, COMPRESSION_ZSTD
 from store.message.validate import check_body, check_group, check_properties, check_topic
-from store.store_errors import MessageIllegal
+from store.store_errors import MessageInvalid
 
 PLAIN = b"all work and no play " * 1000
 
@@ -33,27 +33,27 @@ def test_topics_that_rocketmq_takes(name: str) -> None:
     ],
 )
 def test_topics_that_rocketmq_refuses(name: str, remark: str) -> None:
-    with pytest.raises(MessageIllegal, match=remark):
+    with pytest.raises(MessageInvalid, match=remark):
         check_topic(name)
 
 
 def test_groups_are_as_long_as_in_rocketmqs_clients() -> None:
     check_group("g" * 255)
-    with pytest.raises(MessageIllegal, match="256 characters, the limit is 255"):
+    with pytest.raises(MessageInvalid, match="256 characters, the limit is 255"):
         check_group("g" * 256)
 
 
 def test_body_is_neither_empty_nor_over_the_limit() -> None:
     check_body(b"x" * 10, 10)
-    with pytest.raises(MessageIllegal, match="empty"):
+    with pytest.raises(MessageInvalid, match="empty"):
         check_body(b"")
-    with pytest.raises(MessageIllegal, match="5,242,880 bytes is over max_message_bytes 4,194,304"):
+    with pytest.raises(MessageInvalid, match="5,242,880 bytes is over max_message_bytes 4,194,304"):
         check_body(bytes(5 << 20))
 
 
 def test_properties_leave_room_for_what_the_store_adds() -> None:
     check_properties(bytes(32_767))
-    with pytest.raises(MessageIllegal, match="over the limit of 32,747"):
+    with pytest.raises(MessageInvalid, match="over the limit of 32,747"):
         check_properties(bytes(32_748), reserved_bytes=20)
 
 
@@ -76,13 +76,13 @@ def test_body_that_inflates_without_end_is_refused(compression: int) -> None:
     body, flags = compress(bytes(1 << 20), compression)
 
     assert len(decompress(body, flags, 1 << 20)) == 1 << 20
-    with pytest.raises(MessageIllegal, match="more than 1,048,575 bytes"):
+    with pytest.raises(MessageInvalid, match="more than 1,048,575 bytes"):
         decompress(body, flags, (1 << 20) - 1)
 
 
 @pytest.mark.parametrize("compression", [COMPRESSION_ZLIB, COMPRESSION_LZ4, COMPRESSION_ZSTD, 0x700])
 def test_body_that_is_not_what_it_says_is_refused(compression: int) -> None:
-    with pytest.raises(MessageIllegal):
+    with pytest.raises(MessageInvalid):
         decompress(b"not compressed at all", COMPRESSED | compression)
 
 
@@ -90,5 +90,5 @@ def test_body_that_is_not_what_it_says_is_refused(compression: int) -> None:
 def test_body_that_is_cut_short_is_refused(compression: int) -> None:
     body, flags = compress(PLAIN, compression)
 
-    with pytest.raises(MessageIllegal, match="cannot be inflated"):
+    with pytest.raises(MessageInvalid, match="cannot be inflated"):
         decompress(body[: len(body) // 2], flags)

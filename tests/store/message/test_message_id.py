@@ -18,7 +18,7 @@ from store.message.message_id import (
     offset_message_id,
     offset_message_ids,
 )
-from store.store_errors import MessageIllegal
+from store.store_errors import MessageInvalid
 from tests.conftest import ClockAtRest
 
 
@@ -56,7 +56,7 @@ def test_keys_of_a_block_are_the_same_together(first: int, count: int) -> None:
     "text", ["", "0A", "no hex at all, but 32 letters..", "0A" * 17, "0A 00000200002A9F00000000000003E8"]
 )
 def test_what_is_no_offset_id_is_refused(text: str) -> None:
-    with pytest.raises(MessageIllegal, match="32 or 56 hex digits"):
+    with pytest.raises(MessageInvalid, match="32 or 56 hex digits"):
         decode_message_id(text)
 
 

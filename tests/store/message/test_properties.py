@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from store.message.properties import decode_properties, encode_properties, properties_text, properties_texts
-from store.store_errors import MessageIllegal
+from store.store_errors import MessageInvalid
 
 names = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\x01\x02"), min_size=1)
 values = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\x02"), min_size=1)
@@ -32,7 +32,7 @@ def test_maps_of_a_batch_are_written_as_each_alone(maps: list[dict[str, str]]) -
 
 @pytest.mark.parametrize("properties", [{"a\x01b": "c"}, {"a\x02b": "c"}, {"a": "b\x02c\x01d"}])
 def test_a_map_among_others_that_would_be_read_as_another_is_refused(properties: dict[str, str]) -> None:
-    with pytest.raises(MessageIllegal, match="separator"):
+    with pytest.raises(MessageInvalid, match="separator"):
         properties_texts([{"k": "v"}, properties])
 
 
@@ -58,7 +58,7 @@ def test_strings_are_read_leniently(encoded: bytes, expected: dict[str, str]) ->
 
 @pytest.mark.parametrize("properties", [{"a\x01b": "c"}, {"a\x02b": "c"}, {"a": "b\x02c\x01d"}])
 def test_property_that_would_be_read_as_another_is_refused(properties: dict[str, str]) -> None:
-    with pytest.raises(MessageIllegal, match="separator"):
+    with pytest.raises(MessageInvalid, match="separator"):
         encode_properties(properties)
 
 

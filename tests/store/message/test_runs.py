@@ -16,7 +16,7 @@ from store.message.runs import (
     encode_heads,
     encode_offsets,
 )
-from store.store_errors import MessageIllegal
+from store.store_errors import MessageInvalid
 
 heads_of_a_body = st.lists(
     st.tuples(st.integers(0, 2**31 - 1), st.integers(1, 9), st.integers(1, 40)),
@@ -76,7 +76,7 @@ TWO = (0, 1, 2), (1, 1, 3)
     ],
 )
 def test_a_bad_body_is_refused_by_what_is_wrong(body: bytes, remark: str) -> None:
-    with pytest.raises(MessageIllegal, match=remark):
+    with pytest.raises(MessageInvalid, match=remark):
         decode_runs(body)
 
 
@@ -84,6 +84,6 @@ def test_a_bad_body_is_refused_by_what_is_wrong(body: bytes, remark: str) -> Non
 def test_any_bytes_are_runs_or_refused(body: bytes) -> None:
     try:
         decoded = decode_runs(body)
-    except MessageIllegal:
+    except MessageInvalid:
         return
     assert encode_heads(decoded) + bytes(decoded.records) == body

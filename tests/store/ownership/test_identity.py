@@ -50,7 +50,7 @@ def test_a_store_locked_by_another_process_is_refused_with_its_pid(stores):
 def test_the_store_of_another_broker_is_refused_by_name(stores, clock):
     stores.open().close()
     root = stores.directory / "store"
-    settings = StoreSettings(commit_log_file_bytes=8192, lock_wait_ms=0)
+    settings = StoreSettings(commit_log_file_bytes=8192, lock_timeout_ms=0)
     for other in (
         StoreIdentity("DefaultCluster", "broker-b", 0),
         StoreIdentity("DefaultCluster", "broker-a", 1),

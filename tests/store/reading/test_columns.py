@@ -18,7 +18,7 @@ from store.message.message import MessageExt
 from store.message.record import RecordDraft, decode_record, decode_records, encode_record
 from store.message.sys_flag import COMPRESSED
 from store.reading.columns import RECORD_SCHEMA, records_at_to_arrow, records_to_arrow, text_column
-from store.store_errors import MessageIllegal, RecordDamaged
+from store.store_errors import MessageInvalid, RecordDamaged
 
 V4 = Host("10.0.0.1", 1234).packed
 V6 = Host("fd00::2", 65535).packed
@@ -167,5 +167,5 @@ def test_any_arrow_column_of_texts_can_be_sent(array: pa.Array, texts: list[byte
 
 
 def test_column_without_texts_is_refused() -> None:
-    with pytest.raises(MessageIllegal, match="list<item: int64>"):
+    with pytest.raises(MessageInvalid, match="list<item: int64>"):
         text_column(pa.array([[1], [2]]))

@@ -89,7 +89,7 @@ def test_what_retention_has_taken_is_never_found(stores, clock, draft, drain):
     for _ in range(12):
         store.advance()
         store.retention.finish()
-        clock.advance(store.settings.delete_pause_ms)
+        clock.advance(store.settings.delete_files_interval_ms)
     first = store.min_offset("Topic", 0)
     assert first > 0
     assert store.offset_by_timestamp("Topic", 0, times[0]) == first

@@ -29,7 +29,7 @@ def test_of_rocketmqs_own_stores_it_says_what_rocketmq_reads(request, ending):
         late += len(lines) - found[key].max_offset
         assert found[key].first_ms == lines[0]["storeTimestamp"]
     assert late == (0 if ending == "clean" else 2)
-    assert info.ended_in_order == (ending == "clean")
+    assert info.closed_cleanly == (ending == "clean")
     assert info.log_end == 2_715_067 if ending == "clean" else info.log_end == 2_706_898
     assert (info.name, info.damage, info.writer_pid) == (None, [], None)
 
@@ -46,7 +46,7 @@ def test_of_ours_it_says_whose_it_is_and_what_it_holds(stores, draft, drain, clo
     store.close()
     info = store_info(store.root)
     assert (info.log_begin, info.log_end, info.noted_end) == (0, end, end)
-    assert (info.epoch, info.writer_pid, info.ended_in_order) == (1, None, True)
+    assert (info.epoch, info.writer_pid, info.closed_cleanly) == (1, None, True)
     [topic] = info.topics()
     assert topic == {
         "topic": "Topic", "queues": 2, "messages": 100, "min_offset": 0, "max_offset": 50,

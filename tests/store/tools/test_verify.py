@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 from cluster.cli.store import app
 from store.message_store import MessageStore
-from store.store_errors import StoreError, StoreFormatUnknown
+from store.store_errors import StoreError, StoreFormatUnsupported
 from store.store_settings import StoreSettings
 from store.tools.rebuild import rebuild
 from store.tools.verify import Report, verify
@@ -114,7 +114,7 @@ def test_verify_refuses_a_store_of_an_unknown_format_and_reports_a_damaged_name(
     stores.open().close()
     name = stores.directory / "store" / "raymq.json"
     name.write_bytes(b'{"formatVersion": 9}')
-    with pytest.raises(StoreFormatUnknown, match="format 9, this program knows 1"):
+    with pytest.raises(StoreFormatUnsupported, match="format 9, this program knows 1"):
         verify(name.parent)
     name.write_bytes(b"{")
     [finding] = verify(name.parent).findings
@@ -286,7 +286,7 @@ def test_a_byte_flipped_anywhere_in_queues_and_index_is_found_where_it_is(tmp_pa
     report = verify(root)
     name = str(path.relative_to(root))
     if kind == "index" and 8 <= place < 16:  # the end time, which entries know to the second only
-        assert not report.is_sound
+        assert not report.is_valid
     else:
         assert covers(report, name, place), (name, place, mask, report.findings)
         assert len(report.findings) <= 3
@@ -364,7 +364,7 @@ def test_whatever_stands_in_a_file_the_verification_comes_to_an_end_and_tells_it
     # No CRC covers a record but for its body, and a number in raymq.json or raymq.epoch may be another one.
     is_covered = not name.startswith(("commitlog", "raymq.json", "raymq.epoch", "index"))
     if ruined != content and (is_covered or kind == "empty") and name != "raymq.json":
-        assert not report.is_sound or report.notes
+        assert not report.is_valid or report.notes
 
 
 def test_under_its_lock_nobody_writes_and_a_store_in_use_is_refused(root: Path, tmp_path: Path) -> None:

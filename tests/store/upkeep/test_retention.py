@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from store.consumequeue.consume_queue import ConsumeQueue
 from store.disk.disk_use import DiskLevels, DiskUse, Pressure, survey
-from store.disk.residency import Cold, FileRange
+from store.disk.residency import FileRange, NotResident
 from store.live_settings import LiveSettings
 from store.store_errors import StoreError
 from store.store_settings import StoreSettings
@@ -88,7 +88,7 @@ def one_round(store, clock) -> None:
     store.advance()
     for _ in range(12):
         store.retention.finish()
-        clock.advance(store.settings.delete_pause_ms)
+        clock.advance(store.settings.delete_files_interval_ms)
         store.advance()
     store.retention.finish()
 
@@ -233,7 +233,7 @@ def test_what_is_not_dispatched_never_goes(stores, draft, clock, disk):
 
 
 def test_a_full_disk_refuses_writes_with_its_numbers_and_reads_go_on(aged, clock, disk, draft, read_all):
-    store = aged(clean_by_force=False)
+    store = aged(force_clean_enabled=False)
     disk.percent = 91
     one_round(store, clock)
     with pytest.raises(StoreError, match=r"91 % full, 90,000 bytes are free: over 90 % nothing is written"):
@@ -365,14 +365,14 @@ def test_queues_whose_units_are_on_the_disk_only_are_corrected_without_waiting(
 
     def correct_or_wait(queue, min_physical_offset):
         if store.resident_only.is_required and queue.topic in cold:
-            raise Cold([FileRange(queue.file_path(0), 0, 20)])
+            raise NotResident([FileRange(queue.file_path(0), 0, 20)])
         correct(queue, min_physical_offset)
 
     monkeypatch.setattr(ConsumeQueue, "correct_min_offset", correct_or_wait)
     disk.percent = 76
     one_round(store, clock)
     assert store.retention.has_stale_queues  # brought in and tried again, turn for turn
-    with pytest.raises(Cold), store.resident_only:
+    with pytest.raises(NotResident), store.resident_only:
         store.get_message("Topic", 0, 0, 1, 1 << 20)
     assert store.retention.has_stale_queues  # a read that could not wait leaves it to be done
 

@@ -20,7 +20,7 @@ from tests.conftest import ClockAtRest
 from tests.eventually import LIMIT_S, eventually_async
 
 BODY = b"x" * 40_000
-SMALL_LOG = {"commit_log_file_bytes": 1 << 16, "max_message_bytes": 50_000, "delete_pause_ms": 0}
+SMALL_LOG = {"commit_log_file_bytes": 1 << 16, "max_message_bytes": 50_000, "delete_files_interval_ms": 0}
 
 
 class Disk:

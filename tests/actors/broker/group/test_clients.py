@@ -19,10 +19,10 @@ def clients(clock) -> Clients[str]:
 
 
 def test_a_change_is_reported_once(clients: Clients[str]) -> None:
-    assert clients.heard_consumer(a_heartbeat(T="*"), "a", "c1")
-    assert not clients.heard_consumer(a_heartbeat(T="*"), "a", "c1")
-    assert clients.heard_consumer(a_heartbeat(T="*"), "b", "c2")
-    assert clients.heard_consumer(a_heartbeat(T="x || y"), "a", "c1")
+    assert clients.register_consumer(a_heartbeat(T="*"), "a", "c1")
+    assert not clients.register_consumer(a_heartbeat(T="*"), "a", "c1")
+    assert clients.register_consumer(a_heartbeat(T="*"), "b", "c2")
+    assert clients.register_consumer(a_heartbeat(T="x || y"), "a", "c1")
     group = clients.group("G")
     assert group is not None
     assert sorted(group.members) == ["a", "b"]
@@ -30,18 +30,18 @@ def test_a_change_is_reported_once(clients: Clients[str]) -> None:
 
 
 def test_a_client_that_reconnected_survives_the_end_of_its_old_connection(clients: Clients[str]) -> None:
-    clients.heard_consumer(a_heartbeat(T="*"), "a", "old")
-    clients.heard_consumer(a_heartbeat(T="*"), "a", "new")
+    clients.register_consumer(a_heartbeat(T="*"), "a", "old")
+    clients.register_consumer(a_heartbeat(T="*"), "a", "new")
     assert clients.connection_closed("old") == []
     assert clients.connection_closed("new") == [("G", "a")]
     assert clients.group("G") is None
 
 
 def test_silence_for_the_expiry_time_is_the_end(clients: Clients[str], clock) -> None:
-    clients.heard_consumer(a_heartbeat(T="*"), "a", "c1")
-    clients.heard_producer("P", "p", "c1")
+    clients.register_consumer(a_heartbeat(T="*"), "a", "c1")
+    clients.register_producer("P", "p", "c1")
     clock.advance(119_000)
-    clients.heard_consumer(a_heartbeat(T="*"), "b", "c2")
+    clients.register_consumer(a_heartbeat(T="*"), "b", "c2")
     assert clients.expire() == []
     clock.advance(2_000)
     assert clients.expire() == [("G", "a")]
@@ -52,8 +52,8 @@ def test_silence_for_the_expiry_time_is_the_end(clients: Clients[str], clock) ->
 
 
 def test_unregistering_is_known_or_not(clients: Clients[str]) -> None:
-    clients.heard_consumer(a_heartbeat(T="*"), "a", "c1")
-    clients.heard_producer("P", "p", "c1")
+    clients.register_consumer(a_heartbeat(T="*"), "a", "c1")
+    clients.register_producer("P", "p", "c1")
     assert clients.unregister_consumer("G", "a")
     assert not clients.unregister_consumer("G", "a")
     clients.unregister_producer("P", "p")
@@ -64,8 +64,8 @@ def test_unregistering_is_known_or_not(clients: Clients[str]) -> None:
 def test_the_newest_subscription_stays_whoever_is_heard_last(clients: Clients[str]) -> None:
     newer = ConsumerHeartbeat("G", {"T": Subscription("T", "new", version=2), "U": Subscription("U", "*")})
     older = ConsumerHeartbeat("G", {"T": Subscription("T", "old", version=1)})
-    clients.heard_consumer(newer, "a", "c1")
-    clients.heard_consumer(older, "b", "c2")
+    clients.register_consumer(newer, "a", "c1")
+    clients.register_consumer(older, "b", "c2")
     group = clients.group("G")
     assert group is not None
     assert group.subscriptions == {"T": Subscription("T", "new", version=2)}
@@ -89,8 +89,8 @@ def test_a_connection_that_closes_is_looked_for_among_its_own_only(clock) -> Non
     clients: Clients[CountingConnection] = Clients(clock, expiry_ms=120_000)
     connections = [CountingConnection() for _ in range(300)]
     for number, connection in enumerate(connections):
-        clients.heard_producer("P", f"p{number}", connection)
-        clients.heard_consumer(a_heartbeat(T="*"), f"c{number}", connection)
+        clients.register_producer("P", f"p{number}", connection)
+        clients.register_consumer(a_heartbeat(T="*"), f"c{number}", connection)
     CountingConnection.compared = 0
     for number, connection in enumerate(connections):
         assert clients.connection_closed(connection) == [("G", f"c{number}")]
@@ -101,9 +101,9 @@ def test_a_connection_that_closes_is_looked_for_among_its_own_only(clock) -> Non
 def test_a_client_that_unregisters_or_moves_is_not_gone_with_its_old_connection(
     clients: Clients[str],
 ) -> None:
-    clients.heard_producer("P", "p", "c1")
-    clients.heard_consumer(a_heartbeat(T="*"), "a", "c1")
-    clients.heard_producer("P", "p", "c2")
+    clients.register_producer("P", "p", "c1")
+    clients.register_consumer(a_heartbeat(T="*"), "a", "c1")
+    clients.register_producer("P", "p", "c2")
     clients.unregister_consumer("G", "a")
     assert clients.connection_closed("c1") == []
     assert [member.client_id for member in clients.producers("P")] == ["p"]

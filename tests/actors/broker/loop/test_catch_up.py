@@ -154,9 +154,9 @@ async def offsets_by_handle(peer: Peer) -> int:
     return int(reply["queues"][QUEUE][2])
 
 
-async def unread_of_departure(peer: Peer) -> int:
+async def unread_of_drain(peer: Peer) -> int:
     await peer.heartbeat("client", "CG", T="*")
-    (group,) = (await peer.broker.departure.progress())["groups"]
+    (group,) = (await peer.broker.drain.progress())["groups"]
     return int(group["unread"]) // QUEUES
 
 
@@ -178,7 +178,7 @@ READS: list[Read] = [
     offset_of_young_topic,
     read_by_handle,
     offsets_by_handle,
-    unread_of_departure,
+    unread_of_drain,
 ]
 
 

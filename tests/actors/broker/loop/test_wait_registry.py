@@ -102,7 +102,7 @@ def test_request_may_wait_for_a_group(held, peer) -> None:
 
 def test_sooner_deadline_is_reported_and_no_other(held, peer) -> None:
     reported: list[int | None] = []
-    held.on_sooner(lambda: reported.append(held.next_deadline_ns))
+    held.on_earlier_deadline(lambda: reported.append(held.next_deadline_ns))
     for wait_ms in (500, 500, 700, 200, 300):
         held.hold(peer.request(), wait_ms)
     assert len(reported) == 2

@@ -13,7 +13,7 @@ from actors.broker.sending.delays import Bring, Delays, Waiting
 from actors.remoting.codes import RequestCode
 from store.clock import Clock
 from store.disk.disk_use import DiskUse
-from store.disk.residency import Cold
+from store.disk.residency import NotResident
 from store.message.message import MessageExt
 from store.message.record import RecordDraft, decode_record
 from store.metadata import DelayOffsetTable
@@ -155,7 +155,7 @@ def test_a_level_whose_messages_are_on_the_disk_only_is_asked_for_once_and_then_
     tmp_path: Path, clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def is_cold(*_: Any) -> None:
-        raise Cold([])
+        raise NotResident([])
 
     async def story(peer: Peer) -> None:
         store = peer.broker.graph.loop.store
@@ -278,7 +278,7 @@ def test_a_full_disk_skips_no_message_and_it_comes_when_there_is_space(tmp_path:
         used_percent = 95
         await eventually_async(lambda: is_refused(expected=True))
         clock.advance(2 * 3_600_000)
-        await eventually_async(lambda: "delayed_messages_not_delivered" in {line["event"] for line in logs})
+        await eventually_async(lambda: "delayed_delivery_failed" in {line["event"] for line in logs})
         assert await peer.messages("T") == []
         used_percent = 10
         await eventually_async(lambda: is_refused(expected=False))

@@ -121,7 +121,7 @@ def test_nothing_is_handed_out_while_the_lease_is_over() -> None:
     held.arrive(ONE, 0, 1)
     held.deliveries.is_held_back = True
     assert held.take() == []
-    assert not held.deliveries.is_anything_there
+    assert not held.deliveries.has_messages
     held.deliveries.is_held_back = False
-    assert held.deliveries.is_anything_there
+    assert held.deliveries.has_messages
     assert held.take() == [(0, 0)]

@@ -201,8 +201,8 @@ def test_failures_are_told_once_a_kind_and_the_route_is_looked_at_each_time(
     with caplog.at_level(logging.INFO):
         run(broker, steps, monkeypatch)
     assert caplog.text.count("fetch_failed") == 2
-    assert caplog.text.count("fetch_goes_on") == 1
-    assert caplog.text.index("fetch_failed") < caplog.text.index("fetch_goes_on")
+    assert caplog.text.count("fetch_resumed") == 1
+    assert caplog.text.index("fetch_failed") < caplog.text.index("fetch_resumed")
 
 
 def test_a_refusal_is_a_failure_and_an_answer_of_a_plain_broker_is_counted(

@@ -52,7 +52,7 @@ def test_a_suspended_consumer_hands_out_nothing_and_drops_what_is_lost(cluster: 
         take(core, 1)
         thread.call(lambda: core.suspended(is_suspended=True))
         assert core.deliveries.take_messages(500) == []
-        assert not core.deliveries.is_anything_there
+        assert not core.deliveries.has_messages
         thread.call(lambda: core.suspended(is_suspended=False))
         take(core, 19)
         queue = min(core.deliveries.states)

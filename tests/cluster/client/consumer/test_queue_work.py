@@ -65,7 +65,7 @@ def test_only_a_listener_that_was_called_before_that_moment_is_overdue() -> None
     assert set(queue.overdue(2_001)) == {early, late}
     queue.settle(early, succeeded=False)
     assert queue.overdue(2_001) == [late]
-    assert queue.begin_again(early, 5_000)  # after its back-off: its time begins anew
+    assert queue.retry_task(early, 5_000)  # after its back-off: its time begins anew
     assert queue.overdue(4_000) == [late]
 
 
@@ -110,7 +110,7 @@ def test_a_queue_that_leaves_gives_nothing_more_and_is_free_when_its_last_listen
     task = taken(queue, 2)
     assert not queue.leave()
     assert queue.take(1, 0) == (None, False)
-    assert not queue.begin_again(task, 0)
+    assert not queue.retry_task(task, 0)
     assert queue.settle(task, succeeded=True)
     assert queue.process_queue.commit_offset == 2
     assert queue.leave()
@@ -123,7 +123,7 @@ def test_a_paused_queue_keeps_what_comes_and_what_is_to_come_again() -> None:
     queue.pause()
     assert queue.take(1, 0) == (None, False)
     queue.settle(task, succeeded=False)
-    assert not queue.begin_again(task, 0)
+    assert not queue.retry_task(task, 0)
     assert not queue.put(chunk(2, 1), None)
     assert queue.resume() == (True, [task])
     assert queue.resume() == (False, [])

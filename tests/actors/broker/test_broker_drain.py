@@ -9,7 +9,7 @@ import pytest
 
 from actors.broker import service
 from actors.broker.broker_settings import BrokerSettings
-from actors.broker.departure import LEASE_MS
+from actors.broker.drain import LEASE_MS
 from actors.broker.service import BrokerService
 from actors.nameserver.nameserver_settings import NameserverSettings
 from actors.nameserver.service import build_nameserver
@@ -44,20 +44,20 @@ def test_writes_are_off_in_the_routes_before_sends_are_refused_and_come_back(tmp
         await nameserver.start()
         await peer.send("T")
         await permission(peer, nameserver.address, READ_WRITE)
-        departure = peer.broker.departure
+        drain = peer.broker.drain
 
-        departure.leave()
+        drain.start()
         await permission(peer, nameserver.address, READ)
         assert (await peer.send("T", b"late")).code == 0
 
-        departure.close()
+        drain.close()
         refused = await peer.send("T")
         assert refused.code == ResponseCode.NO_PERMISSION
         assert "broker-a is being drained" in (refused.remark or "")
         assert len(await peer.messages("T")) == 2
-        assert peer.broker.describe()["departure"] == "closed"
+        assert peer.broker.describe()["drain_state"] == "closed"
 
-        departure.stay()
+        drain.cancel()
         await permission(peer, nameserver.address, READ_WRITE)
         assert (await peer.send("T")).code == 0
         await nameserver.stop()
@@ -69,7 +69,7 @@ def test_writes_are_off_in_the_routes_before_sends_are_refused_and_come_back(tmp
 def test_topics_keep_their_permission_in_the_file(tmp_path: Path) -> None:
     async def first(peer: Peer) -> None:
         await peer.send("T")
-        peer.broker.departure.close()
+        peer.broker.drain.close()
 
     async def second(peer: Peer) -> None:
         assert (await peer.send("T")).code == 0
@@ -80,18 +80,18 @@ def test_topics_keep_their_permission_in_the_file(tmp_path: Path) -> None:
 
 def test_a_departure_that_nobody_asks_for_any_more_is_called_off(tmp_path: Path, clock: ClockAtRest) -> None:
     async def story(peer: Peer) -> None:
-        departure = peer.broker.departure
-        departure.close()
+        drain = peer.broker.drain
+        drain.close()
         clock.advance(LEASE_MS)
-        departure.sweep()
-        assert departure.state == "closed"
-        await departure.progress()
+        drain.sweep()
+        assert drain.state == "closed"
+        await drain.progress()
         clock.advance(LEASE_MS)
-        departure.sweep()
-        assert departure.state == "closed"
+        drain.sweep()
+        assert drain.state == "closed"
         clock.advance(1)
-        departure.sweep()
-        assert departure.state == "stays"
+        drain.sweep()
+        assert drain.state == "active"
         assert (await peer.send("T")).code == 0
 
     with_broker(story, settings_of(tmp_path), clock)
@@ -105,7 +105,7 @@ def test_who_has_yet_to_read_is_told_with_and_without_members(tmp_path: Path) ->
         await peer.commit("reads", "T", 1)
         await peer.commit("left", "T", 2)
         await peer.commit("done", "T", 3)
-        progress = await peer.broker.departure.progress()
+        progress = await peer.broker.drain.progress()
         assert progress["messages_in"] == 4
         assert progress["producers"] == 1
         assert progress["groups"] == [
@@ -114,7 +114,7 @@ def test_who_has_yet_to_read_is_told_with_and_without_members(tmp_path: Path) ->
         ]
         await peer.commit("reads", "T", 3)
         await peer.commit("reads", "T", 1, queue_id=1)
-        progress = await peer.broker.departure.progress()
+        progress = await peer.broker.drain.progress()
         assert [(group["group"], group["unread"]) for group in progress["groups"]] == [
             ("left", 1),
             ("reads", 0),
@@ -133,7 +133,7 @@ def test_progress_counts_messages_not_dispatched_yet(tmp_path: Path, clock: Cloc
         await peer.commit("left", "T", 1)
         for queue_id in (0, 0, 1):
             assert (await peer.send("T", queue_id=queue_id)).code == ResponseCode.SUCCESS
-        progress = await peer.broker.departure.progress()
+        progress = await peer.broker.drain.progress()
         assert progress["groups"] == [
             {"group": "left", "members": 0, "unread": 2, "topics": {"T": 2}},
             {"group": "reads", "members": 1, "unread": 3, "topics": {"T": 3}},
@@ -146,7 +146,7 @@ def test_progress_counts_messages_not_dispatched_yet(tmp_path: Path, clock: Cloc
 def test_what_was_stored_before_a_stop_was_acknowledged(
     tmp_path: Path, flush: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(service, "ANSWER_TIMEOUT_MS", TIMEOUT_MS)
+    monkeypatch.setattr(service, "RESPONSE_TIMEOUT_MS", TIMEOUT_MS)
     acknowledged: list[bytes] = []
     settings = settings_of(tmp_path, {"flush": flush})
 

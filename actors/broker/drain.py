@@ -1,11 +1,11 @@
-"""Departure: drains a broker before it is stopped.
+"""BrokerDrain: drains a broker before it is stopped.
 
-    STAYS ──leave()──> LEAVES ──close()──> CLOSED
-      ^──────── stay(), or the lease expires ──┘
+    ACTIVE ──start()──> DRAINING ──close()──> CLOSED
+      ^──────── cancel(), or the lease expires ──┘
 
-LEAVES   the broker is registered as not writable; sends are still accepted, because producers refresh their
-         routes only every 30 s
-CLOSED   sends are refused with a code that makes producers use another broker; consumers still read
+DRAINING  the broker is registered as not writable; sends are still accepted, because producers refresh their
+          routes only every 30 s
+CLOSED    sends are refused with a code that makes producers use another broker; consumers still read
 
 Each request for the `progress` of a drain renews its lease. If there is none for `LEASE_MS`, the command that
 drains the broker has died: the broker becomes writable again.
@@ -39,11 +39,11 @@ QUEUES_A_TURN = 256
 """After this many queues the loop serves other requests."""
 
 
-class DepartureState(StrEnum):
+class DrainState(StrEnum):
     """The state of a drain."""
 
-    STAYS = "stays"
-    LEAVES = "leaves"
+    ACTIVE = "active"
+    DRAINING = "draining"
     CLOSED = "closed"
 
 
@@ -61,7 +61,7 @@ class GroupProgress:
         return {"group": self.group, "members": self.members, "unread": self.unread, "topics": self.topics}
 
 
-class Departure:
+class BrokerDrain:
     """Drains one broker, and counts what groups have yet to read on it."""
 
     def __init__(
@@ -73,7 +73,7 @@ class Departure:
         stats: BrokerStats,
         clock: Clock,
     ) -> None:
-        self.state = DepartureState.STAYS
+        self.state = DrainState.ACTIVE
         self._store = store
         self._reads = reads
         self._topics = tables.topics
@@ -84,32 +84,32 @@ class Departure:
         self._begin_ns = clock.monotonic_ns()
         self._renewed_ns = 0
 
-    def leave(self) -> None:
+    def start(self) -> None:
         """Register the broker as not writable."""
         self._renewed_ns = self._clock.monotonic_ns()
-        if self.state is DepartureState.STAYS:
-            self._become(DepartureState.LEAVES)
+        if self.state is DrainState.ACTIVE:
+            self._become(DrainState.DRAINING)
             self._topics.advertise(is_writable=False)
 
     def close(self) -> None:
         """Refuse sends."""
-        self.leave()
-        self._become(DepartureState.CLOSED)
+        self.start()
+        self._become(DrainState.CLOSED)
         self._topics.is_closed_to_senders = True
 
-    def stay(self) -> None:
+    def cancel(self) -> None:
         """Cancel the drain: the broker is writable again."""
-        if self.state is not DepartureState.STAYS:
-            self._become(DepartureState.STAYS)
+        if self.state is not DrainState.ACTIVE:
+            self._become(DrainState.ACTIVE)
             self._topics.is_closed_to_senders = False
             self._topics.advertise(is_writable=True)
 
     def sweep(self) -> None:
         """Cancel the drain if its lease has expired; call a few times a second."""
-        is_draining = self.state is not DepartureState.STAYS
+        is_draining = self.state is not DrainState.ACTIVE
         if is_draining and self._clock.monotonic_ns() - self._renewed_ns > LEASE_MS * NS_PER_MS:
             _log.warning("drain_lease_expired", lease_ms=LEASE_MS)
-            self.stay()
+            self.cancel()
 
     async def progress(self) -> dict[str, Any]:
         """Return what each group, online or not, has yet to read here, and renew the lease."""
@@ -127,7 +127,7 @@ class Departure:
             "groups": [each.to_json() for each in sorted(groups, key=lambda each: each.group)],
         }
 
-    def _become(self, state: DepartureState) -> None:
+    def _become(self, state: DrainState) -> None:
         _log.info("drain_state_changed", state=str(state), before=str(self.state))
         self.state = state
 

@@ -20,12 +20,12 @@ from store.message.fetched import decode_messages
 from store.message.message import MessageExt
 from store.message.message_queue import MessageQueue
 from store.message.properties import MessageConst
-from store.store_errors import MessageIllegal, RecordDamaged
+from store.store_errors import MessageInvalid, RecordDamaged
 
 CallListener = Callable[[MessageExt], Awaitable[bool | Exception]]
 
 
-def answer_status(table: RequestTable, queues: Callable[[], Mapping[MessageQueue, QueueInfo]]) -> None:
+def respond_status(table: RequestTable, queues: Callable[[], Mapping[MessageQueue, QueueInfo]]) -> None:
     """Have GET_CONSUMER_STATUS_FROM_CLIENT answered."""
 
     def answer(context: RequestContext) -> RemotingCommand:
@@ -36,13 +36,13 @@ def answer_status(table: RequestTable, queues: Callable[[], Mapping[MessageQueue
     table.add(RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT, answer)
 
 
-def answer_directly(table: RequestTable, call: CallListener, now_ms: Callable[[], int]) -> None:
+def respond_directly(table: RequestTable, call: CallListener, now_ms: Callable[[], int]) -> None:
     """Have CONSUME_MESSAGE_DIRECTLY answered; `call` calls the listener: did it succeed, or fail how."""
 
     async def consume(record: bytes, broker_name: str) -> RemotingCommand:
         try:
             [message], _ = decode_messages(record, 0, 1, broker_name)
-        except (RecordDamaged, MessageIllegal, ValueError) as error:
+        except (RecordDamaged, MessageInvalid, ValueError) as error:
             return RemotingCommand.response(ResponseCode.SYSTEM_ERROR, f"the body is no message: {error}")
         message.topic = message.properties.get(MessageConst.RETRY_TOPIC, message.topic)
         began_ms = now_ms()

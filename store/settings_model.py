@@ -1,0 +1,43 @@
+"""SettingsModel: the base of all settings models; it accepts the setting names of the last release."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from pydantic import BaseModel, ConfigDict, model_validator
+
+from store.logs import get_logger
+
+_log = get_logger(__name__)
+
+
+class SettingsModel(BaseModel):
+    """Frozen settings without unknown keys, each described by the docstring of its attribute."""
+
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", populate_by_name=True, use_attribute_docstrings=True
+    )
+
+    RENAMED: ClassVar[Mapping[str, str]] = {}
+    """Old names of settings, accepted with a warning, and their present names."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _accept_old_names(cls, values: object) -> object:
+        return with_present_names(values, cls.RENAMED) if isinstance(values, Mapping) else values
+
+
+def with_present_names(values: Mapping[str, Any], renamed: Mapping[str, str]) -> dict[str, Any]:
+    """Return settings with old names replaced, and log a warning for each of them.
+
+    Raises ValueError if a setting is given under both names.
+    """
+    present = dict(values)
+    for old in [name for name in values if name in renamed]:
+        new = renamed[old]
+        if new in present:
+            raise ValueError(f"{old} is the old name of {new}: remove it")
+        present[new] = present.pop(old)
+        _log.warning("setting_renamed", setting=old, remedy=f"use {new}; the next release refuses {old}")
+    return present
