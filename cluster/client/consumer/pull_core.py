@@ -182,7 +182,7 @@ class PullCore:
     def granted(self, granted: GrantedQueue) -> None:
         """The group gives a queue."""
         state = self._add(granted.queue, granted.generation)
-        begin = partial(self._begin, state, is_patient=True)
+        begin = partial(self._begin, state, retry_refusals=True)
         self.instance.supervisor.start(f"begin {granted.queue}", begin)
 
     def _add(self, queue: MessageQueue, generation: int) -> QueueState:
@@ -191,9 +191,9 @@ class PullCore:
         self.deliveries.states[queue] = state
         return state
 
-    async def _begin(self, state: QueueState, *, is_patient: bool = False) -> None:
+    async def _begin(self, state: QueueState, *, retry_refusals: bool = False) -> None:
         consume_from, generation = self.config.consume_from, state.generation
-        offset = await self.offsets.starting(state.queue, consume_from, generation, is_patient=is_patient)
+        offset = await self.offsets.starting(state.queue, consume_from, generation, retry_refusals=retry_refusals)
         if self.deliveries.states.get(state.queue) is state and not state.is_leaving:
             state.committed = offset
             self._fetch_from(state, offset)

@@ -107,7 +107,7 @@ class PushCore:
         queue, config = granted.queue, self._config
         is_retry_queue = queue.topic.startswith(RETRY_TOPIC_PREFIX)
         consume_from = "earliest" if is_retry_queue else config.consume_from
-        offset = await self._offsets.starting(queue, consume_from, granted.generation, is_patient=True)
+        offset = await self._offsets.starting(queue, consume_from, granted.generation, retry_refusals=True)
         if queue not in self._pending:
             return  # taken back meanwhile
         fetcher = Fetcher(
