@@ -240,7 +240,7 @@ def tags_of(expression: str) -> list[str]:
     return [] if "*" in tags else tags
 
 
-def notified_by(table: RequestTable, wake: Callable[[], None]) -> None:
+def register_group_change(table: RequestTable, wake: Callable[[], None]) -> None:
     """Register `wake` as the handler of NOTIFY_CONSUMER_IDS_CHANGED: a broker reports a group change."""
 
     def handle(_context: RequestContext) -> None:

@@ -96,7 +96,7 @@ class OffsetClient:
         return await self._query(queue, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, header)
 
     async def committed(self, queue: MessageQueue, generation: int = 0) -> int | None:
-        """Return the committed offset of the group in `queue`, or None if there is none.
+        """Return the committed offset of the group in `queue`, or None without a commit.
 
         A new owner of the queue passes its `generation`. From then on the broker refuses commits of previous
         owners.
