@@ -177,7 +177,9 @@ class BrokerAdmin(AdminCore):
         for name in wanted:
             config = found.get(name)
             if config is None:
-                raise TopicNotFound(ResponseCode.TOPIC_NOT_EXIST, f"broker {name!r} has no topic {topic!r}")
+                raise TopicNotFound(
+                    ResponseCode.TOPIC_NOT_EXIST, f"broker {name!r} has no topic {topic!r}: create it there"
+                )
             header = CreateTopicHeader(
                 topic,
                 config.read_queue_nums,

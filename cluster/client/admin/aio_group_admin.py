@@ -208,5 +208,6 @@ class GroupAdmin(AdminCore):
                 response = await self._call(address, RequestCode.GET_CONSUMER_RUNNING_INFO, header)
                 return bytes(response.body)
         raise GroupNotFound(
-            ResponseCode.CONSUMER_NOT_ONLINE, f"no member {client_id!r} of group {group!r} is connected"
+            ResponseCode.CONSUMER_NOT_ONLINE,
+            f"no member {client_id!r} of group {group!r} is connected: see group_members({group!r})",
         )

@@ -83,8 +83,8 @@ class PullConsumer(AsyncFace[PullCore]):
     async def assign(self, queues: Iterable[MessageQueue], expression: str = "*") -> None:
         """Read exactly these queues, without group assignment.
 
-        Each queue starts at the group's committed offset. Without one it starts as the setting
-        `consume_from` says. Raises ConfigInvalid, BrokerUnreachable, DeadlineExceeded.
+        Each queue starts at the group's committed offset. If there is no committed offset, the setting
+        `consume_from` decides. Raises ConfigInvalid, BrokerUnreachable, DeadlineExceeded.
         """
         await self._opened().assign(queues, expression)
 
@@ -178,9 +178,10 @@ class PullConsumer(AsyncFace[PullCore]):
             core.seek(queue, await core.offsets.at_time(queue, timestamp_ms))
 
     async def pause(self, *queues: MessageQueue) -> None:
-        """Return no messages of `queues` (by default: of any queue) until `resume`. They stay assigned.
+        """Return no messages of `queues` (by default: of any queue) until `resume`.
 
-        Without arguments, the pause also applies to queues that are assigned later. Raises QueueNotAssigned.
+        Paused queues stay assigned. Without arguments, the pause also applies to queues that are assigned
+        later. Raises QueueNotAssigned.
         """
         self._opened().pause(queues, paused=True)
 
@@ -210,7 +211,7 @@ class PullConsumer(AsyncFace[PullCore]):
         return await self._opened().offsets.beginning(queue)
 
     async def end_offset(self, queue: MessageQueue) -> int:
-        """Return the offset that the next message of `queue` will get. It need not be assigned."""
+        """Return the offset that the next message of `queue` will get. The queue need not be assigned."""
         check_queue(queue)
         return await self._opened().offsets.end(queue)
 

@@ -64,7 +64,7 @@ def check_queue(queue: object) -> None:
 
 
 def offset_of(operation: str, queue: object, offset: SupportsIndex) -> int:
-    """Return a queue offset as an int. Integers of numpy are accepted; `operation` is used in the error."""
+    """Return a queue offset as an int. It may be a NumPy integer. `operation` names the call in the error."""
     check_queue(queue)
     try:
         number = index(offset)
@@ -95,7 +95,7 @@ def check_time(timestamp_ms: object) -> None:
 
 
 def check_poll(name: str, count: int, timeout_ms: float) -> None:
-    """Raise ConfigInvalid unless the arguments of a poll are valid. `name` is the name of the count.
+    """Raise ConfigInvalid unless the arguments of a poll are valid. `name` is the parameter name of `count`.
 
     RocketMQ's and Kafka's `poll` take the timeout as the first argument; this one takes the count. The error
     therefore names the argument that holds the timeout.

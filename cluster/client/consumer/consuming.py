@@ -113,9 +113,8 @@ class Consuming:
             return
         try:
             self._executor.submit(self._work)
-        except (
-            RuntimeError
-        ):  # cannot start a thread; the executor has queued the call for its running threads
+        except RuntimeError:
+            # The system cannot start a thread. The executor has queued the call for its running threads.
             log.warning("consume_thread_start_failed", group=self._config.group, exc_info=True)
 
     def _next(self) -> Item | None:

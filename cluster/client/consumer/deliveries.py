@@ -54,8 +54,8 @@ class QueueState:
 class Deliveries:
     """The queues of one pull consumer and their fetched chunks.
 
-    The methods of the first group are called on the event loop, those of the second by the taker: the thread
-    or task that polls.
+    Fetchers and the consumer call the first group of methods on the event loop. The taker, which is the
+    thread or task that polls, calls the second group.
     """
 
     def __init__(self, on_taken: Callable[[Fetcher, int], None]) -> None:

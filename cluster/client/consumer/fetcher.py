@@ -81,7 +81,10 @@ class Puller:
     async def pull(
         self, queue: MessageQueue, offset: int, expression: str, share_bytes: int
     ) -> RemotingCommand:
-        """Return the response to a pull. Its code is one of PULL_CODES; otherwise raises ClientError."""
+        """Pull `queue` from `offset` on, and return the response, whose code is one of PULL_CODES.
+
+        Raises ClientError if there is no response or it has another code.
+        """
         header = PullRecordsHeader(
             queue.topic,
             queue.queue_id,
@@ -114,7 +117,8 @@ class Puller:
 class Fetcher:
     """Pulls one queue, starting at `offset`.
 
-    A seek replaces the fetcher of the queue. Chunks of the old fetcher are recognized by it and dropped.
+    A seek replaces the fetcher of the queue. Each chunk refers to its fetcher, so the chunks of a replaced
+    fetcher can be dropped.
     """
 
     def __init__(
@@ -144,7 +148,7 @@ class Fetcher:
         self._failure: ClientError | None = None
 
     def start(self) -> None:
-        """Start to fetch."""
+        """Start fetching in a background task."""
         self._task = self._instance.supervisor.start(f"fetch {self.queue}", self._run)
 
     def stop(self) -> None:

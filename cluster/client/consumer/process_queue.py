@@ -1,6 +1,6 @@
 """ProcessQueue: the fetched but unfinished messages of one queue, and the offset that may be committed.
 
-It has no I/O. Listeners finish portions out of order; the commit offset only moves past a gapless prefix:
+It has no I/O. Listeners finish portions in any order, but the commit offset never passes an unfinished one:
 
 committed ≤ … | finished | running | finished | running | … next_offset … fetched, waiting … fetched_to
               ^ commit_offset: everything before it is finished

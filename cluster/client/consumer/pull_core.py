@@ -113,7 +113,7 @@ class PullCore:
     # ---- subscriptions and assignments
 
     def check_source(self) -> None:
-        """Raise ConfigInvalid if `subscribe` or `assign` was not called, because polls would never return."""
+        """Raise ConfigInvalid if neither `subscribe` nor `assign` was called: polls could return nothing."""
         if not self._is_assigned and not self.session.subscriptions:
             raise ConfigInvalid(
                 "this consumer has no subscription and no assigned queue: subscribe, or assign, first"

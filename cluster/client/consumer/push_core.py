@@ -136,9 +136,8 @@ class PushCore:
 
     def arrived(self, chunk: Chunk) -> None:
         """Add a fetched chunk to its queue and offer the queue to the listeners."""
-        chunk.fetcher.consumed(
-            len(chunk.records)
-        )  # the limits of the process queue apply instead of the fetcher's
+        # The limits of the process queue replace the buffer limit of the fetcher.
+        chunk.fetcher.consumed(len(chunk.records))
         work = self.held.get(chunk.queue)
         if work is None or work.fetcher is not chunk.fetcher or work.is_leaving:
             return

@@ -194,7 +194,7 @@ class RebalancerProtocol:
         await self._exchange(is_leaving=True)
 
     def _has_been_unavailable(self) -> bool:
-        """Record one failed sync; return True if they have been failing for `self_assign_after_ms`."""
+        """Record a failed sync. Return True if syncs have been failing for `self_assign_after_ms`."""
         now_ms = self._instance.now_ms()
         self._membership.extend_lease(now_ms)
         if self._unavailable_since_ms is None:

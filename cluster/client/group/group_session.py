@@ -241,7 +241,7 @@ def tags_of(expression: str) -> list[str]:
 
 
 def register_group_change(table: RequestTable, wake: Callable[[], None]) -> None:
-    """Register `wake` as the handler of NOTIFY_CONSUMER_IDS_CHANGED: a broker reports a group change."""
+    """Register `wake` as the handler of NOTIFY_CONSUMER_IDS_CHANGED, which reports a change of the group."""
 
     def handle(_context: RequestContext) -> None:
         wake()

@@ -48,7 +48,7 @@ def poll_numbers(consumer: PullConsumer, count: int) -> list[int]:
     return [int(message.body) for message in poll_messages(consumer, count)]
 
 
-def quick(cluster: Cluster, group: str, **more: object) -> ConsumerConfig:
+def make_config(cluster: Cluster, group: str, **more: object) -> ConsumerConfig:
     return ConsumerConfig(nameservers=cluster.address, group=group, **more)  # type: ignore[arg-type]
 
 
@@ -182,7 +182,7 @@ def test_paused_queue_returns_nothing_and_loses_nothing(cluster: Cluster, group:
 def test_new_group_may_start_at_end(cluster: Cluster, group: str) -> None:
     topic = cluster.topic()
     fill(cluster, topic, 50)
-    config = quick(cluster, group, consume_from="latest")
+    config = make_config(cluster, group, consume_from="latest")
     with PullConsumer(config=config) as consumer, Producer(cluster.address, "fills") as producer:
         consumer.assign(consumer.queues(topic))
         producer.send(topic, b"1000")
@@ -343,7 +343,7 @@ def test_missing_broker_does_not_block_commits_to_others(
     topic = cluster.topic(queues=1)
     fill(cluster, topic, 100)
     kept, gone = (MessageQueue(topic, name, 0) for name in "ab")
-    config = quick(cluster, group, commit_interval_ms=20, commit_timeout_ms=0, sticky_broker_ms=1)
+    config = make_config(cluster, group, commit_interval_ms=20, commit_timeout_ms=0, sticky_broker_ms=1)
     with structlog.testing.capture_logs() as logs, PullConsumer(config=config) as consumer:
         consumer.assign([kept, gone])
         poll_numbers(consumer, 100)
@@ -373,7 +373,7 @@ def test_commit_is_retried_until_broker_restarts(
     cluster = clusters()
     topic = cluster.topic(queues=1)
     fill(cluster, topic, 100)
-    config = quick(cluster, group, auto_commit=False, commit_timeout_ms=int(NEVER_S * 1000))
+    config = make_config(cluster, group, auto_commit=False, commit_timeout_ms=int(NEVER_S * 1000))
     with PullConsumer(config=config) as consumer, ThreadPoolExecutor(1) as other:
         consumer.assign(consumer.queues(topic))
         poll_numbers(consumer, 100)
@@ -432,7 +432,7 @@ def test_async_consumer_iterates(cluster: Cluster, group: str) -> None:
 
 
 def test_topic_may_be_subscribed_before_it_exists(cluster: Cluster, group: str) -> None:
-    config = quick(cluster, group, sync_interval_ms=50)
+    config = make_config(cluster, group, sync_interval_ms=50)
     with PullConsumer(config=config) as consumer:
         consumer.subscribe("created-later")
         with Admin(cluster.address) as admin:

@@ -69,7 +69,7 @@ def test_compressed_bodies_are_decompressed() -> None:
 
 def test_damaged_record_raises_after_messages_before_it() -> None:
     damaged = bytearray(record(2))
-    damaged[88] ^= 0xFF  # the body, which its CRC covers
+    damaged[88] ^= 0xFF  # damages the body, which the CRC covers
     reader = ChunkReader(chunk(record(0) + record(1) + bytes(damaged) + record(3), 4), None)
     assert [int(message.body) for message in reader.take_messages(10)] == [0, 1]
     with pytest.raises(DataDamaged, match=r"queueId=0\] at or after offset 102: "):

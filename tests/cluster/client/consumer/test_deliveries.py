@@ -17,7 +17,7 @@ ONE, OTHER = MessageQueue("T", "a", 0), MessageQueue("T", "a", 1)
 BODY_POSITION = 88
 
 
-class Held:
+class TwoQueues:
     """Deliveries with two queues at offset 0. `taken_bytes` records the calls of `on_taken`."""
 
     def __init__(self) -> None:
@@ -56,72 +56,72 @@ class Held:
 
 
 def test_messages_of_resumed_queue_precede_later_arrivals() -> None:
-    held = Held()
-    held.arrive(ONE, 0, 3)
-    assert held.take(1) == [(0, 0)]
-    held.pause(ONE, paused=True)
-    held.arrive(ONE, 3, 2)
-    held.arrive(OTHER, 0, 2)
-    assert held.take() == [(1, 0), (1, 1)]
-    held.arrive(ONE, 5, 1)
-    held.arrive(OTHER, 2, 1)
-    held.pause(ONE, paused=False)
-    assert held.take(2) == [(0, 1), (0, 2)]
-    assert held.take() == [(0, 3), (0, 4), (0, 5), (1, 2)]
+    queues = TwoQueues()
+    queues.arrive(ONE, 0, 3)
+    assert queues.take(1) == [(0, 0)]
+    queues.pause(ONE, paused=True)
+    queues.arrive(ONE, 3, 2)
+    queues.arrive(OTHER, 0, 2)
+    assert queues.take() == [(1, 0), (1, 1)]
+    queues.arrive(ONE, 5, 1)
+    queues.arrive(OTHER, 2, 1)
+    queues.pause(ONE, paused=False)
+    assert queues.take(2) == [(0, 1), (0, 2)]
+    assert queues.take() == [(0, 3), (0, 4), (0, 5), (1, 2)]
 
 
 def test_on_taken_is_called_after_whole_chunk_is_taken() -> None:
-    held = Held()
-    size_bytes = held.arrive(ONE, 0, 4)
-    held.take(3)
-    assert held.taken_bytes == []
-    held.take(1)
-    assert held.taken_bytes == [size_bytes]
+    queues = TwoQueues()
+    size_bytes = queues.arrive(ONE, 0, 4)
+    queues.take(3)
+    assert queues.taken_bytes == []
+    queues.take(1)
+    assert queues.taken_bytes == [size_bytes]
 
 
 def test_damaged_queue_does_not_lose_messages_of_another() -> None:
-    held = Held()
-    held.arrive(ONE, 0, 3)
-    held.arrive(OTHER, 0, 1, damaged=True)
-    assert held.take() == [(0, 0), (0, 1), (0, 2)]
+    queues = TwoQueues()
+    queues.arrive(ONE, 0, 3)
+    queues.arrive(OTHER, 0, 1, damaged=True)
+    assert queues.take() == [(0, 0), (0, 1), (0, 2)]
     for _ in range(2):  # raised until a seek skips the damaged record
-        held.deliveries.acknowledge()
+        queues.deliveries.acknowledge()
         with pytest.raises(DataDamaged, match="queueId=1"):
-            held.take()
-    assert (held.states[ONE].consumed, held.states[OTHER].consumed) == (3, 0)
-    held.seek(OTHER, 1)
-    held.arrive(OTHER, 1, 1)
-    assert held.take() == [(1, 1)]
+            queues.take()
+    assert (queues.states[ONE].consumed, queues.states[OTHER].consumed) == (3, 0)
+    queues.seek(OTHER, 1)
+    queues.arrive(OTHER, 1, 1)
+    assert queues.take() == [(1, 1)]
 
 
 def test_seek_drops_fetched_and_unacknowledged_messages() -> None:
-    held = Held()
-    held.arrive(ONE, 0, 3)
-    held.take(2)
-    held.seek(ONE, 7)
-    assert held.take() == []
-    held.deliveries.acknowledge()
-    assert (held.states[ONE].position, held.states[ONE].consumed) == (7, 7)
+    queues = TwoQueues()
+    queues.arrive(ONE, 0, 3)
+    queues.take(2)
+    queues.seek(ONE, 7)
+    assert queues.take() == []
+    queues.deliveries.acknowledge()
+    assert (queues.states[ONE].position, queues.states[ONE].consumed) == (7, 7)
 
 
 def test_leaving_queue_is_returned_after_its_last_acknowledgement() -> None:
-    held = Held()
-    held.arrive(ONE, 0, 3)
-    held.take(1)
-    held.states[ONE].is_leaving = True
-    assert held.states[ONE].has_unacknowledged
-    assert held.take() == []
-    assert held.deliveries.acknowledge() == [held.states[ONE]]
-    assert held.deliveries.acknowledge() == []
-    assert held.states[ONE].consumed == 1
+    queues = TwoQueues()
+    queues.arrive(ONE, 0, 3)
+    queues.take(1)
+    queues.states[ONE].is_leaving = True
+    assert queues.states[ONE].has_unacknowledged
+    assert queues.take() == []
+    assert queues.deliveries.acknowledge() == [queues.states[ONE]]
+    assert queues.deliveries.acknowledge() == []
+    assert queues.states[ONE].consumed == 1
 
 
 def test_suspended_deliveries_return_no_messages() -> None:
-    held = Held()
-    held.arrive(ONE, 0, 1)
-    held.deliveries.is_suspended = True
-    assert held.take() == []
-    assert not held.deliveries.has_messages
-    held.deliveries.is_suspended = False
-    assert held.deliveries.has_messages
-    assert held.take() == [(0, 0)]
+    queues = TwoQueues()
+    queues.arrive(ONE, 0, 1)
+    queues.deliveries.is_suspended = True
+    assert queues.take() == []
+    assert not queues.deliveries.has_messages
+    queues.deliveries.is_suspended = False
+    assert queues.deliveries.has_messages
+    assert queues.take() == [(0, 0)]

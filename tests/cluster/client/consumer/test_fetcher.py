@@ -129,7 +129,7 @@ def test_fetcher_stops_at_buffer_limit(monkeypatch: pytest.MonkeyPatch) -> None:
 
     async def steps(fetcher: Fetcher, sink: Sink, slept: list[float]) -> None:
         await settled()
-        assert [chunk.begin_offset for chunk in sink.chunks] == [0, 1, 2]  # 300 of 250 bytes
+        assert [chunk.begin_offset for chunk in sink.chunks] == [0, 1, 2]  # 300 bytes; the limit is 250
         assert {request.ext["maxBytes"] for request in broker.requests} == {"250"}
         fetcher.consumed(50)
         await settled()

@@ -83,9 +83,8 @@ def test_fenced_queue_is_dropped_and_assigned_again(cluster: Cluster, group: str
     with opened(cluster, group, topic) as (core, thread):
         take(core, 20)
         queue, old = min(core.deliveries.states.items())
-        thread.run(
-            core.offsets.committed(queue, old.generation + 1)
-        )  # like another member that was assigned the queue
+        # Query the offset like another member that was assigned the queue.
+        thread.run(core.offsets.committed(queue, old.generation + 1))
         with pytest.raises(CommitFenced, match="other members hold these queues now"):
             thread.run(core.commit(None))
         eventually(lambda: core.deliveries.states.get(queue) not in (None, old))
