@@ -225,7 +225,7 @@ def test_an_assignment_ends_its_wait_for_a_broker_that_is_silent(
     with_patience = SimpleNamespace(**{**vars(asyncio), "timeout": lambda _limit_s: patience})
     monkeypatch.setattr(pull_core, "asyncio", with_patience)
     with PullConsumer(cluster.address, group) as consumer:
-        with pytest.raises(DeadlineExceeded, match=r"where to begin with .*brokerName=b"):
+        with pytest.raises(DeadlineExceeded, match=r"no starting offset .*brokerName=b"):
             consumer.assign(consumer.queues(topic))
         assert [queue.broker_name for queue in consumer.assignment()] == ["a"]
 
