@@ -115,7 +115,7 @@ def _await_held(admin: Admin, is_reached: Callable[[int], bool]) -> None:
     deadline_s = time.monotonic() + HOLD_TIMEOUT_S
     while not is_reached(held := int(admin.broker_runtime(BROKER)["heldPulls"])):
         if time.monotonic() > deadline_s:
-            raise BenchFailed(f"the broker still holds {held:,} pulls after {HOLD_TIMEOUT_S:g} s")
+            raise BenchFailed(f"after {HOLD_TIMEOUT_S:g} s the broker holds an unexpected {held:,} pulls")
         time.sleep(0.05)
 
 
