@@ -28,7 +28,7 @@ _LAST_DIGITS = [f"{number:0{_LAST_HEX}X}" for number in range(16**_LAST_HEX)]
 
 
 def offset_message_id(store_host: Host, physical_offset: int) -> str:
-    """Return the offsetMsgId of the record at CommitLog offset `physical_offset` of the broker `store_host`."""
+    """Return the offsetMsgId of the record at `physical_offset` on the broker at `store_host`."""
     return (store_host.packed + physical_offset.to_bytes(PHYSICAL_OFFSET_BYTES, "big")).hex().upper()
 
 
