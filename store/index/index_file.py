@@ -29,7 +29,7 @@ def index_file_bytes(slots: int, entries: int) -> int:
     return HEADER_BYTES + SLOT_BYTES * slots + ENTRY_BYTES * entries
 
 
-class IndexNote(NamedTuple):
+class IndexSnapshot(NamedTuple):
     """What an index file held: its count, the CRC of its entries, its header (hexadecimal); and when it was
     last changed, 0 where that could not tell a later change.
     """
@@ -164,11 +164,11 @@ class IndexFile:
             self._count_crc()
         return inserted
 
-    def note(self) -> IndexNote:
+    def note(self) -> IndexSnapshot:
         """What it holds now."""
         count = self._count_crc()
         header = self.array[:HEADER_BYTES].tobytes().hex()
-        return IndexNote(self.path.name, count, self._crc, header, settled_time_ns(str(self.path)))
+        return IndexSnapshot(self.path.name, count, self._crc, header, settled_time_ns(str(self.path)))
 
     def _count_crc(self) -> int:
         """Take the new entries into the CRC; returns the number of the next one."""
@@ -181,7 +181,7 @@ class IndexFile:
         entries = HEADER_BYTES + SLOT_BYTES * self.slots
         return running_crc(self.array[entries + ENTRY_BYTES * first : entries + ENTRY_BYTES * end], crc)
 
-    def take_unused(self, note: IndexNote) -> bool:
+    def take_unused(self, note: IndexSnapshot) -> bool:
         """Whether it is as it was noted, told by its header and the time of its last change; if so, it is
         taken as that without a look into it.
 
@@ -195,7 +195,7 @@ class IndexFile:
         self._crc, self._counted_crc = note.crc, note.entries
         return True
 
-    def restore(self, note: IndexNote) -> str | None:
+    def restore(self, note: IndexSnapshot) -> str | None:
         """Go back to what was noted: later entries are taken out. Returns what is wrong, or None."""
         if not 1 <= note.entries <= min(self.count, self.capacity):
             return f"it counts {self.count} entries in place of {note.entries}"

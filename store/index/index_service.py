@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from store.dispatch.sink import RecordBatch
-from store.index.index_file import IndexFile, IndexNote, IndexView, index_file_bytes
+from store.index.index_file import IndexFile, IndexSnapshot, IndexView, index_file_bytes
 from store.kernels.index import HEADER_BYTES, KEY_PHYSICAL_OFFSET, KEY_TIMESTAMP, SLOT_BYTES
 from store.logs import get_logger
 from store.store_errors import StoreError
@@ -70,7 +70,7 @@ class IndexService:
         self.missing_from: int | None = None
         """From this offset on, records are to be put in again; known after `load`."""
 
-    def notes(self) -> list[IndexNote]:
+    def notes(self) -> list[IndexSnapshot]:
         """What the files hold now."""
         return [file.note() for file in self._files]
 
@@ -104,7 +104,7 @@ class IndexService:
 
     # ---- load ----------------------------------------------------------------------------------------------
 
-    def load(self, notes: list[IndexNote], log_min: int, *, closed_cleanly: bool) -> None:
+    def load(self, notes: list[IndexSnapshot], log_min: int, *, closed_cleanly: bool) -> None:
         """Open the files as they were noted, as far as they are sound; everything else is removed.
 
         Those that were not written to after their note – all but the last one, or all after an orderly end –
@@ -148,7 +148,7 @@ class IndexService:
                 self.directory,
             )
 
-    def _open(self, path: Path, note: IndexNote, *, may_trust: bool) -> str | None:
+    def _open(self, path: Path, note: IndexSnapshot, *, may_trust: bool) -> str | None:
         """Take in a file as it was noted; returns what is wrong with it, or None."""
         try:
             file = IndexFile(path, self.slots, self.capacity)

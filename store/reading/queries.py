@@ -114,14 +114,14 @@ def offset_by_timestamp(log: CommitLog, queue: ConsumeQueue, timestamp_ms: int, 
             high = probe if is_beyond_a_hole else middle
         else:
             low = probe + 1
-    return max(low - 1, queue.min_offset) if upper else queue.first_real(low, queue.next_offset)
+    return max(low - 1, queue.min_offset) if upper else queue.skip_fillers(low, queue.next_offset)
 
 
 def _next_valid(log: CommitLog, queue: ConsumeQueue, offset: int, stop: int) -> int:
     """The first offset in [offset, stop) whose record is sound, `stop` if none is; in a hole of more than a
     few records, which may have millions, one that is sound behind one that is not.
     """
-    offset = queue.first_real(offset, stop)
+    offset = queue.skip_fillers(offset, stop)
     for probe in range(offset, min(offset + _PROBED_ONE_BY_ONE, stop)):
         if _stored_at(log, queue, probe) is not None:
             return probe

@@ -15,13 +15,13 @@ from store.disk.residency import Residency
 from store.dispatch.dispatcher import Dispatcher, Mode
 from store.dispatch.queue_sink import ConsumeQueueSink
 from store.dispatch.sink import DispatchSink
-from store.index.index_file import IndexNote
+from store.index.index_file import IndexSnapshot
 from store.index.index_service import IndexService
 from store.jobs import Jobs
 from store.logs import get_logger
 from store.recovery.checkpoint import StoreCheckpoint
 from store.recovery.summary import DerivedSummary, read_summary
-from store.recovery.tail import Tail, dispatch_start, find_tail, keep_places, scan_start
+from store.recovery.tail import Tail, dispatch_start, find_tail, reserve_lost_offsets, scan_start
 from store.store_settings import StoreSettings
 
 _log = get_logger(__name__)
@@ -178,7 +178,7 @@ def recover(
     parts.dispatched_from = lack.position
     parts.positions.dispatched = parts.dispatcher.run(lack.position, tail.position, Mode.RECOVERY)
     if summary is not None and tail.position >= summary.position:
-        keep_places(queues, {place: note.next_offset for place, note in summary.queues.items()})
+        reserve_lost_offsets(queues, {place: note.next_offset for place, note in summary.queues.items()})
     for each in queues:
         each.correct_min_offset(log_min)
     if not log.bases and summary is None and not loaded:
@@ -196,7 +196,7 @@ def recover(
 
 
 def _load_index(
-    index: IndexService, noted: list[IndexNote] | None, log_min: int, *, closed_cleanly: bool
+    index: IndexService, noted: list[IndexSnapshot] | None, log_min: int, *, closed_cleanly: bool
 ) -> None:
     if noted is None:
         index.rebuild_from(log_min)
@@ -208,7 +208,7 @@ def _truncate_after_valid_units(
     queues: ConsumeQueueTable, loaded: Sequence[LoadedQueue], *, closed_cleanly: bool
 ) -> None:
     for queue in loaded:
-        if queue.damage is not None or not queue.is_as_noted:
+        if queue.damage is not None or not queue.matches_snapshot:
             queues.discard_invalid(queue)
         elif not closed_cleanly:  # units that came after the note are put in again
             queue.queue.clear_tail()

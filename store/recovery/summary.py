@@ -13,10 +13,10 @@ from typing import Any
 import orjson
 
 from store.commitlog.holes import Hole
-from store.consumequeue.consume_queue import ConsumeQueue, QueueNote
+from store.consumequeue.consume_queue import ConsumeQueue, QueueSnapshot
 from store.consumequeue.table import ConsumeQueueTable
 from store.disk.files import SYNC_ONE_BY_ONE_MAX
-from store.index.index_file import IndexNote
+from store.index.index_file import IndexSnapshot
 from store.logs import get_logger
 from store.message.crc import running_crc
 
@@ -38,12 +38,12 @@ class DerivedSummary:
     position: int
     last_record: int
     min_offset: int
-    queues: dict[tuple[str, int], QueueNote]
-    index_files: list[IndexNote] | None
+    queues: dict[tuple[str, int], QueueSnapshot]
+    index_files: list[IndexSnapshot] | None
     holes: tuple[Hole, ...] = ()
 
 
-class QueueNotes:
+class QueueSnapshots:
     """The notes of all queues as they stand in the file, kept up to date by those queues that change."""
 
     def __init__(self, queues: ConsumeQueueTable) -> None:
@@ -135,14 +135,14 @@ def read_summary(root: Path, store_id: str) -> DerivedSummary | None:
         if content["version"] != _VERSION or content["storeId"] != store_id:
             return None
         queues = {
-            (topic, int(queue_id)): QueueNote._make(note)
+            (topic, int(queue_id)): QueueSnapshot._make(note)
             for topic, by_id in content["queues"].items()
             for queue_id, note in by_id.items()
         }
         noted = content["indexFiles"]
         index_files = None
         if noted is not None:
-            index_files = [IndexNote._make(note) for note in noted]
+            index_files = [IndexSnapshot._make(note) for note in noted]
         return DerivedSummary(
             store_id,
             int(content["position"]),

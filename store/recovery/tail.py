@@ -143,7 +143,7 @@ def dispatch_start(
     return Lack(min(max(position, log_min), tail), reasons)
 
 
-def keep_places(queues: ConsumeQueueTable, following: Mapping[tuple[str, int], int]) -> None:
+def reserve_lost_offsets(queues: ConsumeQueueTable, following: Mapping[tuple[str, int], int]) -> None:
     """Queues whose last records are in a hole go on behind the offsets they had given: none is given twice.
 
     `following` has the next offset of each queue as it was noted. Raises OSError.

@@ -20,7 +20,7 @@ from store.dispatch.dispatcher import Step
 from store.jobs import Lane
 from store.logs import get_logger
 from store.recovery.opening import CHECKPOINT, StoreParts
-from store.recovery.summary import DerivedSummary, QueueNotes, summary_path
+from store.recovery.summary import DerivedSummary, QueueSnapshots, summary_path
 from store.store_errors import StoreError
 
 _log = get_logger(__name__)
@@ -79,7 +79,7 @@ class Checkpoints:
         self._lane = lane
         self._last = Step(-1, parts.tail.last_record, parts.tail.last_timestamp)
         self._noted_position = -1
-        self._notes = QueueNotes(parts.queues)
+        self._notes = QueueSnapshots(parts.queues)
         self._noting: DerivedSummary | None = None  # what the checkpoint says, while queues are being noted
         self._began_ns: int | None = None  # of the checkpoint under way
         self._due_ns = clock.monotonic_ns() + self._interval_ns

@@ -14,7 +14,7 @@ import pytest
 
 from store.consumequeue import check, consume_queue
 from store.consumequeue.consume_queue import ConsumeQueue
-from store.index.index_file import IndexFile, IndexNote
+from store.index.index_file import IndexFile, IndexSnapshot
 from store.store_errors import StoreError
 from store.upkeep import checkpoints
 
@@ -153,7 +153,7 @@ def index_files_checked(monkeypatch) -> list[str]:
     seen: list[str] = []
     restore = IndexFile.restore
 
-    def restore_seen(self: IndexFile, note: IndexNote) -> str | None:
+    def restore_seen(self: IndexFile, note: IndexSnapshot) -> str | None:
         seen.append(note.name)
         return restore(self, note)
 
