@@ -315,7 +315,7 @@ def test_a_record_is_given_only_where_one_stands(stores, draft, drain):
     store = stores.open(flush="sync")
     first = store.append(draft(b"one"))
     second = store.append(draft(b"two"))
-    with pytest.raises(StoreError, match="beyond the confirmed"):
+    with pytest.raises(StoreError, match="is not confirmed yet"):
         store.record_at(0)
     drain(store)
     assert decode_record(store.record_at(second.physical_offset)).body == b"two"

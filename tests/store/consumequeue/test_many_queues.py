@@ -212,7 +212,7 @@ def test_after_a_kill_only_the_index_file_that_was_written_to_is_looked_into(
 
 
 def test_a_checkpoint_of_many_queues_is_made_in_slices(stores, draft, drain, clock, monkeypatch):
-    monkeypatch.setattr(checkpoints, "_QUEUES_A_TURN", 30)
+    monkeypatch.setattr(checkpoints, "_QUEUES_PER_TURN", 30)
     store = stores.open(commit_log_file_bytes=1 << 16)
     fill(store, draft, 100, queues=100)
     drain(store)

@@ -14,4 +14,4 @@ def test_only_a_store_that_was_there_tells_of_its_recovery(stores, draft, drain)
         assert [entry for entry in logs if entry["event"] == RECOVERED] == []
         end = stores.open().max_offset("Topic", 0)
     [told] = [entry for entry in logs if entry["event"] == RECOVERED]
-    assert (told["closed_cleanly"], told["lacking"], end) == (True, [], 1)
+    assert (told["closed_cleanly"], told["dispatch_reasons"], end) == (True, [], 1)
