@@ -39,7 +39,7 @@ def disk(monkeypatch) -> DiskThatFillsUp:
     return disk
 
 
-def test_no_space_for_the_next_log_file_refuses_sends_until_there_is(stores, draft, drain, read_all, disk):
+def test_full_disk_refuses_appends_that_need_a_new_log_file(stores, draft, drain, read_all, disk):
     store = stores.open()
     for _ in range(2):
         store.append(draft(b"x" * 3000))
@@ -58,7 +58,7 @@ def test_no_space_for_the_next_log_file_refuses_sends_until_there_is(stores, dra
 
 
 @pytest.mark.parametrize("preallocate", [False, True])
-def test_a_closed_store_maps_no_file_after_a_refused_append(stores, draft, drain, disk, preallocate):
+def test_closed_store_maps_no_file_after_a_refused_append(stores, draft, drain, disk, preallocate):
     """An error must not keep the files of the frames that it passed, until the garbage collector comes by."""
     store = stores.open(preallocate=preallocate)
     for _ in range(2):
@@ -75,7 +75,7 @@ def test_a_closed_store_maps_no_file_after_a_refused_append(stores, draft, drain
         gc.enable()
 
 
-def test_no_space_for_a_consume_queue_refuses_sends_and_loses_nothing(
+def test_full_disk_for_a_consume_queue_refuses_appends_and_loses_nothing(
     stores, draft, drain, read_all, disk, clock
 ):
     store = stores.open()
@@ -102,7 +102,7 @@ def log_files(store) -> list[str]:
     return sorted(path.name for path in (store.root / "commitlog").iterdir())
 
 
-def test_the_next_file_is_made_ahead_of_need_and_the_one_after_it(stores, draft, drain):
+def test_preallocation_creates_the_next_log_files(stores, draft, drain):
     store = stores.open(preallocate=True)
     store.append(draft(b"x" * 500))
     store.advance()
@@ -122,7 +122,7 @@ def test_the_next_file_is_made_ahead_of_need_and_the_one_after_it(stores, draft,
     assert log_files(store) == [f"{0:020d}", f"{8192:020d}"]  # what was made ahead is gone
 
 
-def test_a_failed_allocation_ahead_is_told_only_when_the_file_is_needed(stores, draft, disk, clock):
+def test_failed_preallocation_is_reported_when_the_file_is_needed(stores, draft, disk, clock):
     store = stores.open(preallocate=True, flush="sync")  # nothing is flushed, so nothing is dispatched
     store.append(draft(b"x" * 3000))
     disk.is_full = True
@@ -140,7 +140,7 @@ def test_a_failed_allocation_ahead_is_told_only_when_the_file_is_needed(stores, 
     assert store.append(draft(b"x" * 3000)).physical_offset == 8192
 
 
-def test_a_disk_that_hangs_is_waited_for_once_and_then_told_at_once(stores, draft, monkeypatch):
+def test_append_waits_once_for_a_hanging_disk_then_fails_immediately(stores, draft, monkeypatch):
     store = stores.open(preallocate=True)
     store.append(draft(b"x" * 6000))
     goes_on, allocate_now = threading.Event(), os.posix_fallocate
@@ -162,7 +162,7 @@ def test_a_disk_that_hangs_is_waited_for_once_and_then_told_at_once(stores, draf
     assert store.append(draft(b"x" * 3000)).physical_offset == 8192
 
 
-def test_the_first_file_of_all_is_waited_for_longer(stores, draft, monkeypatch):
+def test_append_waits_longer_for_the_first_log_file(stores, draft, monkeypatch):
     """Sends alone wait for it, and to refuse the first of a broker that has just started helps nobody."""
     is_awaited, allocate_now, wait = threading.Event(), os.posix_fallocate, allocate.wait
 
@@ -182,7 +182,7 @@ def test_the_first_file_of_all_is_waited_for_longer(stores, draft, monkeypatch):
     assert store.append(draft(b"x")).physical_offset == 0
 
 
-def test_truncation_takes_the_files_made_ahead_with_it(stores, draft, drain, read_all):
+def test_truncate_to_removes_preallocated_files(stores, draft, drain, read_all):
     store = stores.open(preallocate=True)
     second = [store.append(draft(b"x" * 3000)) for _ in range(2)][1]
     store.advance()
@@ -202,7 +202,7 @@ def locked_kib() -> int:
     return int(line.split()[1])
 
 
-def test_warm_files_are_locked_in_memory_while_they_are_next_or_last(stores, draft):
+def test_warm_mapped_file_locks_the_last_and_the_next_file_in_memory(stores, draft):
     before = locked_kib()
     store = stores.open(preallocate=True, warmMapedFileEnable=True)
     store.append(draft(b"x" * 6000))
@@ -214,7 +214,7 @@ def test_warm_files_are_locked_in_memory_while_they_are_next_or_last(stores, dra
     assert locked_kib() <= before + 8
 
 
-def test_a_broker_that_may_not_lock_memory_goes_on(stores, draft, monkeypatch, drain, read_all):
+def test_warm_mapped_file_without_permission_to_lock_memory_continues(stores, draft, monkeypatch, drain, read_all):
     def refuse(*_: object) -> None:
         raise OSError(errno.ENOMEM, "Cannot allocate memory")
 
@@ -226,7 +226,7 @@ def test_a_broker_that_may_not_lock_memory_goes_on(stores, draft, monkeypatch, d
     assert len(read_all(store)) == 3
 
 
-def test_a_unit_that_leads_elsewhere_is_passed_over_and_the_others_served(stores, draft, drain, read_all):
+def test_read_skips_a_damaged_unit_and_serves_the_others(stores, draft, drain, read_all):
     store = stores.open()
     for number in range(5):
         store.append(draft(b"%d" % number))
@@ -239,7 +239,7 @@ def test_a_unit_that_leads_elsewhere_is_passed_over_and_the_others_served(stores
     assert store.skipped > 0
 
 
-def test_slices_outlive_the_store(stores, draft, drain):
+def test_slices_stay_readable_after_the_store_is_closed(stores, draft, drain):
     store = stores.open()
     store.append(draft(b"kept"))
     drain(store)

@@ -35,7 +35,7 @@ def gapped(stores, clock, draft, drain, read_all):
     return store, before
 
 
-def test_a_search_by_time_is_not_misled_by_a_gap(gapped):
+def test_offset_by_timestamp_skips_gaps(gapped):
     store, before = gapped
     kept = before[: LOST.start] + before[LOST.stop :]
     for message in before:
@@ -46,7 +46,7 @@ def test_a_search_by_time_is_not_misled_by_a_gap(gapped):
         assert upper == max(each.queue_offset for each in kept if each.store_timestamp <= when)
 
 
-def test_retention_before_a_gap_keeps_what_stands_between(gapped, stores, drain, clock, read_all):
+def test_retention_before_a_gap_keeps_the_messages_before_the_gap(gapped, stores, drain, clock, read_all):
     store, before = gapped
     for path in (store.root / "commitlog").iterdir():
         is_old = path.name == f"{0:020d}"
@@ -65,7 +65,7 @@ def test_retention_before_a_gap_keeps_what_stands_between(gapped, stores, drain,
     assert messages(again, read_all) == kept
 
 
-def test_a_cut_before_a_gap_takes_all_behind_it(gapped, draft, drain, read_all):
+def test_truncate_to_before_a_gap_removes_the_gap(gapped, draft, drain, read_all):
     store, before = gapped
     store.truncate_to(before[30].commit_log_offset)
     assert store.max_offset("Topic", 0) == 30
@@ -75,7 +75,7 @@ def test_a_cut_before_a_gap_takes_all_behind_it(gapped, draft, drain, read_all):
     assert len(messages(store, read_all)) == 31
 
 
-def test_a_queue_whose_first_messages_are_lost_begins_at_the_first_that_is_there(
+def test_queue_with_lost_first_messages_begins_at_the_first_existing_one(
     stores, draft, drain, read_all, clock
 ):
     store = stores.open()
@@ -96,7 +96,7 @@ def test_a_queue_whose_first_messages_are_lost_begins_at_the_first_that_is_there
         store.close()
 
 
-def test_a_queue_that_is_cut_to_its_beginning_keeps_its_place(stores, draft, drain, clock):
+def test_queue_truncated_to_its_beginning_keeps_its_next_offset(stores, draft, drain, clock):
     """It has lost its first files to retention: offsets go on where they were, after a restart too."""
     store = stores.open(file_reserved_time_h=0)
     for number in range(100):

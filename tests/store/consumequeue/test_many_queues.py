@@ -53,7 +53,7 @@ def rested_store(stores, draft, drain, count: int = 130):
     return store
 
 
-def test_a_start_after_an_orderly_end_looks_into_no_queue(stores, draft, drain, read_all, units_read):
+def test_start_after_a_clean_shutdown_reads_no_queue(stores, draft, drain, read_all, units_read):
     store = rested_store(stores, draft, drain)
     store.close()
     files = stores.files(store.root)
@@ -67,7 +67,7 @@ def test_a_start_after_an_orderly_end_looks_into_no_queue(stores, draft, drain, 
     assert stores.files(store.root) == files
 
 
-def test_a_file_changed_since_it_was_noted_is_read_and_mended_and_no_other(stores, draft, drain, monkeypatch):
+def test_only_a_queue_file_changed_since_the_checkpoint_is_repaired(stores, draft, drain, monkeypatch):
     store = rested_store(stores, draft, drain)
     store.close()
     files = stores.files(store.root)
@@ -88,7 +88,7 @@ def test_a_file_changed_since_it_was_noted_is_read_and_mended_and_no_other(store
     assert stores.files(store.root) == files
 
 
-def test_a_change_at_the_time_of_the_note_is_not_hidden_by_it(stores, draft, drain):
+def test_change_with_the_mtime_of_the_checkpoint_is_detected(stores, draft, drain):
     """The clock of files goes in steps: a note about a file that was just written says nothing."""
     store = stores.open()
     fill(store, draft, 30)
@@ -104,7 +104,7 @@ def test_a_change_at_the_time_of_the_note_is_not_hidden_by_it(stores, draft, dra
     assert stores.files(store.root) == files
 
 
-def test_units_that_came_after_the_note_are_put_in_again_after_a_kill(stores, draft, drain):
+def test_units_after_the_checkpoint_are_dispatched_again_after_a_kill(stores, draft, drain):
     store = rested_store(stores, draft, drain, 100)
     store.truncate_to(store.positions.written)  # its checkpoint: all is noted
     noted = {path: path.stat().st_mtime_ns for path in (store.root / "consumequeue").rglob("0*")}
@@ -119,7 +119,7 @@ def test_units_that_came_after_the_note_are_put_in_again_after_a_kill(stores, dr
     assert stores.files(root) == stores.files(store.root)
 
 
-def test_queues_of_a_log_that_lost_its_end_lose_theirs_though_they_were_noted(stores, draft, drain, read_all):
+def test_queues_are_truncated_with_a_log_that_lost_its_tail(stores, draft, drain, read_all):
     store = rested_store(stores, draft, drain)
     store.close()
     cut = read_all(stores.open(), "Topic", 0)[10].commit_log_offset
@@ -170,7 +170,7 @@ def store_with_index(stores, draft, drain):
     return store
 
 
-def test_a_start_after_an_orderly_end_looks_into_no_index_file(stores, draft, drain, index_files_checked):
+def test_start_after_a_clean_shutdown_reads_no_index_file(stores, draft, drain, index_files_checked):
     store = store_with_index(stores, draft, drain)
     store.close()
     files = stores.files(store.root)
@@ -181,7 +181,7 @@ def test_a_start_after_an_orderly_end_looks_into_no_index_file(stores, draft, dr
     assert stores.files(store.root) == files
 
 
-def test_an_index_file_changed_since_it_was_noted_is_mended(stores, draft, drain, index_files_checked):
+def test_index_file_changed_since_the_checkpoint_is_repaired(stores, draft, drain, index_files_checked):
     store = store_with_index(stores, draft, drain)
     store.close()
     files = stores.files(store.root)
@@ -194,7 +194,7 @@ def test_an_index_file_changed_since_it_was_noted_is_mended(stores, draft, drain
     assert stores.files(store.root) == files
 
 
-def test_after_a_kill_only_the_index_file_that_was_written_to_is_looked_into(
+def test_start_after_a_kill_checks_only_the_last_index_file(
     stores, draft, drain, index_files_checked
 ):
     store = store_with_index(stores, draft, drain)
@@ -211,7 +211,7 @@ def test_after_a_kill_only_the_index_file_that_was_written_to_is_looked_into(
     assert stores.files(root) == stores.files(store.root)
 
 
-def test_a_checkpoint_of_many_queues_is_made_in_slices(stores, draft, drain, clock, monkeypatch):
+def test_checkpoint_of_many_queues_takes_several_turns(stores, draft, drain, clock, monkeypatch):
     monkeypatch.setattr(checkpoints, "_QUEUES_PER_TURN", 30)
     store = stores.open(commit_log_file_bytes=1 << 16)
     fill(store, draft, 100, queues=100)
@@ -230,7 +230,7 @@ def test_a_checkpoint_of_many_queues_is_made_in_slices(stores, draft, drain, clo
     assert [again.max_offset("Topic", queue_id) for queue_id in range(5)] == [2, 2, 2, 2, 1]
 
 
-def test_a_file_that_keeps_changing_is_looked_at_once_it_has_rested(
+def test_file_mtime_is_looked_up_only_after_the_file_stops_changing(
     stores, draft, drain, clock, monkeypatch, units_read
 ):
     looked: list[str] = []
@@ -265,7 +265,7 @@ def test_a_file_that_keeps_changing_is_looked_at_once_it_has_rested(
 
 
 @pytest.mark.parametrize(("took_ms", "pause_ms"), [(100, 4_900), (700, 7_000), (60_000, 15_000)])
-def test_a_checkpoint_that_takes_long_is_not_due_again_soon(
+def test_pause_after_a_slow_checkpoint_is_longer(
     stores, draft, drain, clock, monkeypatch, took_ms, pause_ms
 ):
     sync = checkpoints.sync_files
@@ -292,7 +292,7 @@ def test_a_checkpoint_that_takes_long_is_not_due_again_soon(
     assert noted(1) != first
 
 
-def test_few_files_of_many_queues_are_open_at_once(stores, draft, drain, read_all):
+def test_open_queue_files_are_limited(stores, draft, drain, read_all):
     store = stores.open(max_open_files=5, commit_log_file_bytes=1 << 16)
     fill(store, draft, 200, queues=100)
     drain(store)
@@ -301,7 +301,7 @@ def test_few_files_of_many_queues_are_open_at_once(stores, draft, drain, read_al
     assert len([target for target in opened if target.startswith(f"{store.root}/consumequeue")]) <= 5
 
 
-def test_a_checkpoint_that_could_not_be_made_durable_is_the_last(stores, draft, drain, clock, monkeypatch):
+def test_failed_checkpoint_sync_stops_all_later_checkpoints(stores, draft, drain, clock, monkeypatch):
     store = stores.open()
     fill(store, draft, 30)
     drain(store)
@@ -328,7 +328,7 @@ def test_a_checkpoint_that_could_not_be_made_durable_is_the_last(stores, draft, 
     assert again.max_offset("Topic", 0) == 20
 
 
-def test_a_topic_of_many_queues_is_deleted_and_made_again(stores, draft, drain):
+def test_topic_of_many_queues_can_be_deleted_and_recreated(stores, draft, drain):
     store = stores.open(commit_log_file_bytes=1 << 16)
     fill(store, draft, 200, queues=100)
     drain(store)

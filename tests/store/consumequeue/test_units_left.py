@@ -100,7 +100,7 @@ def take(store, writer) -> list:
     return list(store.advance())
 
 
-def test_units_that_were_left_are_there_and_told_once_they_are_written(read_all, writer, busy):
+def test_background_units_are_visible_only_after_they_are_counted_in(read_all, writer, busy):
     assert writer.threads == ["store-units_0"]
     assert offsets(busy) == {1}
     assert busy.advance() == []
@@ -115,7 +115,7 @@ def test_units_that_were_left_are_there_and_told_once_they_are_written(read_all,
     assert len(busy.query_by_key("Topic", "k1")) == QUEUES
 
 
-def test_what_is_appended_meanwhile_follows(draft, drain, read_all, writer, busy):
+def test_appends_during_a_background_write_follow_it(draft, drain, read_all, writer, busy):
     fill(busy, draft, 2)
     assert busy.append(draft(b"3", queue_id=7)).queue_offset == 3
     busy.flush_now()
@@ -128,7 +128,7 @@ def test_what_is_appended_meanwhile_follows(draft, drain, read_all, writer, busy
     ]
 
 
-def test_queues_that_are_new_are_made_by_the_other_thread_too(stores, draft, read_all, writer):
+def test_background_write_creates_new_queues(stores, draft, read_all, writer):
     store = stores.open()  # its descriptors are not full
     store.await_messages(EVERY_QUEUE)
     store.on_work_ended(writer.ended.set)
@@ -154,7 +154,7 @@ def test_queues_that_are_new_are_made_by_the_other_thread_too(stores, draft, rea
     assert bodies(read_all, stores.open()) == [[b"0", b"1"]] * QUEUES
 
 
-def test_what_is_cut_off_is_gone_from_files_that_the_other_thread_made(stores, draft, writer):
+def test_truncate_to_zeroes_files_created_by_a_background_write(stores, draft, writer):
     store = stores.open()
     store.await_messages(EVERY_QUEUE)
     store.on_work_ended(writer.ended.set)
@@ -170,7 +170,7 @@ def test_what_is_cut_off_is_gone_from_files_that_the_other_thread_made(stores, d
         assert file.read_bytes()[UNIT_BYTES:].strip(b"\0") == b""
 
 
-def test_a_queue_that_cannot_be_made_is_told(stores, draft, drain, read_all, clock, writer):
+def test_background_write_reports_a_queue_that_cannot_be_created(stores, draft, drain, read_all, clock, writer):
     store = stores.open()
     store.await_messages(EVERY_QUEUE)
     store.on_work_ended(writer.ended.set)
@@ -188,7 +188,7 @@ def test_a_queue_that_cannot_be_made_is_told(stores, draft, drain, read_all, clo
     assert bodies(read_all, store) == [[b"0"]] * QUEUES
 
 
-def test_few_queues_are_written_at_once(draft, writer, busy):
+def test_units_of_few_queues_are_written_on_the_store_thread(draft, writer, busy):
     take(busy, writer)
     fill(busy, draft, 2, queues=15)
     busy.flush_now()
@@ -196,7 +196,7 @@ def test_few_queues_are_written_at_once(draft, writer, busy):
     assert writer.threads[1:] == ["MainThread"]
 
 
-def test_dispatch_now_waits_for_what_was_left(draft, read_all, writer, busy):
+def test_dispatch_now_waits_for_the_background_write(draft, read_all, writer, busy):
     fill(busy, draft, 2)
     busy.flush_now()
     writer.goes_on.set()
@@ -207,7 +207,7 @@ def test_dispatch_now_waits_for_what_was_left(draft, read_all, writer, busy):
     assert bodies(read_all, busy) == [[b"0", b"1", b"2"]] * QUEUES
 
 
-def test_nothing_is_noted_or_cleaned_while_units_are_written(writer, busy, monkeypatch):
+def test_no_checkpoint_or_cleaning_during_a_background_write(writer, busy, monkeypatch):
     turns = []
     monkeypatch.setattr(Maintenance, "turn", lambda _: turns.append("notes"))
     monkeypatch.setattr(Retention, "turn", lambda _: turns.append("cleans"))
@@ -217,7 +217,7 @@ def test_nothing_is_noted_or_cleaned_while_units_are_written(writer, busy, monke
     assert turns[:2] == ["notes", "cleans"]
 
 
-def test_steps_without_a_gap_let_notes_be_taken_between_them(draft, writer, busy, monkeypatch):
+def test_maintenance_runs_between_consecutive_background_writes(draft, writer, busy, monkeypatch):
     fill(busy, draft, 2)
     busy.flush_now()
     turns = []
@@ -229,7 +229,7 @@ def test_steps_without_a_gap_let_notes_be_taken_between_them(draft, writer, busy
 
 
 @pytest.mark.parametrize("end", ["delete_topic", "forget_topic", "truncate_to", "close"])
-def test_whatever_else_is_done_to_the_queues_waits_for_them(
+def test_operations_on_queues_wait_for_the_background_write(
     stores, draft, drain, read_all, writer, busy, monkeypatch, end
 ):
     place = busy.positions.dispatched
@@ -259,7 +259,7 @@ def test_whatever_else_is_done_to_the_queues_waits_for_them(
     assert bodies(read_all, busy) == [[*kept, b"5"]] * QUEUES
 
 
-def test_without_space_for_one_queue_senders_are_told_and_all_comes_with_the_space(
+def test_full_disk_for_a_background_write_refuses_appends_and_recovers(
     draft, drain, read_all, clock, writer, busy
 ):
     path = busy.root / "consumequeue" / "Topic" / "5" / f"{0:020d}"
@@ -280,7 +280,7 @@ def test_without_space_for_one_queue_senders_are_told_and_all_comes_with_the_spa
     assert len(busy.query_by_key("Topic", "k1")) == QUEUES
 
 
-def test_an_index_that_cannot_be_written_fails_the_whole_step(
+def test_failing_index_write_fails_the_whole_step(
     crowded, draft, drain, read_all, clock, writer, monkeypatch
 ):
     store = crowded
@@ -302,7 +302,7 @@ def test_an_index_that_cannot_be_written_fails_the_whole_step(
 
 
 @pytest.mark.parametrize("written", [0, 1, QUEUES // 2, QUEUES])
-def test_killed_while_units_are_written_the_next_start_has_all(stores, read_all, writer, busy, written):
+def test_kill_during_a_background_write_loses_no_units(stores, read_all, writer, busy, written):
     def some(directory, file_bytes, log, groups, chosen, is_new, units):
         return WRITE_UNITS(directory, file_bytes, log, groups, chosen[:written], is_new[:written], units)
 
@@ -314,7 +314,7 @@ def test_killed_while_units_are_written_the_next_start_has_all(stores, read_all,
     assert bodies(read_all, again) == [[b"0", b"1"]] * QUEUES
 
 
-def test_what_was_left_keeps_no_file_of_the_log(writer, busy):
+def test_finished_background_write_releases_the_log_files(writer, busy):
     def mapped() -> bool:
         return f"{busy.root}/commitlog" in Path("/proc/self/maps").read_text()
 
@@ -324,7 +324,7 @@ def test_what_was_left_keeps_no_file_of_the_log(writer, busy):
     assert not mapped()
 
 
-def test_who_waits_is_told_of_a_step_that_the_end_of_another_topic_has_ended(writer, busy):
+def test_arrivals_of_a_step_finished_by_forget_topic_are_returned(writer, busy):
     writer.goes_on.set()
     assert busy.forget_topic("Other", lambda error: None) == 0
     assert {(each.queue_id, each.max_offset) for each in busy.advance()} == {

@@ -48,7 +48,7 @@ def crowded(stores, draft, drain, together):
     return store
 
 
-def test_units_written_together_are_those_written_one_by_one(
+def test_bulk_write_produces_the_same_files_as_single_writes(
     stores, draft, drain, read_all, together, crowded, monkeypatch
 ):
     alone = stores.open("alone", commit_log_file_bytes=1 << 16)
@@ -70,7 +70,7 @@ def test_units_written_together_are_those_written_one_by_one(
     assert bodies(read_all, again) == [[b"%d" % number for number in range(45)]] * QUEUES
 
 
-def test_every_queue_written_together_tells_those_who_wait(draft, together, crowded):
+def test_bulk_write_reports_arrivals_of_every_queue(draft, together, crowded):
     fill(crowded, draft, 2, start=1)
     crowded.flush_now()
     arrivals = crowded.advance()
@@ -87,7 +87,7 @@ def close_file_of_queue_5(store, read_all) -> None:
         read_all(store, "Topic", queue_id)
 
 
-def test_without_space_for_one_of_many_queues_the_others_have_theirs_and_sends_are_refused(
+def test_full_disk_for_one_queue_of_a_bulk_write_refuses_appends(
     draft, drain, read_all, clock, together, crowded
 ):
     path = crowded.root / "consumequeue" / "Topic" / "5" / f"{0:020d}"
@@ -112,7 +112,7 @@ def test_without_space_for_one_of_many_queues_the_others_have_theirs_and_sends_a
 
 
 @pytest.mark.parametrize("written", range(QUEUES + 1))
-def test_killed_between_any_two_of_the_files_the_next_start_has_all(
+def test_kill_between_files_of_a_bulk_write_loses_no_units(
     stores, draft, read_all, crowded, monkeypatch, written
 ):
     fill(crowded, draft, 1, start=1)

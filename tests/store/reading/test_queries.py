@@ -42,7 +42,7 @@ def put_at_steps(store, clock, draft, topic: str, steps_ms: list[int], **named) 
 
 @one_store
 @given(steps_ms=STEPS_MS.filter(bool), which=st.integers(0, 29), near=st.integers(-1, 1))
-def test_offset_by_timestamp_is_the_first_at_or_after_and_the_last_at_or_before(
+def test_offset_by_timestamp_equals_a_plain_bisection(
     store, clock, draft, steps_ms, which, near
 ):
     topic = f"topic-{next(NUMBERS)}"
@@ -56,14 +56,14 @@ def test_offset_by_timestamp_is_the_first_at_or_after_and_the_last_at_or_before(
     )
 
 
-def test_times_outside_the_queue_give_its_ends(store, clock, draft):
+def test_offset_by_timestamp_outside_the_queue_returns_its_ends(store, clock, draft):
     times = put_at_steps(store, clock, draft, "Topic", [0, 10, 10])
     assert [store.offset_by_timestamp("Topic", 0, when) for when in (-1, 0, times[2] + 1)] == [0, 0, 3]
     assert [store.offset_by_timestamp("Topic", 0, when, upper=True) for when in (-1, 1 << 62)] == [0, 2]
     assert store.offset_by_timestamp("Unknown", 0, times[0]) == 0
 
 
-def test_times_of_messages_from_ipv6_hosts_are_found(store, clock, draft):
+def test_offset_by_timestamp_finds_messages_from_ipv6_hosts(store, clock, draft):
     host = {"born_host": bytes(20), "sys_flag": BORN_HOST_V6}
     times = put_at_steps(
         store, clock, draft, "Topic", [10] * 9, **{name: [each] * 9 for name, each in host.items()}
@@ -71,7 +71,7 @@ def test_times_of_messages_from_ipv6_hosts_are_found(store, clock, draft):
     assert [store.offset_by_timestamp("Topic", 0, when) for when in times] == list(range(9))
 
 
-def test_an_interval_without_messages_is_empty(store, clock, draft):
+def test_offset_by_timestamp_in_an_interval_without_messages(store, clock, draft):
     """RocketMQ's table: three messages at t1, two at t3; t2 has its upper bound before its lower one."""
     times = put_at_steps(store, clock, draft, "Topic", [0, 0, 0, 100, 0])
     between_ms = times[0] + 50
@@ -79,7 +79,7 @@ def test_an_interval_without_messages_is_empty(store, clock, draft):
     assert store.offset_by_timestamp("Topic", 0, between_ms) == 3
 
 
-def test_what_retention_has_taken_is_never_found(stores, clock, draft, drain):
+def test_offset_by_timestamp_never_returns_deleted_messages(stores, clock, draft, drain):
     store = stores.open(file_reserved_time_h=0, **TINY_FILES)
     times = put_at_steps(store, clock, draft, "Topic", [0] * 3 + [10] * 40, body=[b"x" * 600] * 43)
     drain(store)
@@ -97,7 +97,7 @@ def test_what_retention_has_taken_is_never_found(stores, clock, draft, drain):
     assert store.offset_by_timestamp("Topic", 0, times[-1]) == 42
 
 
-def test_damaged_records_do_not_mislead_the_search(stores, clock, draft):
+def test_offset_by_timestamp_tolerates_damaged_records(stores, clock, draft):
     store = stores.open(**TINY_FILES)
     times = put_at_steps(store, clock, draft, "Topic", [10] * 12)
     log = store.root / "commitlog" / f"{0:020d}"
@@ -113,7 +113,7 @@ def test_damaged_records_do_not_mislead_the_search(stores, clock, draft):
         )
 
 
-def test_a_search_by_time_over_a_large_hole_looks_at_few_of_its_records(
+def test_offset_by_timestamp_reads_few_records_of_a_large_hole(
     stores, clock, draft, drain, monkeypatch
 ):
     store = stores.open(commit_log_file_bytes=1 << 19)
@@ -149,7 +149,7 @@ def test_a_search_by_time_over_a_large_hole_looks_at_few_of_its_records(
     begin=st.tuples(st.integers(0, 24), st.integers(-1, 1)),
     end=st.tuples(st.integers(0, 24), st.integers(-1, 1)),
 )
-def test_query_by_key_gives_what_was_stored_within_the_time(store, clock, draft, stored, wanted, begin, end):
+def test_query_by_key_returns_messages_within_the_time_range(store, clock, draft, stored, wanted, begin, end):
     topic = f"topic-{next(NUMBERS)}"
     clock.advance(10_000)
     steps_ms, keys = [step for step, _ in stored], [key for _, key in stored]
@@ -166,7 +166,7 @@ def test_query_by_key_gives_what_was_stored_within_the_time(store, clock, draft,
     assert [decode_record(record).queue_offset for record in found] == expected
 
 
-def test_query_by_key_gives_the_newest_of_too_many(store, clock, draft):
+def test_query_by_key_returns_the_newest_messages_if_limited(store, clock, draft):
     put_at_steps(store, clock, draft, "Topic", [1000] * 10, keys=["same"] * 10)
     found = store.query_by_key("Topic", "same", 3)
     assert [decode_record(record).queue_offset for record in found] == [7, 8, 9]

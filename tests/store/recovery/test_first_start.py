@@ -5,7 +5,7 @@ import structlog
 RECOVERED = "store_recovered"
 
 
-def test_only_a_store_that_was_there_tells_of_its_recovery(stores, draft, drain):
+def test_recovery_is_logged_only_for_an_existing_store(stores, draft, drain):
     with structlog.testing.capture_logs() as logs:
         store = stores.open()
         store.append(draft(b"one"))

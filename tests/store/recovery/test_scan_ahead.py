@@ -37,7 +37,7 @@ def size_of_a_record(draft) -> int:
     return record_size(made, 8)
 
 
-def test_each_file_is_walked_from_its_beginning_or_from_where_the_walk_is(log, draft) -> None:
+def test_scan_begins_at_the_file_start_or_at_the_requested_position(log, draft) -> None:
     size = size_of_a_record(draft)
     with ScanAhead(log, check_crc=True) as scans:
         assert scans.scan(3 * size)[:4] == (7 * size, walk.BLANK, 4, 6 * size)
@@ -51,7 +51,7 @@ def test_each_file_is_walked_from_its_beginning_or_from_where_the_walk_is(log, d
         assert scans.scan(last)[:4] == (last + size, walk.BAD_MAGIC, 1, last)
 
 
-def test_the_next_file_is_walked_while_one_is(log, monkeypatch) -> None:
+def test_next_file_is_scanned_in_parallel(log, monkeypatch) -> None:
     both = threading.Barrier(2, timeout=LIMIT_S)
     scan_records = walk.scan_records
 
