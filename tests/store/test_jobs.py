@@ -1,4 +1,4 @@
-"""Jobs end, whatever those before them did; their outcome comes back to the owner's thread."""
+"""Jobs run whatever earlier jobs did; their results are passed to the owner's thread."""
 
 from __future__ import annotations
 
@@ -53,11 +53,11 @@ def test_on_ended_is_called_before_the_owner_collects_the_result() -> None:
 
 
 def test_lanes_run_independently() -> None:
-    jobs, goes_on = Jobs(), threading.Event()
-    slow = jobs.lane("slow").submit(lambda: goes_on.wait(LIMIT_S))
+    jobs, may_continue = Jobs(), threading.Event()
+    slow = jobs.lane("slow").submit(lambda: may_continue.wait(LIMIT_S))
     quick = jobs.lane("quick")
     quick.submit(lambda: None)
     quick.finish()
     assert not slow.done()
-    goes_on.set()
+    may_continue.set()
     jobs.close()

@@ -1,4 +1,4 @@
-"""Live settings change in place and all at once; the others say that they need a restart."""
+"""Live settings change in place and together; other settings are refused with "needs a restart"."""
 
 from __future__ import annotations
 
@@ -48,15 +48,15 @@ def test_live_settings_update_with_one_invalid_change_changes_nothing(changes, e
 
 
 def test_live_settings_listeners_receive_only_changed_settings() -> None:
-    heard: list[list[str]] = []
+    received: list[list[str]] = []
     live = LiveSettings(Outer(inner=Inner()))
     for _ in range(2):
-        live.on_change(lambda changes: heard.append([each.name for each in changes]))
+        live.on_change(lambda changes: received.append([each.name for each in changes]))
     live.change(Outer(name="b", inner=Inner(pace=6)))
     live.change(Outer(name="b", inner=Inner(pace=6)))
     with pytest.raises(ValueError, match="port: a change needs a restart"):
         live.update({"name": "c", "port": 2})
-    assert heard == 2 * [["name", "inner.pace"]]
+    assert received == 2 * [["name", "inner.pace"]]
 
 
 def test_live_names_come_from_the_model_annotations() -> None:

@@ -1,4 +1,4 @@
-"""Events in a file: a JSON object a line, rotated, without secrets; a full disk ends nothing."""
+"""Log files: one JSON object per line, rotated, with secrets masked; a full disk raises no error."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_log_file_event_is_one_json_line_with_time_level_and_logger(tmp_path: Pa
     log_to_file(file)
     log = get_logger("actors.broker.service")
     log.info("broker_serving", broker="broker-a", path=tmp_path, port=1)
-    log.debug("too_small_to_tell")
+    log.debug("debug_event")
     try:
         int("two\nlines")
     except ValueError:
@@ -84,5 +84,5 @@ def test_log_file_is_rotated_at_its_size(tmp_path: Path, monkeypatch: pytest.Mon
 
 def test_log_file_on_a_full_disk_raises_no_error(tmp_path: Path, capfd: Any) -> None:
     log_to_file(Path("/dev/full"))
-    get_logger("x").error("nobody_will_read_this")
+    get_logger("x").error("lost_event")
     assert capfd.readouterr() == ("", "")

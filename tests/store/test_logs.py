@@ -1,4 +1,4 @@
-"""A program that uses the library hears of events only when it asks to."""
+"""A program that uses the library sees its log events only after it asks for them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.eventually import LIMIT_S
 PROGRAM = """
 import logging, sys
 from store.logs import get_logger, log_to_handler
-if sys.argv[1] == "asked":
+if sys.argv[1] == "handler":
     log_to_handler(logging.StreamHandler(sys.stdout), logging.WARNING)
 get_logger("store.example").info("file_rolled", position=17)
 get_logger("store.example").warning("disk_filling", ratio=0.9)
@@ -31,7 +31,7 @@ def test_library_prints_no_events_by_default() -> None:
 
 
 def test_log_to_handler_prints_events_from_its_level_on() -> None:
-    [line] = output_of("asked").splitlines()
+    [line] = output_of("handler").splitlines()
     assert "disk_filling" in line
     assert "0.9" in line
 

@@ -1,4 +1,4 @@
-"""One store through its face: append, dispatch, read, confirm."""
+"""MessageStore through its public interface: append, dispatch, read, confirm."""
 
 from __future__ import annotations
 
@@ -205,33 +205,33 @@ def test_large_append_is_dispatched_in_slices(stores, draft, read_all):
 
 def test_sync_flush_makes_messages_readable_only_after_the_flush(stores, draft):
     store = stores.open(flush="sync")
-    told = []
+    results = []
     result = store.append(draft())
-    store.on_confirmed(result.size_bytes, told.append)
+    store.on_confirmed(result.size_bytes, results.append)
     assert store.advance() == []
-    assert (store.max_offset("Topic", 0), told) == (0, [])
+    assert (store.max_offset("Topic", 0), results) == (0, [])
     job = store.flush_job()
     assert job is not None
     assert store.flush_job() is None  # one at a time
     job.run()
     store.flush_done(job)
     store.advance()
-    assert (store.max_offset("Topic", 0), told) == (1, [None])
+    assert (store.max_offset("Topic", 0), results) == (1, [None])
 
 
 def test_failed_flush_makes_the_store_read_only(stores, draft):
     store = stores.open(flush="sync")
-    told = []
-    store.on_confirmed(store.append(draft()).size_bytes, told.append)
+    results = []
+    store.on_confirmed(store.append(draft()).size_bytes, results.append)
     job = store.flush_job()
     store.flush_failed(job, OSError(5, "Input/output error"))
-    assert isinstance(told[0], StoreError)
+    assert isinstance(results[0], StoreError)
     assert "Input/output error" in store.write_refusal
     with pytest.raises(StoreError, match="Input/output error"):
         store.append(draft())
     assert store.flush_job() is None
-    store.on_confirmed(10**9, told.append)
-    assert isinstance(told[1], StoreError)
+    store.on_confirmed(10**9, results.append)
+    assert isinstance(results[1], StoreError)
     store.close()
     assert (store.root / "abort").exists()
 
@@ -377,24 +377,23 @@ def test_deleted_topic_starts_at_offset_zero_again(stores, draft, read_all, drai
         again.close()
 
 
-def test_forget_topic_deletion_is_durable_when_the_callback_is_called(
-    stores, draft, drain, monkeypatch
-):
-    monkeypatch.setattr(RemoveTreeJob, "run", lambda _: None)  # a kill comes before it
+def test_forget_topic_deletion_is_durable_when_the_callback_is_called(stores, draft, drain, monkeypatch):
+    monkeypatch.setattr(RemoveTreeJob, "run", lambda _: None)  # a kill comes before the files are deleted
     store = stores.open()
     for topic in ("Topic", "Other"):
         store.append(draft(topic=topic))
     drain(store)
-    told = []
-    assert store.forget_topic("Topic", told.append) == 1
+    results = []
+    assert store.forget_topic("Topic", results.append) == 1
     assert [topic for topic, _ in store.queues()] == ["Other"]
     before = stores.kill(store, "before").name
     store.advance()
     store.finish_background()
-    assert told == [None]
+    assert results == [None]
     after = stores.kill(store, "after").name
     assert [topic for topic, _ in stores.open(after).queues()] == ["Other"]
-    # A kill before that may bring it back from the log, but no other one is hurt, and nothing is left over.
+    # After a kill before the callback, the topic may be rebuilt from the log. Other topics are not affected,
+    # and no removed files are left.
     monkeypatch.undo()
     again = stores.open(before)
     assert ("Other", 0) in list(again.queues())
@@ -406,26 +405,26 @@ def test_forget_topic_callback_receives_the_error_of_a_failed_store(stores, draf
     store = stores.open()
     store.append(draft())
     drain(store)
-    told = []
-    store.forget_topic("Topic", told.append)
+    results = []
+    store.forget_topic("Topic", results.append)
     store.append(draft())
-    store.flush_failed(store.flush_job(), OSError(errno.EIO, "the disk has gone"))
-    store.forget_topic("Topic", told.append)
-    assert len(told) == 2
-    assert all("the disk has gone" in str(error) for error in told)
+    store.flush_failed(store.flush_job(), OSError(errno.EIO, "the disk is gone"))
+    store.forget_topic("Topic", results.append)
+    assert len(results) == 2
+    assert all("the disk is gone" in str(error) for error in results)
 
 
 def test_append_to_an_awaited_queue_updates_positions_awaited(stores, draft):
     store = stores.open()
     awaited = {("Topic", 1)}
     store.await_messages(awaited)
-    store.append(draft(b"nobody waits"))
+    store.append(draft(b"not awaited"))
     assert store.positions.awaited == 0
-    store.append(draft(b"somebody waits", queue_id=1))
+    store.append(draft(b"awaited", queue_id=1))
     end = store.positions.written
     assert store.positions.awaited == end
     awaited.clear()
-    store.append(draft(b"no more", queue_id=1))
+    store.append(draft(b"no longer awaited", queue_id=1))
     assert store.positions.awaited == end
 
 
@@ -451,27 +450,27 @@ def test_forget_topic_during_a_checkpoint_completes(stores, draft, drain, clock)
     store.append(draft(topic="Doomed"))
     drain(store)
     clock.advance(store.settings.checkpoint_interval_ms)
-    store.advance()  # begins to note 100 queues
-    assert not store.has_more_to_do  # nobody waits for this one
-    told = []
-    store.forget_topic("Doomed", told.append)
+    store.advance()  # begins a checkpoint with the first 100 queues
+    assert not store.has_more_to_do  # this checkpoint was not requested
+    results = []
+    store.forget_topic("Doomed", results.append)
     assert store.has_more_to_do
     while store.has_more_to_do:
         store.advance()
     store.finish_background()
 
-    def is_told() -> list:
+    def callback_results() -> list:
         store.advance()
         store.finish_background()
-        return told
+        return results
 
-    assert eventually(is_told, "the end of the topic") == [None]
+    assert eventually(callback_results, "the deletion of the topic") == [None]
 
 
 def test_queue_offsets_are_unique_while_dispatch_is_behind(stores, draft, drain, read_all):
     store = stores.open(dispatch_slice_bytes=4096)
     given = [store.append(draft(b"x" * 1000)).queue_offset for _ in range(6)]
-    store.advance()  # a part of them
+    store.advance()  # dispatches only some of them
     assert store.max_offset("Topic", 0) < 6
     given.append(store.append(draft(b"last")).queue_offset)
     drain(store)

@@ -1,4 +1,4 @@
-"""Settings accept the names of the last release, with a warning."""
+"""Settings accept the old names of the previous release, with a warning."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A dispatch sink of one's own: it gets every record once, over restarts, truncation and failures."""
+"""Additional dispatch sinks receive every record once, despite restarts, truncation and failures."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from store.message.record import decode_record
 
 
 class TopicCounts:
-    """Counts records by topic, in memory: after a start it lacks all of them."""
+    """Counts records by topic in memory, so that it lacks all records after a start."""
 
     def __init__(self) -> None:
         self.topics: dict[int, str] = {}

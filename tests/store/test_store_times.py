@@ -1,4 +1,4 @@
-"""A damaged storeTimestamp, which no CRC covers, stops no start, no append and no search for others."""
+"""A damaged storeTimestamp, which no CRC covers, does not affect starts, appends and other searches."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ TIMES = [-(1 << 63), -5, 1 << 50, 253_402_300_800_000, (1 << 63) - 1]
 
 @pytest.mark.parametrize("when", TIMES)
 @pytest.mark.parametrize("which", [0, 50, -1])
-@pytest.mark.parametrize("is_noted", [True, False])
+@pytest.mark.parametrize("has_summary", [True, False])
 def test_store_with_a_damaged_timestamp_opens_and_appends(
-    stores, draft, drain, read_all, clock, when, which, is_noted
+    stores, draft, drain, read_all, clock, when, which, has_summary
 ):
     store = stores.open()
     fill(store, draft)
@@ -25,7 +25,7 @@ def test_store_with_a_damaged_timestamp_opens_and_appends(
     before = messages(store, read_all)
     store.close()
     damage(store.root, before[which].commit_log_offset + 56, when.to_bytes(8, "big", signed=True))
-    if not is_noted:
+    if not has_summary:
         shutil.rmtree(store.root / "consumequeue")
         shutil.rmtree(store.root / "index")
         (store.root / "raymq.derived").unlink()

@@ -1,4 +1,4 @@
-"""After the warm-up nothing that a broker does with messages compiles or loads a kernel."""
+"""After the warm-up, sending and reading messages neither compiles nor loads a kernel."""
 
 from __future__ import annotations
 

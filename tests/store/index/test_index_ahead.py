@@ -1,4 +1,4 @@
-"""The next index file is made ahead of need and off the store's thread; the index does not show it."""
+"""The next index file is created in advance on another thread; the content of the index is the same."""
 
 import os
 import threading
@@ -13,12 +13,12 @@ from store.message_store import MessageStore
 from tests.store.conftest import SmallStores
 
 Draft = Callable[..., RecordDraft]
-MESSAGES = 100  # of one key each: 64 go into a file
+MESSAGES = 100  # one key each; an index file has 64 entries
 
 
 @pytest.fixture
 def makers(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Give the names of the threads that have made files of an index's size, in order."""
+    """Give the names of the threads that created files of the size of an index file, in order."""
     found: list[str] = []
     allocate_now = os.posix_fallocate
 
@@ -64,7 +64,7 @@ def test_dispatch_creates_the_index_file_if_it_is_not_preallocated(
     stores: SmallStores, draft: Draft, makers: list[str], drain: Callable[[MessageStore], None]
 ) -> None:
     store = stores.open(preallocate=True)
-    for number in range(MESSAGES):  # all in one dispatch
+    for number in range(MESSAGES):  # all in one dispatch step
         store.append(draft(b"body", keys=f"key-{number}"))
     drain(store)
     assert makers == [threading.current_thread().name] * 2

@@ -1,4 +1,4 @@
-"""Records as Arrow columns: what the plain decoder reads, row by row."""
+"""Records as Arrow columns equal the records of the plain decoder, row by row."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ drafts = st.builds(
 
 
 def as_row(message: MessageExt) -> dict[str, Any]:
-    """What RECORD_SCHEMA says of a message."""
+    """Return the RECORD_SCHEMA row of a message."""
     return {
         "topic": message.topic,
         "brokerName": message.broker_name,

@@ -1,4 +1,4 @@
-"""Message filters: by tag hash, and of other kinds, through the store's reads."""
+"""Message filters by tag hash and by property, tested through reads of a store."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.store.cold_disk import make_cold, settled
 
 
 class PropertyEquals(MessageFilter):
-    """Accepts messages by one property, if their tag may be right."""
+    """Accepts messages by the value of one property, and optionally by tag."""
 
     def __init__(self, name: str, value: str, tag: str | None = None) -> None:
         self.name, self.value, self.tag = name, value, tag
@@ -29,7 +29,7 @@ class PropertyEquals(MessageFilter):
 
 @pytest.fixture
 def colours(stores, drain):
-    """A store with 60 messages of three colours and two tags."""
+    """Give a store with 60 messages of three colours and two tags."""
     store = stores.open(consume_queue_file_bytes=4000)
     for number in range(60):
         properties = {"colour": ("red", "green", "blue")[number % 3], "TAGS": "ab"[number % 2]}

@@ -1,5 +1,6 @@
-"""A store that ended in any way opens again: with all whole records, no others, and derived files as they
-were.
+"""A store that ended in any way opens again.
+
+It has all complete records and no others, and its derived files are as they were.
 """
 
 from __future__ import annotations
@@ -40,8 +41,9 @@ Write = tuple[str, int, bytes]
 
 @pytest.fixture
 def writes(monkeypatch) -> list[Write]:
-    """Give the list of all writes to the log from now on: file, place, bytes, in the order that law 6
-    prescribes.
+    """Give a list of all writes to the log from now on: (file, position, bytes).
+
+    They are in the order of law 6: the first 8 bytes of a record are written last.
     """
     seen: list[Write] = []
     whole = MappedFile.write_at
@@ -57,20 +59,20 @@ def writes(monkeypatch) -> list[Write]:
 
 
 def cut_copies(stores, before: Path, after: Path, writes: list[Write], step: int = 1) -> Iterator[str]:
-    """Copies of the store `before` with the first bytes of `writes` in its log: one byte more each time."""
+    """Yield names of copies of the store `before`, each with one more byte of `writes` in its log."""
     total = sum(len(data) for _, _, data in writes)
     for kept in [*range(0, total, step), *range(max(total - HEAD_BYTES, 1), total)]:
         target = stores.directory / f"cut-{kept}"
         shutil.copytree(before, target)
-        left = kept
+        remaining = kept
         for name, place, data in writes:
             path = target / "commitlog" / name
             if not path.exists():
                 path.write_bytes(bytes((after / "commitlog" / name).stat().st_size))
             with path.open("r+b") as file:
                 file.seek(place)
-                file.write(data[:left])
-            left -= len(data[:left])
+                file.write(data[:remaining])
+            remaining -= len(data[:remaining])
         yield target.name
         shutil.rmtree(target)
 
@@ -91,7 +93,7 @@ def test_start_after_a_clean_shutdown_finds_identical_files(stores, draft, read_
 
 def test_start_after_a_kill_recovers_all_written_messages(stores, draft, read_all):
     store = stores.open(flush="sync")
-    fill(store, draft)  # neither flushed nor dispatched
+    fill(store, draft)  # the records are neither flushed nor dispatched
     stores.kill(store, "killed")
     again = stores.open("killed")
     assert len(bodies(again, read_all)) == 120
@@ -156,7 +158,7 @@ def test_garbage_after_the_end_of_the_log_is_zeroed(stores, draft, read_all):
 
 
 def test_stale_record_after_the_end_of_the_log_is_not_served(stores, draft, read_all):
-    """RocketMQ leaves the bytes behind its end as they are; ours are zeros, whatever was there before."""
+    """RocketMQ leaves stale bytes after the end of its log; RayMQ zeroes them."""
     store = stores.open()
     results = [store.append(draft(b"%d" % number)) for number in range(5)]
     store.advance()
@@ -196,7 +198,7 @@ def test_empty_last_log_file_is_removed_and_other_sizes_are_refused(stores, draf
         stores.open()
 
 
-@pytest.mark.parametrize("end", ["orderly", "killed"])
+@pytest.mark.parametrize("end", ["clean", "killed"])
 @pytest.mark.parametrize(
     "lost",
     [
@@ -208,7 +210,7 @@ def test_lost_derived_files_are_rebuilt_identically(stores, draft, drain, end, l
     store = stores.open()
     fill(store, draft)
     drain(store)
-    if end == "orderly":
+    if end == "clean":
         store.close()
     root = stores.kill(store, "copy")
     files = stores.files(root)
@@ -222,14 +224,14 @@ def test_lost_derived_files_are_rebuilt_identically(stores, draft, drain, end, l
     assert stores.files(root) == files
 
 
-@pytest.mark.parametrize("end", ["orderly", "killed"])
+@pytest.mark.parametrize("end", ["clean", "killed"])
 @pytest.mark.parametrize("kind", ["consumequeue/Topic/0", "index"])
 @pytest.mark.parametrize("damage", ["zeroed", "cut", "grown", "garbage", "one byte", "one page", "half"])
 def test_damaged_derived_files_are_rebuilt_identically(stores, draft, drain, end, kind, damage):
     store = stores.open()
     fill(store, draft, 200)
     drain(store)
-    if end == "orderly":
+    if end == "clean":
         store.close()
     root = stores.kill(store, "copy")
     files = stores.files(root)
@@ -270,7 +272,7 @@ def test_records_not_dispatched_before_a_kill_are_dispatched_at_start(stores, dr
 
 
 def test_partly_dispatched_step_is_completed_without_duplicates(stores, draft, drain):
-    """A kill in the middle of one dispatch: some queues have their units, others and the index not yet."""
+    """After a kill during dispatch, some queues have their units; other queues and the index do not."""
     store = stores.open()
     fill(store, draft, 60)
     drain(store)
@@ -301,7 +303,7 @@ def test_index_insert_interrupted_by_a_kill_is_repaired(stores, draft, drain):
     drain(store)
     after = stores.kill(store, "after")
     [new], [old] = (after / "index").iterdir(), (before / "index").iterdir()
-    # Entries and slots are there, the header that counts them is not.
+    # Entries and slots are written, but the header that counts them is not.
     torn = old.read_bytes()[:40] + new.read_bytes()[40:]
     shutil.copytree(after / "commitlog", before / "commitlog", dirs_exist_ok=True)
     old.write_bytes(torn)
@@ -314,7 +316,7 @@ def test_units_beyond_the_end_of_the_log_are_removed(stores, draft, drain, read_
     fill(store, draft, 30)
     drain(store)
     root = stores.kill(store, "killed")
-    for path in (root / "commitlog").iterdir():  # the log's end was never flushed, the queues were
+    for path in (root / "commitlog").iterdir():  # the end of the log was not flushed, the queues were
         content = bytearray(path.read_bytes())
         content[2000:] = bytes(len(content) - 2000)
         path.write_bytes(content)
@@ -329,15 +331,13 @@ def test_units_beyond_the_end_of_the_log_are_removed(stores, draft, drain, read_
     assert stores.files(root) == stores.files(store.root)
 
 
-def test_log_shorter_than_the_checkpoint_continues_after_its_last_record(
-    stores, draft, drain, read_all
-):
+def test_log_shorter_than_the_checkpoint_continues_after_its_last_record(stores, draft, drain, read_all):
     store = stores.open()
     fill(store, draft, 60)
     drain(store)
     expected = bodies(store, read_all)
     [position] = [m.commit_log_offset for m in read_all(store, "Topic", 0) if m.body == b"45" * 3]
-    store.close()  # it notes the last record's place
+    store.close()  # its checkpoint has the offset of the last record
     for path in (store.root / "commitlog").iterdir():
         kept = max(min(position - int(path.name), 8192), 0)
         path.write_bytes(path.read_bytes()[:kept] + bytes(8192 - kept))
@@ -369,11 +369,11 @@ def test_damaged_record_does_not_hide_later_records(stores, draft, drain, read_a
     expected.remove(b"55555")
     [position] = [m.commit_log_offset for m in read_all(store, "Topic", 2) if m.body == b"55555"]
     root = stores.kill(store, "killed")
-    (root / "raymq.derived").unlink()  # so that all of the log is walked
+    (root / "raymq.derived").unlink()  # so that the whole log is walked
     path = root / "commitlog" / f"{0:020d}"
-    sound = path.read_bytes()
+    valid = path.read_bytes()
     for place in (0, 3, 5, 11, 30, 84, 90):  # size, magic, CRC, physicalOffset, body length, body
-        content = bytearray(sound)
+        content = bytearray(valid)
         content[position + place] ^= 0x11
         path.write_bytes(content)
         again = stores.open("killed")
@@ -393,19 +393,21 @@ def test_start_after_a_clean_shutdown_reads_only_the_last_record(stores, draft, 
     store.close()
     again = stores.open()
     assert again.recovered.dispatched_from == end
-    assert again.recovered.records == 1  # the last one, where the walk begins
+    assert again.recovered.records == 1  # the walk begins at the last record
 
 
 def test_start_after_a_kill_walks_the_log_only_from_the_checkpoint(stores, draft, drain, clock):
     store = stores.open()
     fill(store, draft, 100)
     drain(store)
-    noted = store.positions.written
+    checkpoint_position = store.positions.written
     clock.advance(ms=5001)
     store.advance()
     store.finish_background()
     fill(store, draft, 5, start=100)
     again = stores.open(stores.kill(store, "killed").name)
     assert again.recovered.records == 6
-    assert again.recovered.dispatched_from <= noted
-    assert again.recovered.dispatched_from > noted - 500  # the index's last record is put in again
+    assert again.recovered.dispatched_from <= checkpoint_position
+    assert (
+        again.recovered.dispatched_from > checkpoint_position - 500
+    )  # the last record of the index is dispatched again

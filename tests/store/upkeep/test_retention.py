@@ -1,4 +1,4 @@
-"""Retention: what goes, when, and what stays readable. Times are the clock's and the files' own."""
+"""Retention: which files are deleted, when, and what stays readable."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ FOREVER_H = 1_000_000
 
 
 class Disk:
-    """A disk as full as the test says; it remembers which directories were asked for."""
+    """A disk with the given usage; it records the directories whose usage was read."""
 
     def __init__(self, percent: int = 10) -> None:
         self.percent = percent
         self.total_bytes = 1_000_000
-        self.asked: list[Path] = []
+        self.probed: list[Path] = []
 
     def __call__(self, path: Path) -> DiskUse:
-        self.asked.append(path)
+        self.probed.append(path)
         used_bytes = self.total_bytes * self.percent // 100
         return DiskUse(used_bytes, self.total_bytes - used_bytes)
 
@@ -47,7 +47,10 @@ def disk() -> Disk:
 
 @pytest.fixture
 def aged(stores, draft, drain, clock, disk):
-    """A store with five full log files, each an hour older than the next, and one that is written to."""
+    """Give a factory of stores with five full log files and a last one.
+
+    Each full file is an hour older than the next.
+    """
 
     def build(**settings):
         settings = {"delete_when_h": str(other_hour(clock)), **settings}
@@ -83,7 +86,7 @@ def set_age(path: Path, clock, hours: int) -> None:
 
 
 def one_round(store, clock) -> None:
-    """Let a whole round run: the survey, each deletion, the correction of the queues."""
+    """Run one complete round: survey, deletions, and correction of the queues."""
     clock.advance(store.settings.clean_interval_ms)
     store.advance()
     for _ in range(12):
@@ -121,7 +124,7 @@ def test_delete_when_h_lists_local_hours(hours, is_time):
 def test_delete_when_h_covers_the_whole_hour(hour, minute, is_time):
     at_ms = int(datetime(2026, 3, 1, hour, minute, 59 if minute else 0).astimezone().timestamp() * 1000)
     assert is_time_to_delete("04", at_ms) is is_time
-    assert is_time_to_delete("04;", at_ms) is is_time  # RocketMQ takes an end without a number
+    assert is_time_to_delete("04;", at_ms) is is_time  # RocketMQ accepts a trailing semicolon
 
 
 def test_files_to_delete_respects_age_and_batch_limit():
@@ -137,7 +140,9 @@ def test_files_to_delete_respects_age_and_batch_limit():
     assert chosen([full_ms] * 11) == 10
     for excess_bytes, forced in ((0, 1), (8192, 1), (8193, 2), (3 * 8192, 3), (100 * 8192, 10)):
         assert chosen([0] * 20, Pressure.FORCE, excess_bytes) == forced
-    assert chosen([full_ms, full_ms, 0, 0], Pressure.FORCE, 8192) == 2  # what has expired counts
+    assert (
+        chosen([full_ms, full_ms, 0, 0], Pressure.FORCE, 8192) == 2
+    )  # expired files count toward the excess
 
 
 @given(
@@ -159,7 +164,7 @@ def test_files_to_delete_are_the_oldest_without_gaps(ages_h, pressure, excess_by
         assert not young
     if pressure is Pressure.NONE and not is_requested:
         assert not chosen
-    # By force no more than frees what is over the level.
+    # Forced deletion frees no more than the excess.
     assert all(base < max(excess_bytes, 1) for base in young)
 
 
@@ -177,7 +182,7 @@ def test_expired_files_are_deleted_at_the_configured_hour(aged, clock, read_all)
     for name, hours in zip(log_files(store), (80, 73, 71), strict=False):
         set_age(store.root / "commitlog" / name, clock, hours)
     one_round(store, clock)
-    assert len(log_files(store)) == 6  # not its hour
+    assert len(log_files(store)) == 6  # not at the configured hour
 
     LiveSettings(store.settings).update({"delete_when_h": str(other_hour(clock, 0))})
     one_round(store, clock)
@@ -241,7 +246,7 @@ def test_full_disk_refuses_appends_with_its_figures_but_serves_reads(aged, clock
     assert "commitlog" in store.write_refusal
     assert len(read_all(store)) == 11
 
-    disk.percent = 86  # below 90 %, but not yet down to where cleaning by force ends
+    disk.percent = 86  # below 90 %, but still above the level of forced cleaning
     one_round(store, clock)
     assert store.write_refusal is not None
     disk.percent = 85
@@ -264,11 +269,11 @@ def test_slice_in_flight_keeps_its_deleted_file_mapped(aged, clock, disk):
     one_round(store, clock)
 
     first = log_files(store)[0]
-    assert first == f"{8192:020d}"  # unlinked at once
-    assert bytes(held[0]) == before  # and still mapped
+    assert first == f"{8192:020d}"  # the first file is unlinked immediately
+    assert bytes(held[0]) == before  # and is still mapped
     assert is_mapped(store, f"{0:020d}")
     one_round(store, clock)
-    assert log_files(store)[0] == first  # its space is on the way: no other goes for it
+    assert log_files(store)[0] == first  # its space will be freed, so no other file is deleted
 
     del held
     one_round(store, clock)
@@ -278,7 +283,7 @@ def test_slice_in_flight_keeps_its_deleted_file_mapped(aged, clock, disk):
 
 
 def is_mapped(store, name: str) -> bool:
-    """Return True if this process maps the log file of this name, unlinked or not."""
+    """Return True if this process maps the log file of this name, even if it is unlinked."""
     return f"{store.root}/commitlog/{name}" in Path("/proc/self/maps").read_text()
 
 
@@ -305,17 +310,15 @@ def test_read_after_a_deletion_begins_at_an_existing_record(aged, clock, disk, m
     clock.advance(store.settings.clean_interval_ms)
     store.advance()
     store.retention.finish()
-    monkeypatch.setattr(StaleQueues, "correct_some", lambda _: None)  # no turn has come to the queue yet
+    monkeypatch.setattr(StaleQueues, "correct_some", lambda _: None)  # the queue has not been corrected yet
     store.advance()
     assert store.retention.has_stale_queues
     found = store.get_message("Topic", 0, 0, 1, 1 << 20)
     assert (found.status.name, found.next_begin_offset) == ("OFFSET_TOO_SMALL", 2)
 
 
-@pytest.mark.parametrize("ending", ["in order", "killed"])
-def test_restart_after_cleaning_keeps_the_first_offset(
-    aged, stores, clock, disk, read_all, draft, ending
-):
+@pytest.mark.parametrize("ending", ["clean", "killed"])
+def test_restart_after_cleaning_keeps_the_first_offset(aged, stores, clock, disk, read_all, draft, ending):
     store = aged(file_reserved_time_h=3, index_entries=5, consume_queue_file_bytes=80)
     disk.percent = 76
     one_round(store, clock)
@@ -328,8 +331,8 @@ def test_restart_after_cleaning_keeps_the_first_offset(
     again = stores.open(
         "again" if ending == "killed" else "store", consume_queue_file_bytes=80, index_entries=5
     )
-    if ending == "in order":
-        assert again.recovered.dispatched_from == end  # what is left is as it was noted
+    if ending == "clean":
+        assert again.recovered.dispatched_from == end  # the files match the checkpoint
     assert again.min_offset("Topic", 0) == 6
     assert [(message.queue_offset, message.body) for message in read_all(again)] == kept
     assert len(again.query_by_key("Topic", "key-7")) == 1
@@ -356,9 +359,7 @@ def test_clean_expired_queues_removes_queues_without_messages(stores, draft, dra
     assert [message.body for message in read_all(store, "Old")] == [b"new"]
 
 
-def test_stale_queues_not_resident_are_corrected_without_waiting(
-    aged, clock, disk, monkeypatch
-):
+def test_stale_queues_not_resident_are_corrected_without_waiting(aged, clock, disk, monkeypatch):
     store = aged(file_reserved_time_h=3)
     cold = {"Topic"}
     correct = ConsumeQueue.correct_min_offset
@@ -371,10 +372,10 @@ def test_stale_queues_not_resident_are_corrected_without_waiting(
     monkeypatch.setattr(ConsumeQueue, "correct_min_offset", correct_or_wait)
     disk.percent = 76
     one_round(store, clock)
-    assert store.retention.has_stale_queues  # brought in and tried again, turn for turn
+    assert store.retention.has_stale_queues  # loaded and retried in each turn
     with pytest.raises(NotResident), store.resident_only:
         store.get_message("Topic", 0, 0, 1, 1 << 20)
-    assert store.retention.has_stale_queues  # a read that could not wait leaves it to be done
+    assert store.retention.has_stale_queues  # the queue stays stale after a read that must not wait
 
     cold.clear()
     one_round(store, clock)
@@ -388,7 +389,7 @@ def test_oldest_log_file_is_deleted_first_across_directories(aged, clock, disk, 
     assert [len(names) for names in places.values()] == [3, 3]
     disk.percent = 76
     one_round(store, clock)
-    assert [path.name for path in disk.asked[:3]] == ["disk1", "disk2", "consumequeue"]
+    assert [path.name for path in disk.probed[:3]] == ["disk1", "disk2", "consumequeue"]
     left = sorted(names_in(store.root / "disk1") + names_in(store.root / "disk2"))
     assert left == [f"{number * 8192:020d}" for number in (3, 4, 5)]
     assert [message.queue_offset for message in read_all(store)] == [6, 7, 8, 9, 10]
@@ -415,13 +416,11 @@ def test_failed_file_deletion_is_retried(aged, clock, disk, monkeypatch, read_al
 
 
 @pytest.mark.parametrize("kept", ["commitlog", "consumequeue", "index", "raymq.derived"])
-def test_power_loss_that_undoes_a_deletion_loses_no_message(
-    aged, stores, clock, disk, read_all, draft, kept
-):
-    """Unlinks are not synced: after a power loss any of the directories may be as it was before."""
+def test_power_loss_that_undoes_a_deletion_loses_no_message(aged, stores, clock, disk, read_all, draft, kept):
+    """Unlinks are not synced, so after a power loss any directory may be in its earlier state."""
     small = {"index_entries": 5, "consume_queue_file_bytes": 80}
     store = aged(file_reserved_time_h=3, **small)
-    store.truncate_to(store.positions.written)  # its checkpoint: all is noted
+    store.truncate_to(store.positions.written)  # makes a checkpoint
     before = stores.kill(store, "before")
     disk.percent = 76
     one_round(store, clock)
@@ -454,7 +453,7 @@ def test_delete_expired_request_ends_after_twenty_rounds(aged, clock):
     before = log_files(store)
     set_age(store.root / "commitlog" / before[0], clock, 100)
     one_round(store, clock)
-    assert log_files(store) == before[1:]  # the twentieth still is one of them
+    assert log_files(store) == before[1:]  # the twentieth round still deletes
     before = log_files(store)
     set_age(store.root / "commitlog" / before[0], clock, 100)
     one_round(store, clock)
