@@ -145,8 +145,7 @@ def recover(
 ) -> None:
     """Recover the store at `root`: lock it, truncate damaged ends, and dispatch what derived files lack.
 
-    `is_ours` is True if RayMQ has written this store before; then its log has no stale records after its end.
-    Raises StoreError, OSError.
+    `is_ours`: RayMQ wrote this store, so no stale records follow its log. Raises StoreError, OSError.
     """
     parts.log.paths.prepare()
     parts.log.paths.lock()
@@ -179,9 +178,7 @@ def recover(
     parts.dispatched_from = begin.position
     parts.positions.dispatched = parts.dispatcher.run(begin.position, tail.position, Mode.RECOVERY)
     if summary is not None and tail.position >= summary.position:
-        reserve_lost_offsets(
-            queues, {place: snapshot.next_offset for place, snapshot in summary.queues.items()}
-        )
+        reserve_lost_offsets(queues, {key: each.next_offset for key, each in summary.queues.items()})
     for each in queues:
         each.correct_min_offset(log_min)
     if not log.bases and summary is None and not loaded:

@@ -26,8 +26,8 @@ from store.store_errors import StoreError
 _log = get_logger(__name__)
 
 _QUEUES_PER_TURN = 100  # about a millisecond
-# A checkpoint of tens of thousands of queues takes seconds. To limit its cost, the pause after it is ten times
-# as long as the checkpoint took, up to the maximum.
+# A checkpoint of tens of thousands of queues takes seconds. To limit its cost, the pause after it is ten
+# times as long as the checkpoint took, up to the maximum.
 _PAUSE_FACTOR = 10
 _PAUSE_MAX_NS = 15_000_000_000
 
