@@ -143,7 +143,7 @@ def check_index_notes(
             file = IndexFile(index_path, sizes.index_slots, sizes.index_entries, copy_on_write=True)
         except StoreError:
             continue  # its size has been told
-        held = file.note()
+        held = file.snapshot()
         if held._replace(time_ns=index_note.time_ns) != index_note:
             reason = f"what it says of {index_note.name} is not what the index file holds"
             report.add(summary_path(root), -1, 0, "notes", reason)

@@ -72,7 +72,7 @@ def test_cold_searches_by_time_key_and_id_return_the_same(filled, monkeypatch, c
     ] == by_time
     query = filled.key_query("Topic", "k7")
     query.find()
-    while not settled(disk, query.look):
+    while not settled(disk, query.check_candidates):
         pass
     assert [bytes(record) for record in query.records] == by_key
     assert len(by_key) == 6
@@ -84,7 +84,7 @@ def test_cold_search_by_key_reads_all_candidates_in_few_waits(filled, monkeypatc
     disk = make_cold(filled, monkeypatch)
     query = filled.key_query("Topic", "k7")
     query.find()
-    settled(disk, query.look)
+    settled(disk, query.check_candidates)
     assert disk.rounds <= 3
 
 
