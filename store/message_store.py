@@ -24,7 +24,7 @@ from store.ownership.identity import (
     StoreName,
     read_name,
     refuse_foreign_kinds,
-    settle_name,
+    resolve_name,
     write_name,
 )
 from store.reading.message_reader import GetMessageResult, GetMessageStatus
@@ -136,7 +136,7 @@ class MessageStore(ReadableStore):
             refuse_foreign_kinds(root)
             noted = read_name(root)
             is_ours = noted is not None
-            name = settle_name(root, identity, settings, adopt=adopt)
+            name = resolve_name(root, identity, settings, adopt=adopt)
             closed_cleanly = not guards.abort.exists
             parts = open_parts(root, settings, sinks)
             guards.epoch.raise_epoch()

@@ -102,7 +102,7 @@ def test_a_store_of_ours_is_sound_however_it_ended(stores, clock, drain):
     assert report.findings == []
     assert report.writer_pid is not None
     assert "has this store open" in report.notes[-1]
-    with pytest.raises(StoreError, match="open in this very process"):
+    with pytest.raises(StoreError, match="already open in this process"):
         stores.open()  # the look has not taken its lock away
     drain(store)
     store.close()
@@ -114,11 +114,11 @@ def test_verify_refuses_a_store_of_an_unknown_format_and_reports_a_damaged_name(
     stores.open().close()
     name = stores.directory / "store" / "raymq.json"
     name.write_bytes(b'{"formatVersion": 9}')
-    with pytest.raises(StoreFormatUnsupported, match="format 9, this program knows 1"):
+    with pytest.raises(StoreFormatUnsupported, match="store format 9 is not supported, only format 1"):
         verify(name.parent)
     name.write_bytes(b"{")
     [finding] = verify(name.parent).findings
-    assert "is no JSON" in str(finding)
+    assert "is not valid JSON" in str(finding)
 
 
 def test_queues_of_deleted_topics_are_not_missed_and_those_made_again_are_sound(stores, draft, drain):
@@ -369,7 +369,7 @@ def test_whatever_stands_in_a_file_the_verification_comes_to_an_end_and_tells_it
 
 def test_under_its_lock_nobody_writes_and_a_store_in_use_is_refused(root: Path, tmp_path: Path) -> None:
     def opened_meanwhile(_done: int, _total: int) -> None:
-        with pytest.raises(StoreError, match="is open in this very process"):
+        with pytest.raises(StoreError, match="already open in this process"):
             MessageStore.open(root, StoreSettings(**SMALL), OWNER, ClockAtRest())
 
     report = verify(root, is_locking=True, progress=opened_meanwhile)
@@ -378,7 +378,7 @@ def test_under_its_lock_nobody_writes_and_a_store_in_use_is_refused(root: Path, 
     refused = CliRunner().invoke(app, ["verify", str(root), "--lock"])
     store.close()
     assert refused.exit_code == 2
-    assert "is open in this very process" in refused.stderr
+    assert "already open in this process" in refused.stderr
     with pytest.raises(StoreError, match="no directory commitlog"):
         verify(tmp_path, is_locking=True)
     assert not (tmp_path / "lock").exists()
