@@ -291,7 +291,7 @@ class MessageStore(ReadableStore):
         """From now on call this, on a thread of the store's, when work in the background has ended: the next
         `advance` takes it.
         """
-        self._parts.jobs.on_ended(callback)
+        self._parts.jobs.on_job_done(callback)
 
     def on_confirmed(self, offset: int, callback: Callback) -> None:
         """Call back in `confirm` when `confirmed` has reached `offset`; at once, with the error, on a failed

@@ -43,7 +43,7 @@ def test_a_fault_is_logged_and_stops_no_job_after_it() -> None:
 def test_the_owner_is_called_when_a_job_has_ended_and_its_outcome_can_be_taken() -> None:
     jobs = Jobs()
     is_called, threads = threading.Event(), []
-    jobs.on_ended(is_called.set)
+    jobs.on_job_done(is_called.set)
     future = jobs.lane("test").submit(lambda: 7, lambda _: threads.append(threading.current_thread()))
     assert is_called.wait(LIMIT_S)
     assert (future.done(), threads) == (True, [])

@@ -165,7 +165,7 @@ def test_files_go_oldest_first_and_without_gaps(ages_h, pressure, excess_bytes, 
 
 @pytest.mark.parametrize("hours", ["", "24", "4h", "4,5"])
 def test_hours_that_cannot_be_are_refused(hours):
-    with pytest.raises(ValueError, match="is no list of hours"):
+    with pytest.raises(ValueError, match="is not a list of hours"):
         StoreSettings(delete_when_h=hours)
 
 
