@@ -41,7 +41,7 @@ class StoreSizes(NamedTuple):
 
 
 def _first_size(paths: list[Path], fallback_bytes: int) -> int:
-    """Return the size that most of the files have, or `fallback_bytes` if there are none."""
+    """Return the size that most of the files have, or `fallback_bytes` if the list is empty."""
     sizes = [path.stat().st_size for path in paths if path.is_file()]
     return max(set(sizes), key=sizes.count) if sizes else fallback_bytes
 
