@@ -141,7 +141,7 @@ def test_what_may_not_be_passed_over_is_refused_with_its_line(conf, line: str, m
     ("text", "message"),
     [
         ("a=1\nfileReservedTime=soon", ":2: brokers[0].settings.fileReservedTime: 'soon'"),
-        ("deleteWhen=25", ":1: brokers[0].settings.deleteWhen: '25' is no list of hours"),
+        ("deleteWhen=25", ":1: brokers[0].settings.deleteWhen: '25' is not a list of hours"),
         ("listenPort=99999", ":1: brokers[0].listen_port: 99999 is greater than the maximum 65535"),
         ("listenPort=9876", ":1: brokers[0].listen_port: 127.0.0.1:9876 is already used by nameservers[0]"),
         ("brokerName=a/b", ":1: brokers[0].name: 'a/b' is not a valid name"),

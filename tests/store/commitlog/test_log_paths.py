@@ -87,7 +87,7 @@ def test_rocketmq_store_is_dumped_with_its_directories_as_options(stores, draft,
     assert in_pipe.stdout == dumped.stdout
     in_pipe = CliRunner().invoke(app, ["query", root, "Topic", "k", *options[1:]])
     assert in_pipe.stdout == found.stdout
-    assert "no store: there is no directory commitlog" in CliRunner().invoke(app, ["dump", root]).output
+    assert "not a store: it has no directory commitlog" in CliRunner().invoke(app, ["dump", root]).output
 
 
 def test_read_only_directory_is_read_and_gets_no_new_files(stores, draft, drain, read_all, disks):
@@ -162,7 +162,7 @@ def test_omitting_a_directory_that_holds_files_is_refused(stores, draft, disks):
     store = stores.open(commit_log_paths=disks[:2])
     fill(store, draft, 2)
     store.close()
-    with pytest.raises(StoreError, match=r"disk-2: holds files of this store's CommitLog.*add it"):
+    with pytest.raises(StoreError, match=r"disk-2: contains files of this store's CommitLog.*add it"):
         stores.open(commit_log_paths=disks[:1])
     stores.open(commit_log_paths=disks[:1], read_only_commit_log_paths=disks[1:2])
 

@@ -170,7 +170,7 @@ def test_files_to_delete_are_the_oldest_without_gaps(ages_h, pressure, excess_by
 
 @pytest.mark.parametrize("hours", ["", "24", "4h", "4,5"])
 def test_invalid_delete_when_h_is_refused(hours):
-    with pytest.raises(ValueError, match="is no list of hours"):
+    with pytest.raises(ValueError, match="is not a list of hours"):
         StoreSettings(delete_when_h=hours)
 
 
