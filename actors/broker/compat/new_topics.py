@@ -12,7 +12,7 @@ from actors.broker.registration import WhenRegistered
 
 
 class NewTopics:
-    """The names of new topics that are not registered at all nameservers yet; usually there are none."""
+    """The names of new topics that some nameserver has not received yet; usually this set is empty."""
 
     __slots__ = ("names", "when_registered")
 

@@ -31,7 +31,7 @@ MEMBERS_TIMEOUT_MS = 1000
 OnMembers = Callable[[GroupMembers | None], None]
 """Receives the members of a group, or None if its rebalancer did not respond."""
 OnResponse = Callable[[RemotingCommand | RemotingError], None]
-"""Receives a response, or the reason why there is none."""
+"""Receives the response, or the error if the rebalancer did not respond."""
 
 
 class RebalancerLink:

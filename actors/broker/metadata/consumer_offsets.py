@@ -38,7 +38,7 @@ class ConsumerOffsets:
         """The offset of a pending reset, by topic, group and queue id."""
 
     def query(self, group: str, topic: str, queue_id: int) -> int | None:
-        """Return the committed offset of a queue, or None if there is none."""
+        """Return the committed offset of a queue, or None if the group has not committed any."""
         return self.table.offsets.get(_key(topic, group), {}).get(queue_id)
 
     def commit(self, group: str, topic: str, queue_id: int, offset: int) -> None:
@@ -85,7 +85,7 @@ class ConsumerOffsets:
             self.changes += 1
 
     def generation(self, group: str, topic: str, queue_id: int) -> int:
-        """Return the highest generation of a queue in a group, or 0 if there is none."""
+        """Return the highest generation of a queue in a group, or 0 if it has no generation."""
         return self.generations.get(_key(topic, group), {}).get(queue_id, 0)
 
     def of_group(self, group: str, topic: str) -> dict[int, int]:
