@@ -70,7 +70,10 @@ class Cleaning:
             await asyncio.sleep(0)
 
     async def _clean_unused_topics(self) -> None:
-        """Remove the queues of one unknown topic after the other, except system topics. Raises Refused."""
+        """Remove the queues of one unknown topic after the other, except system topics.
+
+        Raises Refused if the queues of a topic cannot be removed.
+        """
         unused = {topic for topic, _ in self._store.queues() if self._is_unused(topic)}
         for topic in unused:
             if self._is_unused(topic):  # a client may have created the topic meanwhile

@@ -66,7 +66,10 @@ class GroupAdmin:
         return RemotingCommand.response()
 
     def group_config(self, context: RequestContext) -> RemotingCommand:
-        """Handle GET_SUBSCRIPTIONGROUP_CONFIG: return the settings of one group as JSON. Raises Refused."""
+        """Handle GET_SUBSCRIPTIONGROUP_CONFIG: return the settings of one group as JSON.
+
+        Raises Refused (SUBSCRIPTION_GROUP_NOT_EXIST) if it does not exist.
+        """
         header: GroupHeader = context.header
         group = self._groups.table.groups.get(header.group)
         if group is None:

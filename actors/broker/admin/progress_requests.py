@@ -1,6 +1,6 @@
 """Requests for the progress of topics and consumer groups, which mqadmin shows as tables.
 
-A response covers every queue of a topic, with the timestamps of its oldest and newest message. The broker
+A response covers every queue of a topic: its offsets, and the store timestamps of some messages. The broker
 computes it in slices of QUEUES_PER_SLICE queues, so that twenty thousand queues do not delay other requests.
 """
 

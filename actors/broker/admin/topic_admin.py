@@ -65,7 +65,8 @@ class TopicAdmin:
     def update_topic(self, context: RequestContext) -> None:
         """Handle UPDATE_AND_CREATE_TOPIC: create a topic or change its settings.
 
-        The broker responds when the nameservers have received the change.
+        The broker responds when the nameservers have received the change. Raises Refused if a setting is not
+        valid.
         """
         header: CreateTopicHeader = context.header
         self._topics.update(
@@ -109,7 +110,10 @@ class TopicAdmin:
         return RemotingCommand.response()
 
     def topic_config(self, context: RequestContext) -> RemotingCommand:
-        """Handle GET_TOPIC_CONFIG: return the settings of one topic as JSON. Raises Refused."""
+        """Handle GET_TOPIC_CONFIG: return the settings of one topic as JSON.
+
+        Raises Refused (TOPIC_NOT_EXIST) if it does not exist.
+        """
         header: TopicHeader = context.header
         return RemotingCommand.response(body=orjson.dumps(self._topics.get(header.topic).to_json()))
 

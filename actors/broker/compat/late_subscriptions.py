@@ -3,10 +3,11 @@
 A Java client increases the version of its subscription whenever its queues change, reports the version in a
 heartbeat, and sends it in its pulls. The pulls may arrive before the heartbeat:
 
-- 4.9 starts to pull before it sends the heartbeat.
-- 5.x skips the heartbeat while its first one is being sent ("lock heartBeat, but failed" in its log), and
-  sends it with the next rebalance, 20 s later.
-- When a broker restarts, 4.9 pulls from it immediately, but sends its next heartbeat up to 30 s later.
+- Version 4.9 starts to pull before it sends the heartbeat.
+- Version 5.x skips the heartbeat while its first one is being sent ("lock heartBeat, but failed" in its log),
+  and sends it with the next rebalance, 20 s later.
+- When a broker restarts, version 4.9 pulls from it immediately, but sends its next heartbeat up to 30 s
+  later.
 
 RocketMQ refuses all pulls until the heartbeat arrives. This broker lets a pull wait for it:
 

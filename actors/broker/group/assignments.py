@@ -59,7 +59,7 @@ class QueryAssignment:
 
     @classmethod
     def decode(cls, body: Buffer) -> Self:
-        """Decode RocketMQ's QueryAssignmentRequestBody. Raises Refused."""
+        """Decode RocketMQ's QueryAssignmentRequestBody. Raises Refused if it is not valid JSON."""
         fields = load_object(body, "query of an assignment")
         names = ("topic", "consumerGroup", "clientId", "strategyName", "messageModel")
         return cls(*(get_str(fields, name) for name in names))

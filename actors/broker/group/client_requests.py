@@ -96,7 +96,7 @@ class ClientRequests:
         self._when_registered(lambda: context.reply(RemotingCommand.response()))
 
     def check(self, context: RequestContext) -> RemotingCommand:
-        """Handle CHECK_CLIENT_CONFIG: check the filter type of a starting consumer. Raises Refused."""
+        """Handle CHECK_CLIENT_CONFIG: raise Refused if a starting consumer's filter type is not supported."""
         wanted = get_object(load_object(context.command.body, "client configuration"), "subscriptionData")
         if wanted:
             require_tag_type(SubscriptionData.from_json(wanted).expression_type)

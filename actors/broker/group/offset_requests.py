@@ -75,7 +75,8 @@ class OffsetRequests:
     def update(self, context: RequestContext) -> RemotingCommand:
         """Handle UPDATE_CONSUMER_OFFSET: commit the offset of one queue.
 
-        As in RocketMQ, the offset may decrease, and a commit does not create a group. Raises Refused.
+        As in RocketMQ, the offset may decrease, and a commit does not create a group. Raises Refused if the
+        group or the topic does not exist, or if the offset is negative.
         """
         header: UpdateConsumerOffsetHeader = context.header
         if header.consumer_group not in self._groups.table.groups:
@@ -99,7 +100,8 @@ class OffsetRequests:
         """Handle COMMIT_OFFSETS: commit the offsets of several queues, each with its generation.
 
         The response lists the commits that were refused because their generation is out of date. The format
-        is in `raymq_requests`. Raises Refused.
+        is in `raymq_requests`. Raises Refused if a topic does not exist or an offset is negative; then no
+        offset is committed.
         """
         body = _commits(context)
         self._groups.get(body.group)

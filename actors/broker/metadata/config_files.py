@@ -95,7 +95,7 @@ class ConfigFiles:
 
 
 async def _save(entry: _Entry) -> None:
-    """Raises OSError."""
+    """Write the current content of a file. Raises OSError."""
     if entry.pieces is not None:
         text = bytearray()
         for piece in entry.pieces():

@@ -42,7 +42,10 @@ class ConsumerOffsets:
         return self.table.offsets.get(_key(topic, group), {}).get(queue_id)
 
     def commit(self, group: str, topic: str, queue_id: int, offset: int) -> None:
-        """Commit an offset without a generation, unless a reset is pending. Raises Refused."""
+        """Commit an offset without a generation. Ignore the commit while a reset is pending.
+
+        Raises Refused if the queue id or the offset is out of range.
+        """
         _check(queue_id, offset)
         if self.resets and (topic, group, queue_id) in self.resets:
             return
@@ -50,7 +53,10 @@ class ConsumerOffsets:
         self.changes += 1
 
     def reset(self, group: str, topic: str, queue_id: int, offset: int) -> None:
-        """Set the offset at which the group resumes, and make the reset pending. Raises Refused."""
+        """Set the offset at which the group resumes, and make the reset pending.
+
+        Raises Refused if the queue id or the offset is out of range.
+        """
         _check(queue_id, offset)
         self.table.commit(group, topic, queue_id, offset)
         self.resets[topic, group, queue_id] = offset
@@ -78,7 +84,10 @@ class ConsumerOffsets:
         return refused
 
     def claim(self, group: str, topic: str, queue_id: int, generation: int) -> None:
-        """Raise a queue's generation: from now on, commits with a lower one are refused. Raises Refused."""
+        """Increase a queue's generation, so that commits with a lower generation are refused.
+
+        Raises Refused if the queue id or the generation is out of range.
+        """
         _check(queue_id, generation)
         if generation > self.generation(group, topic, queue_id):
             self.generations.setdefault(_key(topic, group), {})[queue_id] = generation
@@ -148,7 +157,7 @@ def _check(queue_id: int, number: int) -> None:
     if not (0 <= queue_id <= I32_MAX and number <= I64_MAX):
         raise Refused(
             ResponseCode.INVALID_PARAMETER,
-            f"queue id {queue_id} must be 0 to {I32_MAX}, offset or generation {number} at most {I64_MAX}",
+            f"invalid queue id {queue_id} (0 to {I32_MAX}), offset or generation {number} (up to {I64_MAX})",
         )
 
 

@@ -49,7 +49,10 @@ class RequestModes:
         )
 
     def set(self, context: RequestContext) -> RemotingCommand:
-        """Handle SET_MESSAGE_REQUEST_MODE: set the mode of a topic and group. Raises Refused."""
+        """Handle SET_MESSAGE_REQUEST_MODE: set the mode of a topic and group.
+
+        Raises Refused for a mode other than PULL, a retry topic, or a topic that does not exist.
+        """
         mode = _decode(context)
         self._check(mode)
         self.table.put(mode)

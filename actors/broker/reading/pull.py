@@ -169,7 +169,7 @@ class Puller:
         """Handle PULL_MESSAGE and LITE_PULL_MESSAGE: respond with messages, or hold the pull.
 
         The settings `pull_max_messages` and `pull_max_bytes` limit the response, as in RocketMQ. Raises
-        Refused.
+        Refused if the queue does not exist or is not readable, or if the group may not consume.
         """
         header: PullMessageHeader = context.header
         group = header.consumer_group
@@ -201,7 +201,7 @@ class Puller:
     def pull_records(self, context: RequestContext) -> None:
         """Handle PULL_RECORDS: respond with the records that fit into the requested bytes, or hold the pull.
 
-        The format is in `raymq_requests`. Raises Refused.
+        The format is in `raymq_requests`. Raises Refused for the same reasons as `pull`.
         """
         header: PullRecordsHeader = context.header
         group = header.consumer_group

@@ -133,7 +133,10 @@ class QueueQueries:
         return _store_timestamp(found.slices[0]) if found.slices else NO_TIMESTAMP
 
     def view_message(self, context: RequestContext) -> None:
-        """Handle VIEW_MESSAGE_BY_ID: return the record at a CommitLog offset. Raises Refused."""
+        """Handle VIEW_MESSAGE_BY_ID: return the record at a CommitLog offset.
+
+        Raises Refused if there is no valid record at the offset.
+        """
         header: ViewMessageHeader = context.header
 
         def read() -> memoryview:

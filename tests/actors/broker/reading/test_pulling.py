@@ -132,9 +132,8 @@ def test_held_pull_at_the_end_of_a_queue_reads_nothing(
 
     async def story(peer: Peer) -> None:
         await peer.send("T")
-        queue_ends = [
-            (queue_id, int(queue_id == 0)) for queue_id in range(4)
-        ]  # queues 1 to 3 have no messages
+        # Queues 1 to 3 have no messages.
+        queue_ends = [(queue_id, int(queue_id == 0)) for queue_id in range(4)]
         not_held = [await peer.pull("T", offset, queue_id=queue_id) for queue_id, offset in queue_ends]
         reads.clear()
         pulls = [
