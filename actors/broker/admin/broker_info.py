@@ -105,7 +105,7 @@ class BrokerInfo:
         if not end:
             raise Refused(ResponseCode.SYSTEM_ERROR, f"{queue_id}@{topic} is not exist!")
         result = ConsumeQueueUnits(first, end)
-        wanted: MessageFilter | None = None
+        message_filter: MessageFilter | None = None
         if header.consumer_group:
             group = self._clients.group(header.consumer_group)
             subscription = group.subscriptions.get(topic) if group is not None else None
@@ -114,7 +114,7 @@ class BrokerInfo:
             else:
                 result.subscription = subscription_data(subscription)
                 result.filter_data = "null"
-                wanted = compile_filter(subscription.expression)
+                message_filter = compile_filter(subscription.expression)
         units = store.units(topic, queue_id, header.index, min(header.count, UNITS_MAX))
         if not units and header.count > 0:
             raise Refused(
@@ -125,7 +125,7 @@ class BrokerInfo:
                 unit.physical_offset,
                 unit.size,
                 unit.tags_code,
-                wanted is not None and wanted.prefilter(unit.tags_code),
+                message_filter is not None and message_filter.prefilter(unit.tags_code),
             )
             for unit in units
         ]

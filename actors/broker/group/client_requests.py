@@ -97,9 +97,11 @@ class ClientRequests:
 
     def check(self, context: RequestContext) -> RemotingCommand:
         """Handle CHECK_CLIENT_CONFIG: raise Refused if a starting consumer's filter type is not supported."""
-        wanted = get_object(load_object(context.command.body, "client configuration"), "subscriptionData")
-        if wanted:
-            require_tag_type(SubscriptionData.from_json(wanted).expression_type)
+        subscription = get_object(
+            load_object(context.command.body, "client configuration"), "subscriptionData"
+        )
+        if subscription:
+            require_tag_type(SubscriptionData.from_json(subscription).expression_type)
         return RemotingCommand.response()
 
     def unregister(self, context: RequestContext) -> RemotingCommand:

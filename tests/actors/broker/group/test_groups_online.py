@@ -219,23 +219,23 @@ def test_group_names_may_be_as_long_as_rocketmqs_clients_allow(tmp_path: Path, c
 
 
 def test_retry_delay_grows_or_is_set_by_the_consumer(tmp_path: Path, clock) -> None:
-    async def back(peer: Peer, position: int, level: int = 0) -> None:
+    async def send_back(peer: Peer, position: int, level: int = 0) -> None:
         ext = ConsumerSendMsgBackHeader(position, "G", level).to_ext()
         assert (await peer.ask(RequestCode.CONSUMER_SEND_MSG_BACK, ext)).code == 0
 
     async def story(peer: Peer) -> None:
         await peer.send("T", b"bad")
         (first,) = await peer.messages("T")
-        await back(peer, first.commit_log_offset)
+        await send_back(peer, first.commit_log_offset)
         clock.advance(10_000)  # delay level 3
         again = decode_record((await peer.pull("%RETRY%G", wait_ms=HOLD_MS)).body)
-        await back(peer, again.commit_log_offset)
+        await send_back(peer, again.commit_log_offset)
         assert len(await peer.messages("SCHEDULE_TOPIC_XXXX", queue_id=3)) == 1, (
             "delay level 4 after the second attempt"
         )
-        await back(peer, again.commit_log_offset, 7)
+        await send_back(peer, again.commit_log_offset, 7)
         assert len(await peer.messages("SCHEDULE_TOPIC_XXXX", queue_id=6)) == 1
-        await back(peer, again.commit_log_offset, -1)
+        await send_back(peer, again.commit_log_offset, -1)
         (dead,) = await peer.messages("%DLQ%G")
         assert (dead.body, dead.properties["RETRY_TOPIC"]) == (b"bad", "T")
 

@@ -52,14 +52,14 @@ def test_consumer_filters_are_kept_until_their_group_is_deleted(tmp_path: Path) 
     content = json.dumps(FILTERS, indent=1)
     path.write_text(content)
 
-    async def nothing(peer: Peer) -> None:
+    async def send_only(peer: Peer) -> None:
         await peer.send("T")
 
     async def delete(peer: Peer) -> None:
         await peer.heartbeat("c", "g", T="*")
         assert (await peer.ask(RequestCode.DELETE_SUBSCRIPTIONGROUP, {"groupName": "g"})).code == 0
 
-    with_broker(nothing, settings_of(tmp_path))
+    with_broker(send_only, settings_of(tmp_path))
     assert path.read_text() == content
     with_broker(delete, settings_of(tmp_path))
     assert read(path) == {
