@@ -48,10 +48,8 @@ class Draining:
         with self.report.working(f"stopping {self.actor.name}"):
             stop_error = fleet.stop(self.namespace, self.actor.name)
         self._report_absent_groups(seen)
-        not_in_order = f" (not in order: {stop_error})" if stop_error else ""
-        self.report.line(
-            f"stopped {self.actor.name}{not_in_order}; its store stays, `raymq up` starts it again"
-        )
+        not_clean = f" (not stopped cleanly: {stop_error})" if stop_error else ""
+        self.report.line(f"stopped {self.actor.name}{not_clean}; its store stays, `raymq up` starts it again")
 
     def _wait(self) -> Seen:
         name = self.actor.name

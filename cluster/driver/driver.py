@@ -294,7 +294,9 @@ class Driver:
     def _stop(self, action: Action) -> None:
         with self.report.working(f"stopping {action.name}"):
             stop_error = fleet.stop(self.topology.namespace, action.name)
-        self.report.line(f"stopped {action.name}{f' (not in order: {stop_error})' if stop_error else ''}")
+        self.report.line(
+            f"stopped {action.name}{f' (not stopped cleanly: {stop_error})' if stop_error else ''}"
+        )
 
     def _adjust(self, action: Action) -> None:
         assert action.spec is not None

@@ -172,10 +172,10 @@ class Retention:
 
     def _note_left(self, job: RemoveJob, error: Exception | None) -> None:
         """What could not go is tried again with every survey; that it could not is told once."""
-        if error is not None and not all(file.is_told for file in job.left):
+        if error is not None and not all(file.is_failure_logged for file in job.left):
             _log.warning("file_removal_failed", path=str(job.left[0].path), error=str(error))
         for file in job.left:
-            file.is_told = error is not None
+            file.is_failure_logged = error is not None
         self._in_use += job.left
 
     def _judge(self, state: DiskState, changed_ms: dict[int, int]) -> None:

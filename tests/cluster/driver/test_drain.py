@@ -74,7 +74,7 @@ def test_a_broker_is_found_with_or_without_its_replica() -> None:
 
 
 def test_what_cannot_be_meant_is_refused() -> None:
-    with pytest.raises(LaunchRefused, match="--rolling for all"):
+    with pytest.raises(LaunchRefused, match="--rolling to restart all"):
         restart(overrides=[])
-    with pytest.raises(LaunchRefused, match="--timeout 0 is no time"):
+    with pytest.raises(LaunchRefused, match="--timeout 0 is invalid"):
         drain(TOPOLOGY, "broker-a", timeout_s=0)

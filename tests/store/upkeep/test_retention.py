@@ -236,7 +236,7 @@ def test_a_full_disk_refuses_writes_with_its_numbers_and_reads_go_on(aged, clock
     store = aged(force_clean_enabled=False)
     disk.percent = 91
     one_round(store, clock)
-    with pytest.raises(StoreError, match=r"91 % full, 90,000 bytes are free: over 90 % nothing is written"):
+    with pytest.raises(StoreError, match=r"91 % full, 90,000 bytes are free: writes are refused above 90 %"):
         store.append(draft())
     assert "commitlog" in store.write_refusal
     assert len(read_all(store)) == 11

@@ -54,7 +54,7 @@ def test_full_disk_refuses_sends_until_space_is_free(tmp_path: Path, clock) -> N
 
         refused = await peer.send("T", b"refused")
         assert refused.code == ResponseCode.SERVICE_NOT_AVAILABLE
-        assert "91 % full, 90 bytes are free: over 90 % nothing is written" in refused.remark
+        assert "91 % full, 90 bytes are free: writes are refused above 90 %" in refused.remark
         assert [message.body for message in await peer.messages("T")] == [b"before"]
         assert "91 % full" in peer.broker.describe()["write_refusal"]
 
