@@ -14,7 +14,7 @@ def long_timeouts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let no time-out of a broker expire that is no setting, however slow the machine."""
     for module, name in (
         (registration, "REGISTER_TIMEOUT_MS"),
-        (registration, "SETTLE_MS"),
+        (registration, "SETTLE_TIMEOUT_MS"),
         (assignments, "ROUTE_TIMEOUT_MS"),
         (rebalancer_link, "MEMBERS_TIMEOUT_MS"),
     ):

@@ -56,7 +56,7 @@ def test_sends_are_refused_while_too_many_wait_for_the_disk(tmp_path: Path, cloc
 def test_one_connection_may_not_ask_without_end(tmp_path: Path) -> None:
     admission = an_admission(tmp_path, max_pending_requests=10)
     admission(a_request(Cost.HEARTBEAT, pending=9))
-    assert "10 requests of this connection have no answer yet (max_pending_requests 10)" in refusal(
+    assert "10 requests of this connection have no response yet (max_pending_requests 10)" in refusal(
         admission, a_request(Cost.HEARTBEAT, pending=10)
     )
 
@@ -65,7 +65,7 @@ def test_pulls_are_refused_while_answers_are_left_unread(tmp_path: Path) -> None
     admission = an_admission(tmp_path, max_unread_bytes=100)
     admission(a_request(Cost.PULL, unread_bytes=100))
     admission(a_request(Cost.SEND, unread_bytes=101))
-    assert "101 bytes of answers wait for peers that do not read them (max_unread_bytes 100)" in refusal(
+    assert "101 bytes of responses wait for clients that do not read them (max_unread_bytes 100)" in refusal(
         admission, a_request(Cost.PULL, unread_bytes=101)
     )
 
@@ -78,7 +78,7 @@ def test_sends_that_waited_while_the_broker_stood_still_are_refused_once(tmp_pat
     admission.note_lag(1_500_000_000)
     assert refusal(admission, a_request(Cost.SEND)).startswith(
         "[PCBUSY_CLEAN_QUEUE]broker busy, start flow control for a while, "
-        "period in queue: 1500ms, size of queue: 7: the broker stood still (os_page_cache_busy_ms 1000)"
+        "period in queue: 1500ms, size of queue: 7: the broker stalled (os_page_cache_busy_ms 1000)"
     )
     admission(a_request(Cost.HEARTBEAT))
     admission.end_turn()

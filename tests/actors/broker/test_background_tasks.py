@@ -124,8 +124,8 @@ def test_a_duty_that_failed_once_goes_on(tmp_path: Path, clock, monkeypatch: pyt
         if notes == 2:  # the first is of the broker's start
             raise ZeroDivisionError
 
-    monkeypatch.setattr("actors.broker.service.NOTE_STATS_MS", 1)
-    monkeypatch.setattr(BrokerStats, "note_second", note_once_in_vain)
+    monkeypatch.setattr("actors.broker.service.SAMPLE_STATS_MS", 1)
+    monkeypatch.setattr(BrokerStats, "sample_totals", note_once_in_vain)
 
     async def story(peer: Peer) -> None:
         await eventually_async(lambda: notes > 3)

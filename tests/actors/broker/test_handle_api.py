@@ -67,9 +67,9 @@ async def ask(method: Any, **fields: Any) -> dict[str, Any]:
 
 
 WRONG_READS: list[tuple[Any, str]] = [
-    ("text", "not msgpack"),
-    (b"\xc1", "not msgpack"),
-    (b"", "not msgpack"),
+    ("text", "not valid msgpack"),
+    (b"\xc1", "not valid msgpack"),
+    (b"", "not valid msgpack"),
     (msgpack.packb([1]), "not a map"),
     (msgpack.packb({"topic": "T"}), "v is None"),
     (msgpack.packb({"v": 2}), "v is 2"),
@@ -137,9 +137,9 @@ def test_an_arrow_batch_becomes_messages(tmp_path: Path) -> None:
 
 def test_arrow_that_is_damaged_or_of_wrong_types_is_refused(tmp_path: Path) -> None:
     wrong = [
-        (b"no arrow", "no Arrow IPC stream"),
-        (arrow_stream(pa.table({"body": [b"a"]}))[:-20], "no Arrow IPC stream"),
-        (arrow_stream(pa.table({"text": ["a"]})), "`body` is needed"),
+        (b"no arrow", "not a valid Arrow IPC stream"),
+        (arrow_stream(pa.table({"body": [b"a"]}))[:-20], "not a valid Arrow IPC stream"),
+        (arrow_stream(pa.table({"text": ["a"]})), "`body` is required"),
         (arrow_stream(pa.table({"body": [1]})), "a body is a int"),
         (arrow_stream(pa.table({"body": [b"a"], "tags": [1]})), "tags are 1"),
         (arrow_stream(pa.table({"body": [b"a"], "properties": [1]})), "not iterable"),
@@ -241,7 +241,7 @@ def test_waiting_reads_are_bounded_and_hold_up_no_other_method(tmp_path: Path) -
         refused = await ask(handle.read, **ends)
         assert refused["code"] == ResponseCode.SYSTEM_BUSY
         assert (
-            "2 requests of this connection have no answer yet (max_pending_requests 2)" in refused["remark"]
+            "2 requests of this connection have no response yet (max_pending_requests 2)" in refused["remark"]
         )
         assert msgpack.unpackb(await handle.describe())["held_pulls"] == 2
         assert (await ask(handle.offsets, topic="T"))["queues"][0] == [0, 0, 1, -1]

@@ -138,7 +138,7 @@ def test_a_consumer_that_never_reads_cannot_make_the_broker_grow(tmp_path: Path)
             assert hub.unread_bytes < 6 * 1024 * 1024
             refused = await peer.pull_records("T")
             assert refused.code == ResponseCode.SYSTEM_BUSY
-            assert "bytes of answers wait for peers that do not read them" in (refused.remark or "")
+            assert "bytes of responses wait for clients that do not read them" in (refused.remark or "")
         await until_alone(peer)
         assert hub.unread_bytes == 0
         assert (await peer.pull_records("T")).code == ResponseCode.SUCCESS

@@ -30,7 +30,7 @@ def test_tools_are_told_of_the_minute_before(clock: ClockAtRest) -> None:
     took_ms = (0, 1, 9, 10, 49, 50, 100, 200, 500, 1000, 2000, 3000, 4000, 5000, 10_000)
     for each_ms in took_ms:
         times.count(each_ms)
-    assert (times.distribution(), times.share_ms(0.99)) == ("null", 0.0)
+    assert (times.distribution(), times.percentile_ms(0.99)) == ("null", 0.0)
     a_minute_later(times, clock)
     assert told(times) == dict(zip(NAMES, (1, 2, 2, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1), strict=True))
     a_minute_later(times, clock)
@@ -44,13 +44,13 @@ def test_shares_lie_between_the_bounds_of_their_bucket(clock: ClockAtRest) -> No
     times.count(30, puts=90)
     times.count(700, puts=10)
     a_minute_later(times, clock)
-    assert times.share_ms(0.5) == pytest.approx(500 / 900)
-    assert times.share_ms(0.99) == 30
-    assert times.share_ms(0.999) == pytest.approx(600 + 100 * 0.9)
+    assert times.percentile_ms(0.5) == pytest.approx(500 / 900)
+    assert times.percentile_ms(0.99) == 30
+    assert times.percentile_ms(0.999) == pytest.approx(600 + 100 * 0.9)
     times.count(60_000)
     a_minute_later(times, clock)
-    assert times.share_ms(0.99) == 0.0
-    assert PutTimes(clock).share_ms(0.99) == 0.0
+    assert times.percentile_ms(0.99) == 0.0
+    assert PutTimes(clock).percentile_ms(0.99) == 0.0
 
 
 def test_a_turn_is_timed_from_its_first_put_to_its_confirmation(clock: ClockAtRest) -> None:
@@ -63,12 +63,12 @@ def test_a_turn_is_timed_from_its_first_put_to_its_confirmation(clock: ClockAtRe
     clock.advance(4)
     stats.put("T", messages=1, size_bytes=100)
     times.end_turn(written=300)
-    times.settle(confirmed=199)
+    times.count_confirmed(confirmed=199)
     clock.advance(10)
-    times.settle(confirmed=200)
+    times.count_confirmed(confirmed=200)
     assert (times.longest_ms, len(times.turns)) == (17, 1)
     clock.advance(100)
-    times.settle(confirmed=300)
+    times.count_confirmed(confirmed=300)
     assert (times.longest_ms, len(times.turns)) == (110, 0)
     a_minute_later(times, clock)
     assert (told(times)["[10~50ms]"], told(times)["[100~200ms]"]) == (2, 1)

@@ -16,8 +16,8 @@ def pass_time(stats: BrokerStats, clock: ClockAtRest, seconds: int, step_s: int 
     """Let time go by as the broker's timer does."""
     for _ in range(0, seconds, step_s):
         clock.advance(step_s * 1000)
-        stats.note_second()
-        for _ in stats.note_due(2):
+        stats.sample_totals()
+        for _ in stats.sample_due(2):
             pass
 
 

@@ -78,22 +78,22 @@ def test_senders_gather_behind_the_flush_in_flight() -> None:
     async def story(store: StoreInHand, flusher: Flusher, progress: asyncio.Queue[None]) -> None:
         first, second = JobInHand(), JobInHand()
         store.dirty = [first]
-        flusher.poke()
+        flusher.flush_if_idle()
         assert store.asked == 1
         store.dirty = [second]
-        flusher.poke()
-        flusher.poke()
+        flusher.flush_if_idle()
+        flusher.flush_if_idle()
         assert store.asked == 1
         first.may_end.set()
         await progress.get()
         assert store.done == [first]
-        flusher.poke()
+        flusher.flush_if_idle()
         second.may_end.set()
         await progress.get()
         assert store.done == [first, second]
         assert flusher.flushes == 2
-        flusher.poke()
-        flusher.poke()
+        flusher.flush_if_idle()
+        flusher.flush_if_idle()
         assert store.asked == 4  # nothing was dirty, so the first of them put no flush in flight
 
     with_flusher(story, sync=True)
@@ -104,7 +104,7 @@ def test_under_async_flush_the_timer_flushes_and_ticks_do_not() -> None:
         job = JobInHand()
         job.may_end.set()
         store.dirty = [job]
-        flusher.poke()
+        flusher.flush_if_idle()
         assert store.asked == 0
         await progress.get()
         assert store.done == [job]
@@ -133,7 +133,7 @@ def test_a_failed_flush_is_given_to_the_store_with_its_cause() -> None:
         job = JobInHand(OSError(5, "Input/output error"))
         job.may_end.set()
         store.dirty = [job]
-        flusher.poke()
+        flusher.flush_if_idle()
         await progress.get()
         assert [str(error) for error in store.failed] == ["[Errno 5] Input/output error"]
         assert store.done == []
@@ -145,7 +145,7 @@ def test_stopping_waits_for_the_flush_in_flight() -> None:
     async def story(store: StoreInHand, flusher: Flusher, progress: asyncio.Queue[None]) -> None:
         job = JobInHand()
         store.dirty = [job]
-        flusher.poke()
+        flusher.flush_if_idle()
         stopping = asyncio.create_task(flusher.stop())
         await asyncio.sleep(0)
         assert not stopping.done()
@@ -168,7 +168,7 @@ def test_whatever_a_flush_raises_fails_the_store(tmp_path: Path, fault: Exceptio
         store.on_confirmed(result.physical_offset + result.size_bytes, errors.append)
         with pytest.MonkeyPatch.context() as patched:
             patched.setattr(FlushJob, "run", lambda _: (_ for _ in ()).throw(fault))
-            flusher.poke()
+            flusher.flush_if_idle()
             await progress.wait()
         assert "failed, restart to recover" in str(errors[0])
         assert "failed, restart to recover" in (store.write_refusal or "")

@@ -203,7 +203,7 @@ def test_a_pull_that_has_waited_is_refused_where_peers_leave_too_much_unread(
         await peer.send("T", b"new")
         refused = await woken
         assert refused.code == ResponseCode.SYSTEM_BUSY
-        assert "1,001 bytes of answers wait for peers that do not read them" in refused.remark
+        assert "1,001 bytes of responses wait for clients that do not read them" in refused.remark
         connection.hub.unread_bytes -= 1_001
         assert (await peer.pull("T", 1)).code == ResponseCode.SUCCESS
 
