@@ -49,7 +49,7 @@ from actors.broker.role import BrokerRole, Role, RoleService, periodic
 from actors.broker.sending.acks import Acks
 from actors.broker.sending.bulk_send import BulkSender
 from actors.broker.sending.delays import Delays
-from actors.broker.sending.interceptors import DeadLetters, NoTransactions, SendInterceptor
+from actors.broker.sending.interceptors import DeadLetters, SendInterceptor, TransactionRefusal
 from actors.broker.sending.replies import Replies
 from actors.broker.sending.responses import SendResponses
 from actors.broker.sending.send import Sender
@@ -166,7 +166,7 @@ def build_broker(
     describe = partial(_description, settings, identity, loop, tables, role, drain, delays, supervisor)
     targets = SendTargets(settings, tables.topics, rng)
     responses = SendResponses(loop.acks, new_topics, properties.added_fields, identity.host.packed)
-    interceptors = (*interceptors, DeadLetters(tables, groups.locks), NoTransactions(), delays)
+    interceptors = (*interceptors, DeadLetters(tables, groups.locks), TransactionRefusal(), delays)
     sender = Sender(store, targets, interceptors, properties, responses, loop.stats)
     for rows in (
         sender.rows(),
