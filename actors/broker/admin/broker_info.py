@@ -8,7 +8,7 @@ import orjson
 
 from actors.broker.group.clients import Clients
 from actors.broker.group.subscriptions import compile_filter, subscription_data
-from actors.broker.loop.reads import TRIES_OF_A_SEARCH, Reads
+from actors.broker.loop.reads import SEARCH_ATTEMPTS, Reads
 from actors.broker.stats import DAY, HOUR, MINUTE, BrokerStats, Count, Tally
 from actors.remoting.admin_headers import BrokerStatsHeader, ConsumeQueueHeader
 from actors.remoting.bodies.broker import (
@@ -96,7 +96,7 @@ class BrokerInfo:
             context,
             lambda: self._consume_queue(header),
             lambda units: RemotingCommand.response(body=units.encode()),
-            TRIES_OF_A_SEARCH,
+            SEARCH_ATTEMPTS,
         )
 
     def _consume_queue(self, header: ConsumeQueueHeader) -> ConsumeQueueUnits:

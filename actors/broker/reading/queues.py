@@ -8,7 +8,7 @@ from functools import cache, partial
 from pathlib import Path
 
 from actors.broker.broker_settings import BrokerSettings
-from actors.broker.loop.reads import TRIES_OF_A_SEARCH, Reads
+from actors.broker.loop.reads import SEARCH_ATTEMPTS, Reads
 from actors.broker.metadata.topics import Topics
 from actors.remoting.codes import RayMQRequestCode, RequestCode, ResponseCode
 from actors.remoting.command import RemotingCommand
@@ -90,7 +90,7 @@ class QueueQueries:
             context,
             lambda: self._store.min_offset(header.topic, header.queue_id),
             _offset,
-            TRIES_OF_A_SEARCH,
+            SEARCH_ATTEMPTS,
         )
 
     def search_offset(self, context: RequestContext) -> None:
@@ -109,7 +109,7 @@ class QueueQueries:
             context,
             lambda: self._store.offset_by_timestamp(topic, queue_id, time_ms, upper=upper),
             _offset,
-            TRIES_OF_A_SEARCH,
+            SEARCH_ATTEMPTS,
         )
 
     def earliest_store_time(self, context: RequestContext) -> None:

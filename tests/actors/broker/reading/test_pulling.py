@@ -203,7 +203,7 @@ def test_woken_pull_is_refused_over_the_unread_bytes_limit(tmp_path: Path, clock
         await peer.send("T", b"new")
         refused = await woken
         assert refused.code == ResponseCode.SYSTEM_BUSY
-        assert "1,001 bytes" in refused.remark
+        assert "1,001 bytes of responses wait for clients that do not read them" in refused.remark
         connection.hub.unread_bytes -= 1_001
         assert (await peer.pull("T", 1)).code == ResponseCode.SUCCESS
 
