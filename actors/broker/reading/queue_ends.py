@@ -6,16 +6,16 @@ They need no read, and queues that begin and end at the same offsets share one r
 from __future__ import annotations
 
 from actors.remoting.codes import ResponseCode
-from actors.remoting.command import RemotingCommand, SharedAnswer
+from actors.remoting.command import RemotingCommand, SharedResponse
 from store.message_store import MessageStore
 from store.reading.message_reader import GetMessageResult
 
 _RESPONSES_MAX = 1024
 
 
-def not_found(found: GetMessageResult) -> SharedAnswer:
+def not_found(found: GetMessageResult) -> SharedResponse:
     """Return the response to pulls that found no message."""
-    return SharedAnswer.response(ResponseCode.PULL_NOT_FOUND, found.status.name, offsets_of(found))
+    return SharedResponse.response(ResponseCode.PULL_NOT_FOUND, found.status.name, offsets_of(found))
 
 
 def offsets_of(found: GetMessageResult) -> dict[str, str]:

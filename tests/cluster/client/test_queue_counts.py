@@ -135,7 +135,7 @@ def test_members_share_the_queues_out_as_the_strategy_that_they_name_says(
 
 
 def test_a_strategy_that_is_none_is_refused_before_anything_is_asked() -> None:
-    with pytest.raises(ConfigInvalid, match="strategy: no strategy is named 'best': averagely, "):
+    with pytest.raises(ConfigInvalid, match="strategy: unknown strategy 'best': use averagely, "):
         ConsumerConfig(strategy="best")
-    with pytest.raises(ConfigInvalid, match="'orders/a' is no queue: TOPIC/BROKER/ID"):
+    with pytest.raises(ConfigInvalid, match="'orders/a' is not a valid queue: use TOPIC/BROKER/ID"):
         ConsumerConfig(strategy="config:orders/a")

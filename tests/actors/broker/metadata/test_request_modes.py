@@ -57,7 +57,7 @@ def test_modes_are_kept_over_a_restart_and_go_with_their_topic_or_group(tmp_path
         (body("%RETRY%CG", "CG"), "NO_PERMISSION", "retry topic is not allowed to set mode"),
         (b'{"topic":"T"}', "INVALID_PARAMETER", "consumerGroup is missing"),
         (b'{"topic":"T","consumerGroup":7}', "INVALID_PARAMETER", "consumerGroup is 7"),
-        (b"POP", "SYSTEM_ERROR", "the body is no message request mode"),
+        (b"POP", "SYSTEM_ERROR", "the body is not a valid message request mode"),
     ],
 )
 def test_what_cannot_be_a_mode_is_refused(tmp_path: Path, asked: bytes, code: str, remark: str) -> None:
