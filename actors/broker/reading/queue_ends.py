@@ -7,16 +7,16 @@ response.
 from __future__ import annotations
 
 from actors.remoting.codes import ResponseCode
-from actors.remoting.command import RemotingCommand, SharedAnswer
+from actors.remoting.command import RemotingCommand, SharedResponse
 from store.message_store import MessageStore
 from store.reading.message_reader import GetMessageResult
 
 _RESPONSES_MAX = 1024
 
 
-def not_found_response(found: GetMessageResult) -> SharedAnswer:
+def not_found_response(found: GetMessageResult) -> SharedResponse:
     """Return the response PULL_NOT_FOUND for a read that found no message."""
-    return SharedAnswer.response(ResponseCode.PULL_NOT_FOUND, found.status.name, offset_fields(found))
+    return SharedResponse.response(ResponseCode.PULL_NOT_FOUND, found.status.name, offset_fields(found))
 
 
 def offset_fields(found: GetMessageResult) -> dict[str, str]:

@@ -57,7 +57,7 @@ def test_modes_survive_restart_and_are_deleted_with_topic_or_group(tmp_path: Pat
         (body("%RETRY%CG", "CG"), "NO_PERMISSION", "retry topic is not allowed to set mode"),
         (b'{"topic":"T"}', "INVALID_PARAMETER", "consumerGroup is missing"),
         (b'{"topic":"T","consumerGroup":7}', "INVALID_PARAMETER", "consumerGroup is 7"),
-        (b"POP", "SYSTEM_ERROR", "message request mode"),
+        (b"POP", "SYSTEM_ERROR", "the body is not a valid message request mode"),
     ],
 )
 def test_invalid_request_mode_is_refused(tmp_path: Path, content: bytes, code: str, remark: str) -> None:
