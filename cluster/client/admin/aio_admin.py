@@ -205,7 +205,7 @@ class Admin(GroupAdmin, BrokerAdmin):
         while True:
             waited_ms = (time.monotonic() - begin_s) * 1000
             try:
-                routes = await self._opened().routes.known_everywhere(topic)
+                routes = await self._opened().routes.get_from_all(topic)
                 if all(map(is_there, routes)):
                     return await self.route(topic)
                 # One that lags behind may do so for a register interval: the others are enough.

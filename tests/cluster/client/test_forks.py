@@ -55,7 +55,7 @@ for call in (
     lambda: pushes.subscribe(topic),
 ):
     told = in_child(call)
-    assert told.startswith("ClientClosed: this client was made before its process forked"), told
+    assert told.startswith("ClientClosed: this client was created before its process forked"), told
 for client in (consumer, pushes):
     assert in_child(client.close) == "None"
 assert in_child(lambda: len(PullConsumer(address, group).queues(topic))) == "2"

@@ -104,7 +104,7 @@ def test_a_batch_lies_in_one_queue_without_gaps(cluster: Cluster) -> None:
         result = producer.send_batch(messages)
         with pytest.raises(ConfigInvalid, match="empty"):
             producer.send_batch([])
-        with pytest.raises(MessageRejected, match="send them apart"):
+        with pytest.raises(MessageRejected, match="send a batch for each topic"):
             producer.send_batch([messages[0], Message("another", b"x")])
     found = read_all(cluster, topic)
     assert [body for _, body, _ in found] == [message.body for message in messages]
@@ -171,7 +171,7 @@ def test_a_message_that_no_broker_takes_is_refused_before_it_is_sent(cluster: Cl
             producer.send(Message("any", "text"))  # type: ignore[arg-type]
         with pytest.raises(ConfigInvalid, match="is str: give bytes"):
             producer.send_batch([Message("any", b"x"), Message("any", "text")])  # type: ignore[arg-type]
-        with pytest.raises(ConfigInvalid, match="b'x' is no Message"):
+        with pytest.raises(ConfigInvalid, match="b'x' is not a Message"):
             producer.send_batch([b"x"])  # type: ignore[list-item]
         with pytest.raises(ConfigInvalid, match=r"keys of a message to 'any' are \[3\]"):
             producer.send("any", b"x", keys=[3])  # type: ignore[list-item]
@@ -327,15 +327,15 @@ def test_attempts_that_failed_alike_are_told_once() -> None:
     away, late = BrokerUnreachable("a:1: no connection"), DeadlineExceeded("late")
     told = str(SendFailed("t", [away, away, away, late, away], True))
     assert told == (
-        "send to topic 't' failed after 5 attempt(s): 1. to 3. a:1: no connection; 4. late; "
-        "5. a:1: no connection"
+        "send to topic 't' failed: attempts 1 to 3: a:1: no connection; attempt 4: late; "
+        "attempt 5: a:1: no connection"
     )
 
 
 def test_a_sharding_key_that_is_no_text_is_refused(cluster: Cluster) -> None:
     with (
         Producer(cluster.address) as producer,
-        pytest.raises(ConfigInvalid, match="sharding_key of a message to 'orders' is 5: give a text"),
+        pytest.raises(ConfigInvalid, match="sharding_key of a message to topic 'orders' is 5: give a string"),
     ):
         producer.send("orders", b"x", sharding_key=5)  # type: ignore[arg-type]
 
@@ -343,6 +343,6 @@ def test_a_sharding_key_that_is_no_text_is_refused(cluster: Cluster) -> None:
 def test_a_peer_that_does_not_know_a_request_is_told_to_be_none_of_ours() -> None:
     told = str(refused(3, "request type 7105 not supported", "a:1"))
     assert told == (
-        "request type 7105 not supported (response code 3 from a:1); it is one of RocketMQ's brokers, "
-        "or of an older RayMQ"
+        "request type 7105 not supported (response code 3 from a:1); the peer is an Apache RocketMQ broker "
+        "or an older RayMQ broker"
     )

@@ -145,5 +145,5 @@ def test_with_both_away_what_is_known_goes_on_and_what_is_not_is_said(two: Clust
         for address in two.addresses:
             two.stop_nameserver(address)
         assert brokers_written(producer, topic) == {"a", "b"}
-        with pytest.raises(SendFailed, match="no nameserver answered"):
+        with pytest.raises(SendFailed, match="no nameserver responded"):
             producer.send("never-heard-of", b"x")

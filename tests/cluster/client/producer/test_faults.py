@@ -55,19 +55,19 @@ def test_the_table_is_that_of_rocketmq_5_3_3(latency_ms: int, avoided_ms: int) -
 def test_a_slow_broker_is_passed_over_until_its_time_is_over() -> None:
     faults, clock = strategy()
     assert brokers(faults) == {"a", "b", "c"}
-    faults.took("b", clock.now_ms - 600)
+    faults.record_success("b", clock.now_ms - 600)
     assert brokers(faults) == {"a", "c"}
     clock.now_ms += 1_999
     assert brokers(faults) == {"a", "c"}
     clock.now_ms += 1
     assert brokers(faults) == {"a", "b", "c"}
-    faults.took("b", clock.now_ms - 100)
+    faults.record_success("b", clock.now_ms - 100)
     assert brokers(faults) == {"a", "b", "c"}
 
 
 def test_a_broker_that_failed_is_passed_over_as_one_that_took_ten_seconds() -> None:
     faults, clock = strategy()
-    faults.failed("b", BrokerBusy(2, "busy"))
+    faults.record_failure("b", BrokerBusy(2, "busy"))
     clock.now_ms += 9_999
     assert brokers(faults) == {"a", "c"}
     clock.now_ms += 1
@@ -76,11 +76,11 @@ def test_a_broker_that_failed_is_passed_over_as_one_that_took_ten_seconds() -> N
 
 def test_while_all_are_avoided_those_that_can_be_reached_are_taken_and_else_any() -> None:
     faults, _ = strategy()
-    faults.failed("a", BrokerUnreachable("gone"))
-    faults.failed("b", BrokerBusy(2, "busy"))
-    faults.failed("c", MessageRejected(13, "no other broker would take it"))
+    faults.record_failure("a", BrokerUnreachable("gone"))
+    faults.record_failure("b", BrokerBusy(2, "busy"))
+    faults.record_failure("c", MessageRejected(13, "no other broker would take it"))
     assert brokers(faults) == {"c"}
-    faults.failed("c", BrokerUnreachable("gone"))
+    faults.record_failure("c", BrokerUnreachable("gone"))
     assert brokers(faults) == {"b"}
     assert brokers(faults, avoid="b") == {"a", "b", "c"}
 
@@ -124,7 +124,7 @@ def test_selectors_by_hash_at_random_and_by_room() -> None:
     assert Counter(by_room(rooms, MESSAGE, None) for _ in range(6)) == dict.fromkeys(rooms[:3], 2)
     assert by_room(rooms, MESSAGE, "key") == by_room(rooms, MESSAGE, "key")
     with pytest.raises(
-        ConfigInvalid, match="no queue of topic 'T' is in the rooms r9; its brokers are c, r1@a"
+        ConfigInvalid, match="topic 'T' has no queue in machine rooms r9; its brokers are c, r1@a"
     ):
         SelectMessageQueueByMachineRoom(["r9"])(rooms, MESSAGE, None)
 

@@ -33,10 +33,10 @@ def test_after_so_many_messages_the_compiled_function_takes_over() -> None:
         return lambda number: f"compiled {number}"
 
     function = CompiledLater(plain, load)
-    function.did(19)
+    function.count(19)
     assert function.loading is None
-    function.did(1)
-    function.did(1)
+    function.count(1)
+    function.count(1)
     assert function(7) == "plain 7"  # while it is being loaded
     may_load.set()
     assert function.loading is not None
@@ -50,7 +50,7 @@ def test_where_nothing_can_be_loaded_the_plain_function_stays() -> None:
         raise ImportError("no numba here")
 
     function = CompiledLater(plain, load)
-    function.did(20)
+    function.count(20)
     assert function.loading is not None
     function.loading.join()
     assert function(7) == "plain 7"
@@ -63,9 +63,9 @@ def test_without_a_thread_it_stays_plain_until_there_is_one(monkeypatch: pytest.
     function = CompiledLater(plain, lambda: lambda number: "compiled")
     with monkeypatch.context() as without:
         without.setattr(threading.Thread, "start", start)
-        function.did(20)
+        function.count(20)
         assert function(7) == "plain 7"
-    function.did(1)
+    function.count(1)
     assert function.loading is not None
     function.loading.join()
     assert function(7) == "compiled"
@@ -92,7 +92,7 @@ def test_threads_that_count_at_the_same_time_load_once() -> None:
     def count(function: CompiledLater[[int], str], together: threading.Barrier) -> None:
         together.wait(LIMIT_S)
         try:
-            function.did(20)
+            function.count(20)
         except RuntimeError as error:
             failed.append(error)
 

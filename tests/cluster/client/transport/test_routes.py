@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from actors.remoting.bodies.routes import TopicRouteData
 from cluster.client.selectors import RoundRobin, queue_index
-from cluster.client.transport.topic_route import TopicRoute, follow, route_of
+from cluster.client.transport.topic_route import TopicRoute, keep_departed, route_of
 from store.message.message_queue import MessageQueue
 
 
@@ -44,7 +44,7 @@ def test_unkeyed_sends_alternate_between_brokers_and_keyed_ones_see_a_sorted_lis
 
 
 def test_a_restarting_broker_keeps_its_place_in_the_hash_but_gets_no_unkeyed_sends() -> None:
-    now = follow(two_brokers(), only_broker_b(), now_ms=1_000, sticky_ms=120_000)
+    now = keep_departed(two_brokers(), only_broker_b(), now_ms=1_000, sticky_ms=120_000)
     assert now.keyed == two_brokers().keyed
     assert {queue.broker_name for queue in now.writable} == {"b"}
     assert now.master("a") == "127.0.0.1:1"
@@ -52,26 +52,29 @@ def test_a_restarting_broker_keeps_its_place_in_the_hash_but_gets_no_unkeyed_sen
 
 def test_sends_go_on_where_all_brokers_have_left_the_routes_at_once() -> None:
     both = two_brokers()
-    now = follow(both, TopicRoute("T"), now_ms=1_000, sticky_ms=120_000)
+    now = keep_departed(both, TopicRoute("T"), now_ms=1_000, sticky_ms=120_000)
     assert now.writable == both.writable
-    assert follow(now, only_broker_b(), now_ms=2_000, sticky_ms=120_000).writable == only_broker_b().writable
+    assert (
+        keep_departed(now, only_broker_b(), now_ms=2_000, sticky_ms=120_000).writable
+        == only_broker_b().writable
+    )
 
 
 def test_a_broker_that_stays_away_leaves_the_hash_in_the_end() -> None:
-    left = follow(two_brokers(), only_broker_b(), now_ms=1_000, sticky_ms=120_000)
-    waiting = follow(left, only_broker_b(), now_ms=120_999, sticky_ms=120_000)
-    gone = follow(waiting, only_broker_b(), now_ms=121_000, sticky_ms=120_000)
+    left = keep_departed(two_brokers(), only_broker_b(), now_ms=1_000, sticky_ms=120_000)
+    waiting = keep_departed(left, only_broker_b(), now_ms=120_999, sticky_ms=120_000)
+    gone = keep_departed(waiting, only_broker_b(), now_ms=121_000, sticky_ms=120_000)
     assert len(waiting.keyed) == 4
     assert gone == only_broker_b()
 
 
 def test_a_broker_that_comes_back_at_another_port_is_dialled_there() -> None:
-    left = follow(two_brokers(), only_broker_b(), now_ms=0, sticky_ms=120_000)
+    left = keep_departed(two_brokers(), only_broker_b(), now_ms=0, sticky_ms=120_000)
     body = {
         "brokerDatas": [broker("b", "127.0.0.1:2"), broker("a", "127.0.0.1:9")],
         "queueDatas": [queues("a", 2), queues("b", 2)],
     }
-    back = follow(left, route("T", body), now_ms=5_000, sticky_ms=120_000)
+    back = keep_departed(left, route("T", body), now_ms=5_000, sticky_ms=120_000)
     assert back.master("a") == "127.0.0.1:9"
     assert back.keyed == two_brokers().keyed
     assert all(share.left_at_ms is None for share in back.shares)
