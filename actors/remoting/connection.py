@@ -246,7 +246,7 @@ class Connection(asyncio.BufferedProtocol):
             return
         if not self.is_closed:
             self.close_reason = reason
-        _log.info("connection_closed_by_server", peer=self.peer, reason=reason)
+        _log.info("connection_closed", peer=self.peer, reason=reason)
         if self._transport is not None:
             self._transport.abort()
         self._leave()

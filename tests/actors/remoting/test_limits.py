@@ -261,7 +261,7 @@ def test_peers_that_read_nothing_are_closed_where_all_together_leave_too_much() 
     with structlog.testing.capture_logs() as logs:
         run(story())
     assert max(most) > limit
-    reasons = [line["reason"] for line in logs if line["event"] == "connection_closed_by_server"]
+    reasons = [line["reason"] for line in logs if line["event"] == "connection_closed"]
     assert reasons
     assert all("(max_unread_bytes 8,388,608)" in reason for reason in reasons)
 

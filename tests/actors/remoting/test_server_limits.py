@@ -45,7 +45,7 @@ def test_idle_connections_and_half_frames_are_closed_after_the_limit(clock) -> N
 
     with structlog.testing.capture_logs() as logs:
         run(story())
-    reasons = sorted(line["reason"] for line in logs if line["event"] == "connection_closed_by_server")
+    reasons = sorted(line["reason"] for line in logs if line["event"] == "connection_closed")
     assert reasons == ["idle for 120 s", "one frame has been arriving for 120 s"]
 
 
@@ -160,7 +160,7 @@ def test_a_peer_that_takes_nothing_for_a_minute_is_closed_and_one_that_reads_lat
 
     with structlog.testing.capture_logs() as logs:
         run(story())
-    (line,) = [line for line in logs if line["event"] == "connection_closed_by_server"]
+    (line,) = [line for line in logs if line["event"] == "connection_closed"]
     assert "bytes of answers unread for 60 s" in line["reason"]
 
 
