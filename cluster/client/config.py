@@ -55,7 +55,7 @@ class ClientConfig:
     call_hooks: Sequence[CallHook] = ()
 
     def __post_init__(self) -> None:
-        """Raise ConfigInvalid for settings that cannot work."""
+        """Validate the settings. Raises ConfigInvalid if one of them is invalid."""
         require_positive(self, "request_timeout_ms", "route_refresh_ms", "heartbeat_ms")
         require_at_least(0, self, "sticky_broker_ms")
 
@@ -105,7 +105,7 @@ class ProducerConfig(ClientConfig):
     send_hooks: Sequence[SendHook] = ()
 
     def __post_init__(self) -> None:
-        """Raise ConfigInvalid for settings that cannot work."""
+        """Validate the settings. Raises ConfigInvalid if one of them is invalid."""
         ClientConfig.__post_init__(self)
         require_at_least(0, self, "retry_times_when_send_failed", "default_topic_queue_nums")
         require_positive(
@@ -186,7 +186,7 @@ class ConsumerConfig(ClientConfig):
     close_timeout_ms: int = 30_000
 
     def __post_init__(self) -> None:
-        """Raise ConfigInvalid for settings that cannot work."""
+        """Validate the settings. Raises ConfigInvalid if one of them is invalid."""
         ClientConfig.__post_init__(self)
         require_positive(
             self,
@@ -265,7 +265,7 @@ class PushConfig(ConsumerConfig):
     consume_hooks: Sequence[ConsumeHook] = ()
 
     def __post_init__(self) -> None:
-        """Raise ConfigInvalid for settings that cannot work."""
+        """Validate the settings. Raises ConfigInvalid if one of them is invalid."""
         ConsumerConfig.__post_init__(self)
         require_positive(
             self,

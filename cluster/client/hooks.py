@@ -4,8 +4,8 @@
     ConsumeHook   RocketMQ ConsumeMessageHook   called once for each call of the listener
     CallHook      RocketMQ RPCHook              called for every request to a broker or nameserver
 
-An exception in a hook is logged and otherwise ignored. The exception is `before_call`: if it raises, the
-request fails, as the hook may be needed to sign the request.
+If a hook raises, the error is logged and otherwise ignored. Only an error in `before_call` fails the request,
+because the hook may be needed to sign it.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ class Kind(StrEnum):
 
 
 class Verb(StrEnum):
-    """Kind of an action (see the table above)."""
+    """What `up` does with an actor. The module docstring lists the cases."""
 
     CREATE = "create"
     ADOPT = "adopt"
@@ -47,7 +47,7 @@ class ActorSpec:
         listen: Host and port on which it listens.
         advertised: Host and port that other processes use.
         resource: Ray resource that binds it to a node.
-        store: Directory of a broker's store.
+        store: Directory of a broker's store; None for other kinds.
         place: Key path of its entry in the topology, for error messages.
     """
 

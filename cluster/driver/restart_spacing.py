@@ -44,6 +44,6 @@ class RestartSpacing:
         self._restarted_s[broker] = now_s
 
     def wait_s(self, broker: str, now_s: float) -> float:
-        """Return how long to wait before `broker` may be stopped; 0 if it may be stopped now."""
+        """Return the seconds to wait before `broker` may be stopped; 0 if it may be stopped now."""
         others = [restarted_s for name, restarted_s in self._restarted_s.items() if name != broker]
         return max(0.0, max(others) + self._known_after_s - now_s) if others else 0.0

@@ -68,8 +68,8 @@ def java_home(given: Mapping[str, str]) -> Path | None:
 def prepare_to_import_ray(environment: MutableMapping[str, str], *, starts: bool) -> None:
     """Set the variables that Ray reads when it is imported: token mode, and no `uv run` for workers.
 
-    If `starts` is true (this process starts Ray), create a token if there is none. Raises EnvironmentInvalid
-    if the token cannot be written.
+    If `starts` is true (this process starts Ray), create a missing token. Raises EnvironmentInvalid if the
+    token cannot be written.
     """
     # Under `uv run` Ray would upload the working directory and start every worker with `uv run`.
     environment.setdefault(UV_RUN_ENV, "0")

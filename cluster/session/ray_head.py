@@ -61,7 +61,7 @@ this machine uses that port.
 
 
 class HeadFailed(Exception):
-    """Ray did not start. The message contains the output of `ray start`."""
+    """The Ray head could not be started, or its record is damaged. The message contains the cause."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ class HeadRecord:
 
 
 def read_record(home: Path) -> HeadRecord | None:
-    """Return the record of the head that `up` started for this home, running or not; None if there is none.
+    """Return the record of the head that `up` started for this home, running or not. None without a record.
 
     Raises HeadFailed if the record file is damaged.
     """

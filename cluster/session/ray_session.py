@@ -34,7 +34,7 @@ AUTO, NEW = "auto", "new"
 
 
 class Mode(StrEnum):
-    """How this process reaches Ray (see the table above)."""
+    """How this process reaches Ray. The module docstring describes the modes."""
 
     EMBEDDED = "embedded"
     STARTED = "started"

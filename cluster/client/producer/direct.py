@@ -71,7 +71,7 @@ class DirectConnection:
     def exchange(self, command: RemotingCommand, timeout_ms: int) -> RemotingCommand:
         """Send `command` and return the response.
 
-        Raises TimedOut after `timeout_ms`, Closed if the connection breaks. After both it is unusable.
+        Raises TimedOut after `timeout_ms`, Closed if the connection breaks. Close the connection then.
         """
         if timeout_ms != self._timeout_ms:
             self._timeout_ms = timeout_ms

@@ -130,7 +130,7 @@ def rows_of_slice(
     uniq_keys: UniqKeyGenerator,
     max_body_bytes: int,
 ) -> RowBatch:
-    """Return the rows of one slice in the form that the encoder takes, with the index of each row's queue.
+    """Return the rows of one slice as input of the encoder, with the index of each row's queue.
 
     Args:
         rows: The slice.

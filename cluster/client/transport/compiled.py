@@ -20,7 +20,7 @@ KERNELS_FROM = 50_000
 
 
 class CompiledLater(Generic[Parameters, Result]):
-    """Callable with the signature of the plain function. All clients of a process share it."""
+    """Callable that runs the plain function until the compiled one is loaded. Shared by all clients."""
 
     def __init__(
         self, plain: Callable[Parameters, Result], load: Callable[[], Callable[Parameters, Result]]

@@ -26,7 +26,7 @@ class HookedRemotingClient(RemotingClient):
     def invoke_callback(
         self, address: str, command: RemotingCommand, timeout_ms: int, callback: Callback
     ) -> None:
-        """Send `command` between the hooks; `callback` gets the response or the error."""
+        """Call the hooks before `command` is sent and after its outcome, then pass the outcome to `callback`."""
 
         def answered(answer: RemotingCommand | RemotingError) -> None:
             after_call(self._hooks, address, command, answer)
@@ -36,7 +36,7 @@ class HookedRemotingClient(RemotingClient):
         super().invoke_callback(address, command, timeout_ms, answered)
 
     def oneway(self, address: str, command: RemotingCommand) -> None:
-        """Send `command` one-way between the hooks."""
+        """Call the hooks before and after `command` is sent. There is no response."""
         before_call(self._hooks, address, command)
         super().oneway(address, command)
         after_call(self._hooks, address, command, None)
