@@ -72,7 +72,7 @@ def status_of(where: ActorName, timeout_s: float) -> dict[str, Any]:
 
 
 def to_running(where: ActorName, status: dict[str, Any]) -> Running:
-    """Convert an actor's status to a Running. `spec` is None if the actor's code version encodes it otherwise."""
+    """Convert the status of an actor to a Running; its `spec` is None if another code version encoded it."""
     try:
         spec: ActorSpec | None = ActorSpec.from_json(status["spec"])
     except (KeyError, TypeError, ValueError):

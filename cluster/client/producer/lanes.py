@@ -1,7 +1,7 @@
 """Lanes: sends batches of encoded records, at most one batch of a queue at a time.
 
-A batch has one run of records for each of one or more queues of one broker. It is sent when the preceding batch of
-each of its queues is settled (acknowledged or failed). Here A and B are in flight, and C waits for both:
+A batch has one run of records for each of one or more queues of a broker. It is sent when the preceding batch
+of each of its queues is settled (acknowledged or failed). Here A and B are in flight, and C waits for both:
 
     queue 0   A ─→ C
     queue 1   A

@@ -26,7 +26,7 @@ class HookedRemotingClient(RemotingClient):
     def invoke_callback(
         self, address: str, command: RemotingCommand, timeout_ms: int, callback: Callback
     ) -> None:
-        """Call the hooks before `command` is sent and after its outcome, then pass the outcome to `callback`."""
+        """Call the hooks before the request and after its outcome, then pass the outcome to `callback`."""
 
         def answered(answer: RemotingCommand | RemotingError) -> None:
             after_call(self._hooks, address, command, answer)
