@@ -71,10 +71,10 @@ def test_dry_run_prints_the_plan_and_starts_nothing(tmp_path: Path) -> None:
     assert status == 0
     assert shown.splitlines() == [
         "would start Ray (started), and then:",
-        "create  nameserver-0  does not run",
-        "create  rebalancer-0  does not run",
-        "create  broker-a-0    does not run",
-        "create  broker-b-0    does not run",
+        "create  nameserver-0  not running",
+        "create  rebalancer-0  not running",
+        "create  broker-a-0    not running",
+        "create  broker-b-0    not running",
     ]
     assert not (tmp_path / "home" / "ray.json").exists()
 
@@ -89,7 +89,7 @@ def test_port_in_use_is_refused_before_ray_starts(tmp_path: Path) -> None:
             "--set", "brokers.0.listen_port=0", "--set", "brokers.1.listen_port=0",
         )  # fmt: skip
     assert status == 2
-    assert f"nameservers[0].listen_port: 127.0.0.1:{port} cannot be bound (Address already in use)" in shown
+    assert f"nameservers[0].listen_port: cannot listen on 127.0.0.1:{port} (Address already in use)" in shown
     assert shown.endswith("nothing was started or changed\n")
     assert not (tmp_path / "home" / "ray.json").exists()
 

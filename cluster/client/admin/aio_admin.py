@@ -236,7 +236,7 @@ class Admin(GroupAdmin, BrokerAdmin):
         while True:
             waited_ms = (time.monotonic() - begin_s) * 1000
             try:
-                routes = await self._opened().routes.known_everywhere(topic)
+                routes = await self._opened().routes.get_from_all(topic)
                 if all(map(is_there, routes)):
                     return await self.route(topic)
                 # A nameserver may lag by one register interval. After AGREEMENT_MS the others are enough.

@@ -70,7 +70,7 @@ class ChunkReader:
                 run, position = _decode_messages(
                     records, self._position, count - len(messages), queue.broker_name
                 )
-                _decode_messages.did(len(run))
+                _decode_messages.count(len(run))
                 self.next_offset = run[-1].queue_offset + 1
                 self._move_to(position)
                 messages += run if wanted is None else [each for each in run if each.tags in wanted]

@@ -58,7 +58,7 @@ class PullConsumer(BlockingFace[aio.PullConsumer]):
 
     def close(self, *, commit: bool | None = None) -> None:
         self._is_closed = True
-        if not self._thread.is_of_parent:
+        if not self._thread.is_forked:
             self._thread.run(self._face.close(commit=commit))
 
     def __enter__(self) -> Self:

@@ -410,6 +410,8 @@ class PullCore:
         """
         if committing:
             self.deliveries.acknowledge()
+            if not self.config.auto_commit:  # otherwise the release commits
+                await self.commit_states(list(self.deliveries.states.values()), raising=False)
         self.failed(ClientClosed("the consumer is closed"))
         self.session.start_leaving()
         self.release(list(self.deliveries.states.values()))

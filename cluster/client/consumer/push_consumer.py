@@ -54,7 +54,7 @@ class PushConsumer(BlockingFace[aio.PushConsumer]):
         return self
 
     def close(self) -> None:
-        if not self._thread.is_of_parent:
+        if not self._thread.is_forked:
             self._thread.run(self._face.close())
 
     def __enter__(self) -> Self:

@@ -187,7 +187,7 @@ def test_unreachable_cluster_is_reported_in_one_line() -> None:
         named = [*command, "--nameserver", f"127.0.0.1:{free_port}"]
         result = CliRunner().invoke(build(named), named)
         assert (result.exit_code, result.stdout) == (1, "")
-        assert "no nameserver answered" in result.stderr
+        assert "no nameserver responded" in result.stderr
         assert result.stderr.count("\n") == 1
     named = ["topic", "list", "--nameserver", "nonsense"]
     result = CliRunner().invoke(build(named), named)

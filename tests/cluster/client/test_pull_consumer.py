@@ -108,6 +108,21 @@ def test_tags_are_compared_by_text_not_only_by_hash(cluster: Cluster, group: str
     assert all(tags[number] in ("Aa", "C") for number in found)
 
 
+@pytest.mark.parametrize(("commit", "expected"), [(True, 20), (None, 0), (False, 0)])
+def test_close_without_auto_commit_commits_on_request(
+    cluster: Cluster, group: str, commit: bool | None, expected: int
+) -> None:
+    topic = cluster.topic()
+    fill(cluster, topic, 20)
+    consumer = PullConsumer(config=make_config(cluster, group, auto_commit=False)).start()
+    consumer.subscribe(topic)
+    poll_messages(consumer, 20)
+
+    consumer.close(commit=commit)
+
+    assert committed(cluster, group, topic) == expected
+
+
 def test_group_resumes_at_its_committed_offsets(cluster: Cluster, group: str) -> None:
     topic = cluster.topic()
     fill(cluster, topic, 100)
@@ -354,7 +369,7 @@ def test_missing_broker_does_not_block_commits_to_others(
         eventually(lambda: committed(cluster, group, topic) == 7)
         consumer.seek(kept, 8)
         eventually(lambda: committed(cluster, group, topic) == 8)
-        with pytest.raises(BrokerUnreachable, match="no route names a master for broker 'b'"):
+        with pytest.raises(BrokerUnreachable, match="has no master of broker 'b'"):
             consumer.commit()
     assert [entry["broker"] for entry in logs if entry["event"] == "commit_failed"] == ["b"]
 

@@ -129,7 +129,7 @@ def test_members_share_queues_by_strategy(cluster: Cluster, group: str, strategy
 
 
 def test_unknown_strategy_is_refused() -> None:
-    with pytest.raises(ConfigInvalid, match="strategy: no strategy is named 'best': averagely, "):
+    with pytest.raises(ConfigInvalid, match="strategy: unknown strategy 'best': use averagely, "):
         ConsumerConfig(strategy="best")
-    with pytest.raises(ConfigInvalid, match="'orders/a' is no queue: TOPIC/BROKER/ID"):
+    with pytest.raises(ConfigInvalid, match="'orders/a' is not a valid queue: use TOPIC/BROKER/ID"):
         ConsumerConfig(strategy="config:orders/a")

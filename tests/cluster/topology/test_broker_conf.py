@@ -141,12 +141,12 @@ def test_what_may_not_be_passed_over_is_refused_with_its_line(conf, line: str, m
     ("text", "message"),
     [
         ("a=1\nfileReservedTime=soon", ":2: brokers[0].settings.fileReservedTime: 'soon'"),
-        ("deleteWhen=25", ":1: brokers[0].settings.deleteWhen: '25' is no list of hours"),
+        ("deleteWhen=25", ":1: brokers[0].settings.deleteWhen: '25' is not a list of hours"),
         ("listenPort=99999", ":1: brokers[0].listen_port: 99999 is greater than the maximum 65535"),
         ("listenPort=9876", ":1: brokers[0].listen_port: 127.0.0.1:9876 is already used by nameservers[0]"),
         ("brokerName=a/b", ":1: brokers[0].name: 'a/b' is not a valid name"),
         ("\nrebalancers=x:1", ":2: rebalancers: set it with the topology's key: rebalancers"),
-        ("a=\\u1", "cannot be read: line 1: a backslash and u"),
+        ("a=\\u1", "cannot be read: line 1: invalid escape"),
     ],
 )
 def test_a_wrong_value_is_told_with_the_line_of_the_file(conf, text: str, message: str) -> None:

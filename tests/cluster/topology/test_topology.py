@@ -76,7 +76,7 @@ def test_an_error_in_a_file_has_its_line(tmp_path: Path) -> None:
     file.write_text("cluster: [\n")
     assert "not valid YAML" in refusal(file=file)
     file.write_text("cluster: C\n")
-    assert "brokers: this key is needed" in refusal(file=file)
+    assert "brokers: this key is required" in refusal(file=file)
 
 
 def test_a_broker_setting_that_is_wrong_is_named_where_it_stands(tmp_path: Path) -> None:
