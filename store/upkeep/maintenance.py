@@ -84,7 +84,7 @@ class Maintenance:
         return RemoveTreeJob(path, lambda: self._is_closing)
 
     def remove_soon(self, removal: RemoveTreeJob, callback: Callback) -> None:
-        """Run a removal in the background; call back when a checkpoint has made it durable."""
+        """Run a removal job in the background; call back when a checkpoint has made the deletion durable."""
         self._remove(removal)
         self.checkpoints.on_next_checkpoint(callback)
 
