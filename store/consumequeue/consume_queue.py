@@ -347,7 +347,7 @@ class ConsumeQueue:
         """Return the unit at `offset`. Raises StoreError if the queue does not have it."""
         units = self.read_units(offset, 1)
         if not units:
-            reason = f"has no offset {offset}: its offsets are {self.first_offset} to {self.next_offset - 1}"
+            reason = f"has no offset {offset}: its offsets are [{self.first_offset}, {self.next_offset})"
             raise StoreError(f"queue {self.topic}-{self.queue_id} {reason}", self._directory)
         return Unit(*UNIT.unpack(units))
 
