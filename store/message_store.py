@@ -24,7 +24,7 @@ from store.ownership.identity import (
     StoreName,
     read_name,
     refuse_foreign_kinds,
-    settle_name,
+    resolve_name,
     write_name,
 )
 from store.reading.message_reader import GetMessageResult, GetMessageStatus
@@ -144,7 +144,7 @@ class MessageStore(ReadableStore):
             refuse_foreign_kinds(root)
             existing_name = read_name(root)
             is_ours = existing_name is not None
-            name = settle_name(root, identity, settings, adopt=adopt)
+            name = resolve_name(root, identity, settings, adopt=adopt)
             closed_cleanly = not guards.abort.exists
             parts = open_parts(root, settings, sinks)
             guards.epoch.raise_epoch()
@@ -306,7 +306,7 @@ class MessageStore(ReadableStore):
 
         It is called on a background thread; the next `advance` handles the result of the work.
         """
-        self._parts.jobs.on_ended(callback)
+        self._parts.jobs.on_job_done(callback)
 
     def on_confirmed(self, offset: int, callback: Callback) -> None:
         """Register a callback for the time when `confirmed` reaches `offset`.

@@ -207,13 +207,13 @@ class MessageReader:
         last, size, _ = UNIT.unpack_from(units.data, len(units) - UNIT_BYTES)
         end = last - file.base + size
         is_short = 0 < end - begin < READ_AHEAD_FROM_BYTES  # first check the whole range at once
-        if is_short and residency.lacking(file, begin, min(end, limit)) is None:
+        if is_short and residency.missing_range(file, begin, min(end, limit)) is None:
             return max_messages
         spans, messages = kernel.record_spans(
             limit, file.base, units, codes, filters, max_messages, max_bytes, progress, JOINED_GAP_BYTES,
             self._spans,
         )  # fmt: skip
-        found = [residency.lacking(file, begin, end) for begin, end in self._spans[:spans].tolist()]
+        found = [residency.missing_range(file, begin, end) for begin, end in self._spans[:spans].tolist()]
         lacks = [each for each in found if each is not None]
         if lacks:
             raise NotResident(lacks)

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from store.commitlog.commit_log import CommitLog
-from store.commitlog.holes import Hole, LogFiles, holes_between, next_valid, unfinished_end
+from store.commitlog.holes import Hole, LogFiles, holes_between, next_valid, torn_append_end
 from store.consumequeue.table import ConsumeQueueTable, LoadedQueue
 from store.dispatch.sink import DispatchSink
 from store.kernels import walk
@@ -82,7 +82,7 @@ def find_tail(
             following = next_valid(log, position, None if is_ours else last_timestamp)
             if following is None:
                 break
-            if position >= confirmed and is_ours and (end := unfinished_end(log, position, following)) >= 0:
+            if position >= confirmed and is_ours and (end := torn_append_end(log, position, following)) >= 0:
                 unfinished_bytes = end - position
                 _log.warning(
                     "partial_append_found",

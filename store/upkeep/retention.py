@@ -182,10 +182,10 @@ class Retention:
 
     def _on_removed(self, job: RemoveJob, error: Exception | None) -> None:
         """Keep the files that could not be deleted for the next survey, and log the failure once."""
-        if error is not None and not all(file.is_told for file in job.left):
+        if error is not None and not all(file.is_failure_logged for file in job.left):
             _log.warning("file_removal_failed", path=str(job.left[0].path), error=str(error))
         for file in job.left:
-            file.is_told = error is not None
+            file.is_failure_logged = error is not None
         self._in_use += job.left
 
     def _choose_files(self, state: DiskState, changed_ms: dict[int, int]) -> None:

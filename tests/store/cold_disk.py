@@ -54,7 +54,7 @@ def make_cold(store: MessageStore, monkeypatch: pytest.MonkeyPatch) -> ColdDisk:
         return os.pread(descriptor, size_bytes, place)
 
     monkeypatch.setattr(commit_log, "RECENT_BYTES", 0)
-    monkeypatch.setattr(Residency, "absent", absent)
+    monkeypatch.setattr(Residency, "uncached_range", absent)
     monkeypatch.setattr(Residency, "pread", pread)
     return disk
 

@@ -43,7 +43,7 @@ def test_job_bug_is_logged_and_later_jobs_still_run() -> None:
 def test_on_ended_is_called_before_the_owner_collects_the_result() -> None:
     jobs = Jobs()
     is_called, threads = threading.Event(), []
-    jobs.on_ended(is_called.set)
+    jobs.on_job_done(is_called.set)
     future = jobs.lane("test").submit(lambda: 7, lambda _: threads.append(threading.current_thread()))
     assert is_called.wait(LIMIT_S)
     assert (future.done(), threads) == (True, [])

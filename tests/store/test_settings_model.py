@@ -36,7 +36,9 @@ def test_old_setting_names_are_accepted_with_a_warning(
 
 @pytest.mark.parametrize(("model", "old", "new"), RENAMED)
 def test_setting_with_old_and_new_name_is_refused(model: type[SettingsModel], old: str, new: str) -> None:
-    with pytest.raises(ValidationError, match=f"{old} is the old name of {new}: remove it"):
+    with pytest.raises(
+        ValidationError, match=f"{old} is the old name of {new}, and both are set: remove {old}"
+    ):
         model.model_validate({old: 1, new: 1})
 
 

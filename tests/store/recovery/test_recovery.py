@@ -190,11 +190,11 @@ def test_empty_last_log_file_is_removed_and_other_sizes_are_refused(stores, draf
     assert not stray.exists()
     stray.write_bytes(b"short")
     with pytest.raises(
-        StoreError, match=f"{8192:020d}: a file of 5 bytes, where commit_log_file_bytes is 8,192"
+        StoreError, match=f"{8192:020d}: the file has 5 bytes, but commit_log_file_bytes is 8,192"
     ):
         stores.open()
     stray.rename(stray.with_name("stray.tmp"))
-    with pytest.raises(StoreError, match=r"stray\.tmp: no log file"):
+    with pytest.raises(StoreError, match=r"stray\.tmp: not a CommitLog file"):
         stores.open()
 
 

@@ -170,7 +170,7 @@ def test_files_to_delete_are_the_oldest_without_gaps(ages_h, pressure, excess_by
 
 @pytest.mark.parametrize("hours", ["", "24", "4h", "4,5"])
 def test_invalid_delete_when_h_is_refused(hours):
-    with pytest.raises(ValueError, match="is no list of hours"):
+    with pytest.raises(ValueError, match="is not a list of hours"):
         StoreSettings(delete_when_h=hours)
 
 
@@ -241,7 +241,7 @@ def test_full_disk_refuses_appends_with_its_figures_but_serves_reads(aged, clock
     store = aged(force_clean_enabled=False)
     disk.percent = 91
     one_round(store, clock)
-    with pytest.raises(StoreError, match=r"91 % full, 90,000 bytes are free: over 90 % nothing is written"):
+    with pytest.raises(StoreError, match=r"91 % full, 90,000 bytes are free: writes are refused above 90 %"):
         store.append(draft())
     assert "commitlog" in store.write_refusal
     assert len(read_all(store)) == 11
