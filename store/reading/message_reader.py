@@ -206,7 +206,7 @@ class MessageReader:
         begin = UNIT.unpack_from(units.data, first)[0] - file.base
         last, size, _ = UNIT.unpack_from(units.data, len(units) - UNIT_BYTES)
         end = last - file.base + size
-        is_short = 0 < end - begin < READ_AHEAD_FROM_BYTES  # first check the whole range at once
+        is_short = 0 < end - begin < READ_AHEAD_FROM_BYTES  # a short range is checked as a whole
         if is_short and residency.missing_range(file, begin, min(end, limit)) is None:
             return max_messages
         spans, messages = kernel.record_spans(
