@@ -57,7 +57,7 @@ class RayMQOnRay:
         return int(self._of_kind("broker")["process"])
 
     def other_anonymous_mib(self) -> Mapping[str, float]:
-        """Return the RssAnon in MiB of each actor except the broker, and of Ray's processes in total (`ray`)."""
+        """Return the RssAnon in MiB of each actor except the broker, and the total of Ray's processes."""
         kinds = {int(actor["process"]): str(actor["kind"]) for actor in self._actors.values()}
         record = read_record(self._root)
         assert record is not None, "Ray was not started"

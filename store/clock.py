@@ -27,6 +27,5 @@ class SystemClock:
         """Return the milliseconds since the Unix epoch."""
         return time.time_ns() // NS_PER_MS
 
-    monotonic_ns = staticmethod(
-        time.monotonic_ns
-    )  # without a Python wrapper: it is called often in each loop turn
+    # Not wrapped in a Python function, because it is called often in each loop turn.
+    monotonic_ns = staticmethod(time.monotonic_ns)

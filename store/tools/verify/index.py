@@ -74,10 +74,7 @@ class IndexCheck:
         self._entry_count = 0
         self._before = 0 if log.begin == 0 else -1  # if log files were deleted, index files may have been too
         self.entries = 0
-        self._missing = (
-            0,
-            -1,
-        )  # the number of missing keys, and the physical offset of the first one's record
+        self._missing = (0, -1)  # number of missing keys, and the offset of the first one's record
         self._open_next()
 
     def _valid_paths(self, directory: Path) -> list[Path]:
