@@ -1,4 +1,4 @@
-"""Clock: the injected source of time, so that tests control it (design law 12)."""
+"""Clock: the injected source of time, so that tests control it."""
 
 import time
 from typing import Final, Protocol
