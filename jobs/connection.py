@@ -36,7 +36,7 @@ class Connection:
             self._socket = socket.create_connection((host, int(port)), timeout_s)
         except (OSError, ValueError) as error:
             raise FetchFailed(
-                f"cannot connect to broker {address}: {error}; check that it runs and is reachable from this host"
+                f"cannot connect to broker {address}: {error}; check that it runs and is reachable"
             ) from error
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._opaque = 0
