@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from store.commitlog.log_paths import COMMIT_LOG, LogPaths
-from store.consumequeue.consume_queue import ConsumeQueue, QueueNote
+from store.consumequeue.consume_queue import ConsumeQueue, QueueSnapshot
 from store.consumequeue.table import ConsumeQueueTable
 from store.consumequeue.unit import UNIT_BYTES
 from store.disk.files import Descriptors
@@ -223,11 +223,11 @@ class _StoreInspection:
         if not bases:
             return QueueInfo(queue.topic, queue.queue_id, 0, 0, None, None)
         first, made_to = bases[0] // UNIT_BYTES, bases[-1] // UNIT_BYTES + queue.units_per_file
-        queue.set_extent(QueueNote(first, first, made_to, 0, [], []), made_to)
+        queue.set_extent(QueueSnapshot(first, first, made_to, 0, [], []), made_to)
         end = next(
             (end for base in reversed(bases) if (end := _end_of(queue, base // UNIT_BYTES)) >= 0), first
         )
-        queue.set_extent(QueueNote(first, first, end, 0, [], []), made_to)
+        queue.set_extent(QueueSnapshot(first, first, end, 0, [], []), made_to)
         queue.correct_min_offset(self.log.first)
         first_ms = last_ms = None
         if queue.min_offset < end:

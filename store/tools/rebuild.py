@@ -28,7 +28,7 @@ from store.disk.files import Descriptors, replace_file, sync_directory, sync_fil
 from store.dispatch.dispatcher import Dispatcher, Mode
 from store.dispatch.queue_sink import ConsumeQueueSink
 from store.dispatch.sink import DispatchSink
-from store.index.index_file import IndexNote
+from store.index.index_file import IndexSnapshot
 from store.index.index_service import IndexService
 from store.ownership.identity import (
     AbortFile,
@@ -41,8 +41,8 @@ from store.ownership.identity import (
     writer_of,
 )
 from store.recovery.opening import CONSUME_QUEUE, INDEX
-from store.recovery.summary import DerivedSummary, QueueNotes, read_summary, summary_path
-from store.recovery.tail import Tail, dispatch_start, find_tail, keep_places
+from store.recovery.summary import DerivedSummary, QueueSnapshots, read_summary, summary_path
+from store.recovery.tail import Tail, dispatch_start, find_tail, reserve_lost_offsets
 from store.store_errors import StoreError
 from store.store_settings import StoreSettings
 from store.tools.layout import StoreSizes, find_sizes, log_directories, require_directory
@@ -214,7 +214,7 @@ class Rebuild:
         try:
             work.load()
             work.build(lambda position: progress(self.log.end - 2 * first + position, total))
-            queues, index_files = len(work.queues), len(work.index.notes()) if work.index else 0
+            queues, index_files = len(work.queues), len(work.index.snapshots()) if work.index else 0
         finally:
             work.close()
         self._end()
@@ -238,12 +238,12 @@ class Rebuild:
             epoch = writer.number
             writer.close()
         self._abort.create()
-        index_files: list[IndexNote] | None = [] if self.with_index else None
+        index_files: list[IndexSnapshot] | None = [] if self.with_index else None
         nothing = DerivedSummary(self.store_id, first, -1, first, {}, index_files, tail.holes)
         no_queues = ConsumeQueueTable(
             self.root / CONSUME_QUEUE, self.sizes.queue_file_bytes, Descriptors(1, read_only=True)
         )
-        replace_file(summary_path(self.root), QueueNotes(no_queues).encode(nothing))
+        replace_file(summary_path(self.root), QueueSnapshots(no_queues).encode(nothing))
         self.summary = nothing
         self._begun = {
             "storeId": self.store_id,
@@ -311,7 +311,7 @@ class _Derived:
         self._dispatcher = Dispatcher(self._log, self._sinks, rebuild.delays_ms, _SLICE_BYTES)
         self._begin = self._log.positions.min
         self._last_record = -1
-        self._notes: QueueNotes | None = None
+        self._notes: QueueSnapshots | None = None
 
     def load(self) -> None:
         """Load the files that an interrupted rebuild has left. Raises OSError, StoreError."""
@@ -323,7 +323,7 @@ class _Derived:
         if self.index is not None and summary is not None and summary.index_files is not None:
             self.index.load(summary.index_files, first, closed_cleanly=False)
         self._begin = dispatch_start(summary, first, end, self.queues, loaded, self._sinks).position
-        self._notes = QueueNotes(self.queues)
+        self._notes = QueueSnapshots(self.queues)
 
     def build(self, progress: Callable[[int], None]) -> None:
         """Dispatch the rest of the log; write the position to raymq.derived from time to time.
@@ -345,7 +345,7 @@ class _Derived:
             if position - noted >= _NOTE_EVERY_BYTES:
                 self._note(position)
                 noted = position
-        keep_places(self.queues, self._rebuild.places)
+        reserve_lost_offsets(self.queues, self._rebuild.places)
         for queue in self.queues:
             queue.correct_min_offset(self._log.positions.min)
         self._note(position)
@@ -359,7 +359,7 @@ class _Derived:
         index_notes = None
         if self.index is not None:
             paths += self.index.take_dirty_paths()
-            index_notes = self.index.notes()
+            index_notes = self.index.snapshots()
             sync_directory(self.index.directory)
         sync_files(paths, self._root)
         sync_directory(self.queues.root)

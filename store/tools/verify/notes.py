@@ -149,7 +149,7 @@ def check_index_notes(
             file = IndexFile(index_path, sizes.index_slots, sizes.index_entries, copy_on_write=True)
         except StoreError:
             continue  # its wrong size has already been reported
-        held = file.note()
+        held = file.snapshot()
         if held._replace(time_ns=index_note.time_ns) != index_note:
             reason = f"its entry for index file {index_note.name} does not match the file"
             report.add(summary_path(root), -1, 0, "notes", reason)

@@ -118,6 +118,6 @@ def test_a_bench_that_is_ended_leaves_nothing(tmp_path: Path) -> None:
         )
         assert logs is not True, "the bench ended by itself"
         bench.terminate()
-        assert "nothing is left running" in bench.communicate(timeout=4 * LIMIT_S)[1]
+        assert "all processes are stopped" in bench.communicate(timeout=4 * LIMIT_S)[1]
     assert bench.returncode == 130
     assert list(tmp_path.iterdir()) == []
