@@ -40,9 +40,9 @@ class BackgroundChecks:
         return None
 
     def check_whole(self, file: MappedFile, begin: int, end: int) -> None:
-        """Submit a check of the records in [begin, end) that contain a CRC of the whole record.
+        """Submit a check of the CRC of whole records, between the bytes `begin` and `end` of a log file.
 
-        RocketMQ writes such records with enabledAppendPropCRC.
+        Only records written with enabledAppendPropCRC contain such a CRC.
         """
         path, array = file.path, file.array
 
