@@ -59,7 +59,7 @@ def status_of(where: ActorName, patience_s: float) -> dict[str, Any]:
     deadline_s = time.monotonic() + patience_s
     while True:
         try:
-            status: dict[str, Any] = ray_port.ask(where, STATUS, timeout_s=CALL_TIMEOUT_S)
+            status: dict[str, Any] = ray_port.call(where, STATUS, timeout_s=CALL_TIMEOUT_S)
         except ActorUnavailable:
             if time.monotonic() > deadline_s:
                 raise
@@ -103,20 +103,20 @@ def stop(namespace: str, name: str) -> str:
     where = ActorName(namespace, name)
     stop_error = ""
     try:
-        ray_port.ask(where, STOP, timeout_s=STOP_TIMEOUT_S + CALL_TIMEOUT_S)
+        ray_port.call(where, STOP, timeout_s=STOP_TIMEOUT_S + CALL_TIMEOUT_S)
     except ActorNotFound:
         pass
     except (ActorUnavailable, ActorMethodFailed) as error:
         # It is ended all the same: its store recovers as after a kill.
         stop_error = str(error)
-    ray_port.end(where)
+    ray_port.kill(where)
     return stop_error
 
 
 def change(namespace: str, spec: ActorSpec) -> str:
     """Have an actor that serves take over its spec's settings; gives why it could not, or an empty string."""
     try:
-        ray_port.ask(ActorName(namespace, spec.name), CHANGE, spec.to_json(), timeout_s=CHANGE_TIMEOUT_S)
+        ray_port.call(ActorName(namespace, spec.name), CHANGE, spec.to_json(), timeout_s=CHANGE_TIMEOUT_S)
     except (ActorNotFound, ActorUnavailable, ActorMethodFailed) as error:
         return str(error)
     return ""
@@ -127,7 +127,7 @@ def drain(namespace: str, name: str, step: str) -> dict[str, Any]:
 
     Raises ActorNotFound, ActorUnavailable, ActorMethodFailed.
     """
-    progress: dict[str, Any] = ray_port.ask(
+    progress: dict[str, Any] = ray_port.call(
         ActorName(namespace, name), DRAIN, step, timeout_s=DRAIN_REQUEST_TIMEOUT_S
     )
     return progress
@@ -136,7 +136,7 @@ def drain(namespace: str, name: str, step: str) -> dict[str, Any]:
 def announce(namespace: str, name: str) -> None:
     """Have a broker register with all nameservers now; one that cannot does so within its interval anyway."""
     with contextlib.suppress(ActorNotFound, ActorUnavailable, ActorMethodFailed):
-        ray_port.ask(ActorName(namespace, name), ANNOUNCE, timeout_s=CALL_TIMEOUT_S)
+        ray_port.call(ActorName(namespace, name), ANNOUNCE, timeout_s=CALL_TIMEOUT_S)
 
 
 @dataclass(frozen=True)
@@ -171,7 +171,7 @@ def wait_serving(namespace: str, specs: Sequence[ActorSpec], timeout_s: float) -
 def _look_at(where: ActorName) -> tuple[State, Arrival]:
     """The state of an actor that is coming up; "starting" where it may yet answer."""
     try:
-        status = ray_port.ask(where, STATUS, timeout_s=CALL_TIMEOUT_S)
+        status = ray_port.call(where, STATUS, timeout_s=CALL_TIMEOUT_S)
     except ActorUnavailable as error:
         return State.STARTING, Arrival(where.name, str(error))
     except (ActorNotFound, ActorMethodFailed) as error:
