@@ -1,11 +1,11 @@
-"""The broker's service: one event loop, one store, the requests that reach both.
+"""The broker: one event loop, one store, and the handlers of its requests.
 
-    sending, reading   what producers and consumers request
-    group              consumer groups: members, subscriptions, offsets, locks
-    admin              what administrators request
+    sending, reading   the requests of producers and consumers
+    group              consumer groups: members, subscriptions, offsets, queue locks
+    admin              the requests of administrators
     metadata           the tables of topics, groups and offsets, and their files
-    loop               what is done once a turn, and the threads for what must not be done in one
+    loop               the work of each turn of the event loop, and the threads for blocking work
     compat             work-arounds for single versions of RocketMQ's clients
 
-`build` puts the parts together, `service` starts and stops them, `actor` is the Ray shell.
+`build` creates all objects of a broker, `service` starts and stops them, `actor` is the Ray actor.
 """

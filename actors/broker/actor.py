@@ -1,4 +1,4 @@
-"""The broker as a Ray actor: lifetime and thread hand-over, nothing else."""
+"""The broker as a Ray actor: each method runs its work on the broker's event loop."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ if TYPE_CHECKING:
     from actors.broker.service import BrokerService
 
 CALL_TIMEOUT_S = 30.0
-"""Longer than any wait that a request may ask for (20 s)."""
+"""Exceeds the longest wait of a request (`handle_api.MAX_WAIT_MS`, 20 s)."""
 
 
 class Broker(ActorShell):
-    """One broker. The methods of its handle take and give msgpack bytes; see `actors.broker.handle_api`."""
+    """One broker. The methods of its handle take and return msgpack bytes (`actors.broker.handle_api`)."""
 
     def make_service(self) -> Service:
-        """The broker's service, with the settings of its spec."""
-        # Here and not above: numba and the kernels take a second, which the constructor should not.
+        """Create the broker's service from the settings in the actor's spec."""
+        # Imported here: numba and the kernels take a second, which would delay the actor's constructor.
         from actors.broker.broker_settings import BrokerSettings
         from actors.broker.service import BrokerService
         from store.clock import SystemClock
@@ -35,25 +35,30 @@ class Broker(ActorShell):
         return service
 
     def change_settings(self, settings: Mapping[str, Any]) -> None:
-        """Take over settings that are live. Raises ValueError."""
+        """Change live settings. Raises ValueError if a changed setting needs a restart."""
         from actors.broker.broker_settings import BrokerSettings
 
         self._broker.live.change(BrokerSettings.model_validate(settings))
 
     def details(self) -> dict[str, Any]:
-        """What the broker says of itself and its store."""
+        """Return the fields of DESCRIBE_BROKER: names, addresses, store positions and counters."""
         return self._broker.describe()
 
     @control
     def raymq_announce(self) -> None:
-        """Register with all nameservers: the driver has made a new one."""
+        """Register with all nameservers; the driver calls this after it has created one."""
         self._host.call(self._broker.announce)
 
     @control
     def raymq_drain(self, step: str) -> dict[str, Any]:
-        """Drain the broker: "start", "close" or "cancel"; "look" only reports.
+        """Start, close or cancel the drain of this broker, and return its progress.
 
-        Returns what consumer groups and producers still need of this broker (`actors.broker.drain`).
+        Args:
+            step: "start", "close" or "cancel"; any other value only returns the progress.
+
+        Returns:
+            The drain state, the number of producers, and the unread messages of each consumer group
+            (`BrokerDrain.progress`).
         """
         drain = cast("BrokerService", self._host.service).drain
         steps = {"start": drain.start, "close": drain.close, "cancel": drain.cancel}
@@ -63,23 +68,23 @@ class Broker(ActorShell):
 
     @append
     def append(self, request: bytes) -> bytes:
-        """Store a batch of messages of one topic."""
-        return self._answer(lambda: self._api.append(request))
+        """Append a batch of messages to one queue (`handle_api`, append)."""
+        return self._respond(lambda: self._api.append(request))
 
     @read
     def read(self, request: bytes) -> bytes:
-        """Read a queue from an offset on, waiting for messages if the request says so."""
-        return self._answer(lambda: self._api.read(request))
+        """Read a queue from an offset on; wait for messages if the request has a `wait_ms`."""
+        return self._respond(lambda: self._api.read(request))
 
     @control
     def offsets(self, request: bytes) -> bytes:
-        """The ends of a topic's queues, and what a group has committed."""
-        return self._answer(lambda: self._api.offsets(request))
+        """Return the first and last offset of each queue of a topic, and a group's committed offsets."""
+        return self._respond(lambda: self._api.offsets(request))
 
     @control
     def describe(self) -> bytes:
-        """Who and where the broker is, and how far its store has come."""
-        return self._answer(lambda: self._api.describe())
+        """Return the fields of DESCRIBE_BROKER as msgpack: names, addresses, store positions, counters."""
+        return self._respond(lambda: self._api.describe())
 
     @property
     def _broker(self) -> BrokerService:
@@ -89,8 +94,8 @@ class Broker(ActorShell):
     def _api(self) -> HandleApi:
         return self._broker.handle
 
-    def _answer(self, request: Callable[[], Coroutine[Any, Any, bytes]]) -> bytes:
-        """Run a request on the service's loop; that it is not up is an answer, not an exception."""
+    def _respond(self, request: Callable[[], Coroutine[Any, Any, bytes]]) -> bytes:
+        """Run a request on the service's loop; return SERVICE_NOT_AVAILABLE if the service is not serving."""
         from actors.broker.handle_api import refusal
 
         try:

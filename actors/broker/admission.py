@@ -1,14 +1,14 @@
-"""Admission: the bounds of what a broker accepts.
+"""Admission: the limits on the load that a broker accepts.
 
-A request over a bound is refused with RocketMQ's SYSTEM_BUSY (producers then try another broker) and a remark
-that names the cause and the numbers:
+A request over a limit is refused with RocketMQ's SYSTEM_BUSY (producers then try another broker). The remark
+names the cause and the numbers:
 
     sends that wait for the disk              send_queue_capacity     [OVERLOAD]
     requests of one connection                max_pending_requests    [OVERLOAD]
-    unread response bytes of all peers        max_unread_bytes        [OVERLOAD]   new and held pulls
-    sends that waited while the loop stalled  os_page_cache_busy_ms   [PCBUSY_CLEAN_QUEUE]
+    unread response bytes of all connections  max_unread_bytes        [OVERLOAD]   new and held pulls
+    time that sends waited on a stalled loop  os_page_cache_busy_ms   [PCBUSY_CLEAN_QUEUE]
 
-Reads that wait for a thread (`off_loop`) and held requests (`wait_registry`) have their own bounds.
+Reads that wait for a thread (`off_loop`) and held requests (`wait_registry`) have their own limits.
 """
 
 from __future__ import annotations
@@ -25,28 +25,28 @@ _BUSY = "[OVERLOAD]system busy, start flow control for a while: "
 
 
 class Admission:
-    """A step of the chain that raises Refused for requests over a bound."""
+    """A step of the request chain that raises Refused for requests over a limit."""
 
     def __init__(self, settings: BrokerSettings, store: MessageStore, clock: Clock) -> None:
         self._settings = settings
         self._positions = store.positions
         self._clock = clock
-        self._hung_ms = 0
-        # Confirmation has been behind this position since then: the oldest send has waited at least so long.
+        self._stalled_ms = 0
+        # `confirmed` is below `_behind_at` since `_behind_since_ns`: the oldest waiting send is that old.
         self._behind_at = 0
         self._behind_since_ns = 0
-        self._waiting = 0  # sends, at the end of the last turn
+        self._waiting = 0  # sends that waited at the end of the last turn
         self.refused = 0
 
     def note_lag(self, lag_ns: int) -> None:
-        """Note how late the loop runs: what it reads in this turn has waited that long at most."""
-        self._hung_ms = (
+        """Record how late the loop runs: requests read in this turn have waited up to `lag_ns`."""
+        self._stalled_ms = (
             lag_ns // NS_PER_MS if lag_ns >= self._settings.os_page_cache_busy_ms * NS_PER_MS else 0
         )
 
     def end_turn(self) -> None:
-        """Note that requests read from now on have not waited; call after the turn's responses."""
-        self._hung_ms = 0
+        """Clear the recorded lag and count the waiting sends; called after the turn's responses are sent."""
+        self._stalled_ms = 0
         positions = self._positions
         self._waiting = positions.waiting
         if self._waiting and positions.confirmed >= self._behind_at:
@@ -54,11 +54,11 @@ class Admission:
             self._behind_since_ns = self._clock.monotonic_ns()
 
     def __call__(self, context: RequestContext) -> None:
-        """Raise Refused if the broker has too much to do."""
+        """Raise Refused if the request exceeds a limit."""
         connection, cost = context.connection, context.row.cost
         if connection.pending >= self._settings.max_pending_requests:
             raise self._refusal(
-                f"{connection.pending:,} requests of this connection have no answer yet "
+                f"{connection.pending:,} requests of this connection have no response yet "
                 f"(max_pending_requests {self._settings.max_pending_requests:,})"
             )
         if cost is Cost.SEND:
@@ -67,23 +67,23 @@ class Admission:
             self.admit_response(connection)
 
     def admit_response(self, connection: Connection) -> None:
-        """Raise Refused for a pull, new or held, if peers leave too many bytes unread."""
+        """Raise Refused for a new or held pull if clients leave too many response bytes unread."""
         unread_bytes = connection.hub.unread_bytes
         if unread_bytes > self._settings.max_unread_bytes:
             raise self._refusal(
-                f"{unread_bytes:,} bytes of answers wait for peers that do not read them "
+                f"{unread_bytes:,} bytes of responses wait for clients that do not read them "
                 f"(max_unread_bytes {self._settings.max_unread_bytes:,})"
             )
 
     def _admit_send(self) -> None:
-        if self._hung_ms:
+        if self._stalled_ms:
             self.refused += 1
             raise Refused(
                 ResponseCode.SYSTEM_BUSY,
                 "[PCBUSY_CLEAN_QUEUE]broker busy, start flow control for a while, period in queue: "
-                f"{self._hung_ms}ms, size of queue: {self._waiting}: the broker stood still "
-                f"(os_page_cache_busy_ms {self._settings.os_page_cache_busy_ms}), which a slow disk, too "
-                "little memory or too few processors may do",
+                f"{self._stalled_ms}ms, size of queue: {self._waiting}: the broker stalled "
+                f"(os_page_cache_busy_ms {self._settings.os_page_cache_busy_ms}); a slow disk, too little "
+                "memory or too few processors can cause this",
             )
         capacity = self._settings.send_queue_capacity
         if self._waiting >= capacity:

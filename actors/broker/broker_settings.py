@@ -1,5 +1,6 @@
-"""The broker's settings. Those that RocketMQ has keep its meaning, its default and, as an alias, its
-camelCase key.
+"""The broker's settings.
+
+A setting that RocketMQ has too keeps RocketMQ's meaning and default, and accepts its camelCase key.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from store.settings_model import SettingsModel
 from store.store_settings import StoreSettings
 
 VIP_PORT_DISTANCE = 2
-"""How far below its port a RocketMQ broker listens once more (MixAll.brokerVIPChannel)."""
+"""RocketMQ's VIP port is `listen_port` minus this (MixAll.brokerVIPChannel)."""
 
 
 def _alias(name: str, rocketmq_key: str) -> AliasChoices:
@@ -24,7 +25,7 @@ def _alias(name: str, rocketmq_key: str) -> AliasChoices:
 
 
 class BrokerSettings(SettingsModel):
-    """Everything one broker process is told at its start."""
+    """The settings of one broker process, including those of its store."""
 
     RENAMED: ClassVar[Mapping[str, str]] = {
         "young_topics_are_read_from_start": "consume_new_topics_from_start",
@@ -37,141 +38,142 @@ class BrokerSettings(SettingsModel):
     broker_name: str = Field(default="broker-a", validation_alias=_alias("broker_name", "brokerName"))
     """The broker group's name."""
     broker_id: int = Field(default=0, ge=0, validation_alias=_alias("broker_id", "brokerId"))
-    """0 is the master of its group."""
+    """The broker's id in its group; 0 is the master."""
     replica: int = Field(default=0, ge=0)
-    """The index of this replica in its group, which does not move with the role."""
+    """The index of this replica in its group; it stays the same when the role changes."""
 
     listen_host: str = "127.0.0.1"
     """The address to bind to."""
     listen_port: int = Field(
         default=10911, ge=0, le=65535, validation_alias=_alias("listen_port", "listenPort")
     )
-    """The port to listen on; 0 is a free one."""
+    """The port to listen on; 0 chooses a free port."""
     vip_channel: bool = True
-    """Whether the port two below a `listen_port` that is not 0 is listened on as well, as RocketMQ's brokers
-    do: clients with `vipChannelEnabled` dial it. Where it is taken, it is left to its owner.
+    """Whether the broker also listens on RocketMQ's VIP port, `listen_port` - 2. Clients with
+    `vipChannelEnabled` connect to it. Has no effect if that port is in use or `listen_port` is 0.
     """
     advertised_host: str | None = Field(default=None, validation_alias=_alias("advertised_host", "brokerIP1"))
-    """The host that stands in routes and message ids; without it the one listened on."""
+    """The host name or address in routes and message ids; default: `listen_host`."""
     advertised_port: int | None = None
-    """The port that stands there; without it the one listened on."""
+    """The port in routes and message ids; default: `listen_port`."""
     nameservers: Addresses = Field(
         default_factory=list, validation_alias=_alias("nameservers", "namesrvAddr")
     )
-    """Where to register."""
+    """Addresses (`host:port`) of the nameservers to register with."""
     rebalancers: Addresses = Field(default_factory=list)
-    """Who assigns queues to consumer groups."""
+    """Addresses (`host:port`) of the rebalancers, which assign queues to the members of consumer groups."""
 
     store_root: Path = Field(default=Path("store"), validation_alias=_alias("store_root", "storePathRootDir"))
     """The directory of the store."""
     adopt_store: bool = False
-    """Whether a store that RocketMQ wrote is taken over."""
+    """Whether the broker may open a store that RocketMQ or another broker wrote."""
     store: StoreSettings = Field(default_factory=lambda: StoreSettings.model_validate({}))
-    """The store's own settings."""
+    """The settings of the store."""
 
     auto_create_topics: Annotated[bool, LIVE] = Field(
         default=True, validation_alias=_alias("auto_create_topics", "autoCreateTopicEnable")
     )
-    """Whether a send to an unknown topic makes it."""
+    """Whether a send to an unknown topic creates the topic."""
     auto_create_groups: Annotated[bool, LIVE] = Field(
         default=True, validation_alias=_alias("auto_create_groups", "autoCreateSubscriptionGroup")
     )
-    """Whether a consumer of an unknown group makes it."""
+    """Whether a consumer of an unknown group creates the group."""
     default_topic_queues: Annotated[int, LIVE] = Field(
         default=8, ge=1, le=65535, validation_alias=_alias("default_topic_queues", "defaultTopicQueueNums")
     )
-    """How many queues such a topic gets at most."""
+    """The largest number of queues of an automatically created topic."""
     permission: Annotated[int, LIVE] = Field(
         default=6, ge=0, le=7, validation_alias=_alias("permission", "brokerPermission")
     )
-    """What the whole broker allows: 4 read, 2 write."""
+    """The permission of the whole broker, a sum of 4 (read) and 2 (write)."""
     region_id: str = Field(default="DefaultRegion", validation_alias=_alias("region_id", "regionId"))
-    """Stands in each message's properties."""
+    """The region written into the properties of each message (MSG_REGION)."""
     trace_on: bool = Field(default=True, validation_alias=_alias("trace_on", "traceOn"))
-    """Whether clients are told to send traces."""
+    """Whether send responses ask clients to write message traces (TRACE_ON)."""
     consume_new_topics_from_start: Annotated[bool, LIVE] = True
-    """RocketMQ's rule for a group without an offset on a queue whose first message is still there: it begins
-    at 0.
+    """Whether a group without a committed offset starts at offset 0 of a queue whose first message is still
+    stored, as with RocketMQ. If false, the client chooses the starting offset.
     """
 
     long_polling: Annotated[bool, LIVE] = Field(
         default=True, validation_alias=_alias("long_polling", "longPollingEnable")
     )
-    """Whether a pull at the end of a queue may wait for messages."""
+    """Whether the broker holds a pull at the end of a queue until messages arrive."""
     max_held_pulls: int = Field(default=100_000, ge=1)
-    """How many pulls wait at most."""
+    """The largest number of held pulls; further pulls at the end of a queue are refused."""
     max_hold_ms: Annotated[int, LIVE] = Field(default=20_000, ge=0)
-    """How long a pull waits at most. One of RocketMQ's clients that may wait for 5 s or more waits 2.5 s
-    longer than it asks, as on average with RocketMQ, whose brokers look every 5 s.
+    """The longest time that the broker holds a pull. A pull of a RocketMQ client that requests 5 s or more is
+    held 5 s longer than requested (up to this limit): RocketMQ's brokers check held pulls every 5 s.
     """
     pull_max_messages: Annotated[int, LIVE] = Field(
         default=32, ge=1, validation_alias=_alias("pull_max_messages", "maxTransferCountOnMessageInMemory")
     )
-    """How many messages a pull of a RocketMQ client gets at most."""
+    """The largest number of messages in the response to a RocketMQ client's pull."""
     pull_max_bytes: Annotated[int, LIVE] = Field(
         default=256 * 1024,
         ge=1,
         validation_alias=_alias("pull_max_bytes", "maxTransferBytesOnMessageInMemory"),
     )
-    """How many bytes it gets at most."""
+    """The largest number of bytes in the response to a RocketMQ client's pull."""
     sync_flush_timeout_ms: int = Field(
         default=5000, ge=1, validation_alias=_alias("sync_flush_timeout_ms", "syncFlushTimeout")
     )
-    """How long a send waits for the disk before it is told so."""
+    """Under sync flush, how long a send waits for the disk before it gets FLUSH_DISK_TIMEOUT."""
 
     send_queue_capacity: Annotated[int, LIVE] = Field(
         default=10_000, ge=1, validation_alias=_alias("send_queue_capacity", "sendThreadPoolQueueCapacity")
     )
-    """How many sends may wait for the disk before further ones are refused."""
+    """How many sends may wait for the disk before further sends are refused (SYSTEM_BUSY)."""
     pull_queue_capacity: int = Field(
         default=100_000, ge=1, validation_alias=_alias("pull_queue_capacity", "pullThreadPoolQueueCapacity")
     )
-    """How many reads may wait for a thread that brings in what the page cache lacks."""
+    """How many reads of pages that are not in memory may wait for one of the `cold_read_threads`."""
     wait_in_pull_queue_ms: int = Field(
         default=5_000, ge=1, validation_alias=_alias("wait_in_pull_queue_ms", "waitTimeMillsInPullQueue")
     )
-    """How long such a read, or one of messages that are not dispatched yet, waits before it is refused."""
+    """How long a read waits for the disk, or for messages to be dispatched, before it is refused."""
     cold_read_threads: int = Field(default=4, ge=1, le=64)
-    """How many of these threads there are."""
+    """Number of threads that load pages from the disk for reads."""
     os_page_cache_busy_ms: Annotated[int, LIVE] = Field(
         default=1_000, ge=1, validation_alias=_alias("os_page_cache_busy_ms", "osPageCacheBusyTimeOutMills")
     )
-    """Sends that waited this long because the broker stood still are refused: their senders have given up."""
+    """If the event loop stalled for this long, the sends that waited meanwhile are refused (SYSTEM_BUSY)."""
     max_pending_requests: Annotated[int, LIVE] = Field(default=32_768, ge=1)
-    """How many requests of one connection may be without an answer, held pulls among them."""
+    """How many requests of one connection may be without a response, held pulls included."""
     max_unread_bytes: Annotated[int, LIVE] = Field(default=512 * 1024 * 1024, ge=1)
-    """How much of our answers all peers together may leave unread before pulls are refused. At twice as much
-    nothing more is read of those who are behind; at three times, those who leave most are closed.
+    """Bytes of responses that all clients together may leave unread before pulls are refused. At twice the
+    limit the broker stops reading from connections with unread responses; at three times it closes those
+    with the most unread bytes.
     """
     unread_timeout_ms: int = Field(default=60_000, ge=1)
-    """How long a peer may leave answers unread without taking a byte before its connection is closed."""
+    """A connection that reads no byte of its unread responses for this long is closed."""
     idle_timeout_ms: int = Field(default=120_000, ge=1)
-    """How long a connection may be without a word before it is closed."""
+    """A connection without traffic for this long is closed."""
     max_connections: int = Field(default=20_000, ge=1)
-    """How many connections are open at most."""
+    """The largest number of open connections."""
 
     register_interval_ms: int = Field(
         default=30_000, ge=1, validation_alias=_alias("register_interval_ms", "registerNameServerPeriod")
     )
-    """How often the broker registers, beside on every change."""
+    """The interval between registrations; a change is registered immediately."""
     persist_offsets_interval_ms: Annotated[int, LIVE] = Field(
         default=5000,
         ge=1,
         validation_alias=_alias("persist_offsets_interval_ms", "flushConsumerOffsetInterval"),
     )
-    """How often consumer offsets are saved."""
+    """The interval between saves of the consumer offsets."""
     client_expiry_ms: int = Field(
         default=120_000, ge=1, validation_alias=_alias("client_expiry_ms", "channelExpiredTimeout")
     )
-    """After which a silent client is forgotten."""
+    """A client that sends no heartbeat for this long is removed."""
     busy_poll_us: int = Field(default=100, ge=0, le=10_000)
-    """How long the loop looks for more after a turn before it sleeps."""
+    """How long the event loop polls for further requests after a turn before it sleeps."""
     rebalancer_timeout_ms: int = Field(default=3000, ge=1)
-    """How long an answer of a rebalancer is waited for."""
+    """The time-out of a request to a rebalancer."""
     start_timeout_ms: int = Field(default=10_000, ge=0)
-    """How long a start goes on trying for a port or a store that another process still holds."""
+    """How long a start retries while another process holds the port or the store."""
 
     @property
     def host(self) -> str:
-        """The advertised host."""
+        """The host name or address in routes: `advertised_host`, else `listen_host`."""
         return self.advertised_host or self.listen_host

@@ -1,4 +1,4 @@
-"""A broker's settings as flat texts, those of its store beside them (`actors.remoting.settings_text`)."""
+"""The settings of a broker and its store as one flat table of texts, RocketMQ's form of a configuration."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ STORE_KEY = "store"
 _FLUSH_KEY = "flushDiskType"
 _ADDRESS_KEY = "brokerIP1"
 _FLUSH = {"sync": "SYNC_FLUSH", "async": "ASYNC_FLUSH"}
-# What RocketMQ's exportConfigs and exportMetrics look for and no setting of ours decides.
-_ALWAYS_SO = {
+# Keys that RocketMQ's exportConfigs and exportMetrics read and that are not settings here.
+_CONSTANTS = {
     "brokerRole": "ASYNC_MASTER",
     "clientCallbackExecutorThreads": str(os.cpu_count() or 1),
     "msgTraceTopicName": "RMQ_SYS_TRACE_TOPIC",
@@ -26,7 +26,10 @@ _ALWAYS_SO = {
 
 
 def split_settings(settings: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Settings of the broker and of its store: RocketMQ's keys are flat, ours stand below `store`."""
+    """Split settings into those of the broker and those of its store.
+
+    The store's settings may be under the key `store`, or at the top level as in RocketMQ's `broker.conf`.
+    """
     inner = settings.get(STORE_KEY)
     of_store = dict(inner) if isinstance(inner, Mapping) else {}
     plain = {key: value for key, value in settings.items() if key != STORE_KEY}
@@ -37,7 +40,7 @@ def split_settings(settings: Mapping[str, Any]) -> tuple[dict[str, Any], dict[st
 
 
 def by_field(settings: Mapping[str, str]) -> tuple[dict[str, Any], list[str]]:
-    """Flat texts by key as changes by field (`LiveSettings.update`), and the keys unknown."""
+    """Convert texts by key into changes by field, for `LiveSettings.update`; also return the unknown keys."""
     plain, of_store = split_settings(settings)
     changes, unknown = changes_by_field(BrokerSettings, plain)
     if of_store:
@@ -46,8 +49,8 @@ def by_field(settings: Mapping[str, str]) -> tuple[dict[str, Any], list[str]]:
 
 
 def as_properties(settings: BrokerSettings) -> dict[str, str]:
-    """All settings as texts, sorted by their keys, with what is always so."""
-    values = _ALWAYS_SO | settings_as_texts(settings) | settings_as_texts(settings.store)
+    """Return all settings and `_CONSTANTS` as texts, sorted by key."""
+    values = _CONSTANTS | settings_as_texts(settings) | settings_as_texts(settings.store)
     values[_FLUSH_KEY] = _FLUSH[settings.store.flush]
-    values[_ADDRESS_KEY] = settings.host  # RocketMQ's has one there also where none was given
+    values[_ADDRESS_KEY] = settings.host  # RocketMQ reports an address even if it is not configured
     return dict(sorted(values.items()))

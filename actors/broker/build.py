@@ -1,8 +1,8 @@
-"""Builds one broker: every object and what it depends on, from the store up to the request table.
+"""Builds one broker: creates all objects and passes each its dependencies.
 
     store → loop (server, turns, reads) → tables → groups → sending, reading, admin → request table
 
-Objects that need one another are joined by a function that looks the later one up when it is called.
+If two objects need each other, the first one gets a function that uses the second one when it is called.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ from actors.broker.role import BrokerRole, Role, RoleService, periodic
 from actors.broker.sending.acks import Acks
 from actors.broker.sending.bulk_send import BulkSender
 from actors.broker.sending.delays import Delays
-from actors.broker.sending.interceptors import DeadLetters, NoTransactions, SendInterceptor
+from actors.broker.sending.interceptors import DeadLetters, SendInterceptor, TransactionRefusal
 from actors.broker.sending.replies import Replies
 from actors.broker.sending.responses import SendResponses
 from actors.broker.sending.send import Sender
@@ -82,7 +82,7 @@ DELIVERY_INTERVAL_MS = 100
 
 @dataclass(frozen=True, slots=True)
 class BrokerLoop:
-    """What runs on the broker's event loop beneath its request handlers."""
+    """The parts of a broker that its request handlers use: store, server, turns, reads and counters."""
 
     store: MessageStore
     requests: RequestTable
@@ -101,7 +101,7 @@ class BrokerLoop:
 
 @dataclass(frozen=True, slots=True)
 class BrokerGroups:
-    """Consumer groups and producers of one broker, and its link to the rebalancers."""
+    """The clients and consumer groups of one broker, and the handlers of their requests."""
 
     clients: Clients[Connection]
     locks: QueueLocks
@@ -111,7 +111,7 @@ class BrokerGroups:
 
 @dataclass(frozen=True, slots=True)
 class Broker:
-    """One broker, ready to start; `BrokerService` starts and stops it."""
+    """The objects of one broker. `BrokerService` starts and stops them."""
 
     identity: BrokerIdentity
     loop: BrokerLoop
@@ -138,16 +138,16 @@ def build_broker(
     """Build a broker on an open store.
 
     Args:
-        live: the settings, some of which change while the broker runs.
+        live: the settings; those marked LIVE may change while the broker runs.
         clock: for all time-outs, leases and timestamps.
-        rng: chooses queues and unique keys.
+        rng: source of random numbers, for the choice of queues and for unique keys.
         identity: the names and addresses that the broker registers.
-        store: open, and of this broker.
+        store: the broker's store, already open.
         supervisor: runs background tasks.
-        interceptors: see each message before the broker's own interceptors do.
+        interceptors: called for each message, before the broker's own interceptors.
 
     Raises:
-        StoreError: a table's file is damaged, and so is its backup.
+        StoreError: the file of a metadata table and its backup are damaged.
     """
     settings = live.settings
     loop = _build_loop(live, clock, store)
@@ -157,7 +157,7 @@ def build_broker(
     live.on_change(lambda changes: registration.changed())
     groups = _build_groups(settings, clock, client, tables, registration)
     from_rebalancers.add_rows(groups.requests.rebalancer_rows())
-    delays = Delays(store, clock, tables.delay_offsets, loop.reads.bring)
+    delays = Delays(store, clock, tables.delay_offsets, loop.reads.load_pages)
     role = BrokerRole(_role_services(loop, registration, delays, supervisor))
     drain = BrokerDrain(store, loop.reads, tables, groups.clients, loop.stats, clock)
     properties = PropertyWriter(settings, UniqKeyGenerator(identity.host.ip, os.getpid(), clock, rng))
@@ -166,7 +166,7 @@ def build_broker(
     describe = partial(_description, settings, identity, loop, tables, role, drain, delays, supervisor)
     targets = SendTargets(settings, tables.topics, rng)
     responses = SendResponses(loop.acks, new_topics, properties.added_fields, identity.host.packed)
-    interceptors = (*interceptors, DeadLetters(tables, groups.locks), NoTransactions(), delays)
+    interceptors = (*interceptors, DeadLetters(tables, groups.locks), TransactionRefusal(), delays)
     sender = Sender(store, targets, interceptors, properties, responses, loop.stats)
     for rows in (
         sender.rows(),
@@ -244,7 +244,7 @@ def _role_services(
         loop.server.request_tick()
 
     async def unregister() -> None:
-        # Another process that serves the store has registered under the same name.
+        # If another process has taken over the store, it has registered under the same name.
         await registration.stop(leave_routes=not loop.store.is_superseded)
 
     master = frozenset({Role.MASTER})
@@ -255,7 +255,7 @@ def _role_services(
 
 
 def _max_unread_bytes(settings: BrokerSettings) -> int:
-    return 2 * settings.max_unread_bytes  # pulls are refused from half of it
+    return 2 * settings.max_unread_bytes  # `Admission` refuses pulls at half of this
 
 
 def _limits(settings: BrokerSettings) -> RemotingLimits:
@@ -278,7 +278,7 @@ def _build_metadata(
     client: RemotingClient,
     supervisor: Supervisor,
 ) -> tuple[BrokerTables, Registration, NewTopics]:
-    new_topics = NewTopics(lambda call: registration.when_settled(call))
+    new_topics = NewTopics(lambda call: registration.when_registered(call))
     tables = BrokerTables(settings, store, clock, lambda: registration.changed(), new_topics.add)
     registration = Registration(
         client,
@@ -286,7 +286,7 @@ def _build_metadata(
         settings.register_interval_ms,
         RegisterBrokerHeader(identity.name, identity.address, identity.cluster, identity.broker_id).to_ext(),
         tables.register_body,
-        tables.topics.order,
+        tables.topics.mark_ordered,
         supervisor,
     )
     tables.adopt_queues(store)
@@ -304,8 +304,10 @@ def _build_groups(
     rebalancers = RebalancerLink(
         client, settings.rebalancers, settings.broker_name, settings.rebalancer_timeout_ms, clock
     )
-    requests = ClientRequests(settings.broker_name, clients, tables, rebalancers, registration.when_settled)
-    assignments = Assignments(client, settings.nameservers, requests.send_members)
+    requests = ClientRequests(
+        settings.broker_name, clients, tables, rebalancers, registration.when_registered
+    )
+    assignments = Assignments(client, settings.nameservers, requests.find_members)
     return BrokerGroups(clients, QueueLocks(clock), requests, assignments)
 
 
@@ -346,7 +348,7 @@ def _admin_rows(
     wake = loop.turns.wake
     removal = QueueRemoval(store, reads, tables.topics, loop.server.request_tick)
     return (
-        *TopicAdmin(tables, stats, removal.remove, wake, registration.when_settled).rows(),
+        *TopicAdmin(tables, stats, removal.remove, wake, registration.when_registered).rows(),
         *GroupAdmin(tables, stats).rows(),
         *Cleaning(store, tables, removal.remove).rows(),
         *OffsetAdmin(identity.name, store, reads, tables, clients, wake).rows(),

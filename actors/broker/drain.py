@@ -7,8 +7,8 @@ DRAINING  the broker is registered as not writable; sends are still accepted, be
           routes only every 30 s
 CLOSED    sends are refused with a code that makes producers use another broker; consumers still read
 
-Each request for the `progress` of a drain renews its lease. If there is none for `LEASE_MS`, the command that
-drains the broker has died: the broker becomes writable again.
+Each request for the `progress` of a drain renews its lease. If no request arrives for `LEASE_MS`, the command
+that drains the broker has probably died: the drain is cancelled and the broker becomes writable again.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ from store.message_store import MessageStore
 _log = get_logger(__name__)
 
 LEASE_MS = 30_000
-QUEUES_A_TURN = 256
-"""After this many queues the loop serves other requests."""
+QUEUES_PER_TURN = 256
+"""`progress` lets other requests run after this many queues."""
 
 
 class DrainState(StrEnum):
@@ -49,7 +49,7 @@ class DrainState(StrEnum):
 
 @dataclass(slots=True)
 class GroupProgress:
-    """What one group has yet to read on this broker; `members` is 0 for a group that is offline."""
+    """The unread messages of one group on this broker; `members` is 0 for a group that is offline."""
 
     group: str
     members: int
@@ -57,12 +57,12 @@ class GroupProgress:
     topics: dict[str, int] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the fields as plain values."""
+        """Return the fields as a JSON object."""
         return {"group": self.group, "members": self.members, "unread": self.unread, "topics": self.topics}
 
 
 class BrokerDrain:
-    """Drains one broker, and counts what groups have yet to read on it."""
+    """Drains one broker, and counts the messages that consumer groups have not read yet."""
 
     def __init__(
         self,
@@ -85,34 +85,39 @@ class BrokerDrain:
         self._renewed_ns = 0
 
     def start(self) -> None:
-        """Register the broker as not writable."""
+        """Start the drain: register the broker as not writable."""
         self._renewed_ns = self._clock.monotonic_ns()
         if self.state is DrainState.ACTIVE:
             self._become(DrainState.DRAINING)
             self._topics.advertise(is_writable=False)
 
     def close(self) -> None:
-        """Refuse sends."""
+        """Refuse sends from now on; starts the drain if it has not been started."""
         self.start()
         self._become(DrainState.CLOSED)
         self._topics.is_closed_to_senders = True
 
     def cancel(self) -> None:
-        """Cancel the drain: the broker is writable again."""
+        """Cancel the drain: register the broker as writable and accept sends."""
         if self.state is not DrainState.ACTIVE:
             self._become(DrainState.ACTIVE)
             self._topics.is_closed_to_senders = False
             self._topics.advertise(is_writable=True)
 
     def sweep(self) -> None:
-        """Cancel the drain if its lease has expired; call a few times a second."""
+        """Cancel the drain if its lease has expired; to be called a few times per second."""
         is_draining = self.state is not DrainState.ACTIVE
         if is_draining and self._clock.monotonic_ns() - self._renewed_ns > LEASE_MS * NS_PER_MS:
             _log.warning("drain_lease_expired", lease_ms=LEASE_MS)
             self.cancel()
 
     async def progress(self) -> dict[str, Any]:
-        """Return what each group, online or not, has yet to read here, and renew the lease."""
+        """Return the progress of the drain and renew its lease.
+
+        Returns:
+            state, up_s (age of this process), messages_in, producers (connected), and groups: for each online
+            group, and each offline group with unread messages, the fields of `GroupProgress`.
+        """
         self._renewed_ns = self._clock.monotonic_ns()
         await self._reads.caught_up()  # acknowledged messages count before they are dispatched
         groups = [await self._of_online(group) for group in list(self._clients.groups())]
@@ -128,12 +133,12 @@ class BrokerDrain:
         }
 
     def _become(self, state: DrainState) -> None:
-        _log.info("drain_state_changed", state=str(state), before=str(self.state))
+        _log.info("drain_state_changed", state=str(state), previous=str(self.state))
         self.state = state
 
     async def _of_online(self, group: ConsumerGroup[Connection]) -> GroupProgress:
         progress = GroupProgress(group.name, len(group.members))
-        if group.message_model == BROADCASTING:  # each member keeps its own offsets, on its side
+        if group.message_model == BROADCASTING:  # each member keeps its offsets itself
             return progress
         for topic in {*group.subscriptions, f"{RETRY_TOPIC_PREFIX}{group.name}"}:
             await self._count(progress, topic)
@@ -159,7 +164,7 @@ class BrokerDrain:
             begin = self._store.min_offset(topic, queue_id) if committed is None else committed
             if committed is not None or progress.members:
                 unread += max(end - begin, 0)
-            if queue_id % QUEUES_A_TURN == QUEUES_A_TURN - 1:
+            if queue_id % QUEUES_PER_TURN == QUEUES_PER_TURN - 1:
                 await asyncio.sleep(0)
         if unread:
             progress.topics[topic] = unread

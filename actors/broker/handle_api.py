@@ -1,26 +1,26 @@
-"""HandleApi: the methods of a broker's actor handle, msgpack in and msgpack out (design §5, actor handles).
+"""HandleApi: implements the methods of a broker's actor handle; requests and replies are msgpack (design §5).
 
-Each call becomes requests of the broker's own table, sent over an in-process connection: they pass the same
-chain as requests of sockets, and a refusal has the same code and remark.
+Each call becomes one or more requests of the wire protocol, sent over an in-process connection. They pass the
+same chain as requests from sockets, and a refusal has the same code and remark.
 
     append    APPEND_BATCH; an Arrow stream is first converted into RocketMQ's batch encoding
-    read      PULL_RECORDS, of no group
+    read      PULL_RECORDS without a group
     offsets   DESCRIBE_SPLITS, then QUERY_CONSUMER_OFFSET for each queue if a group is given
     describe  DESCRIBE_BROKER
 
-Requests are maps with `v` = 1; replies are `{v: 1, code, remark, …}` with RocketMQ's response codes (0 is
-success, and only then the other fields are present). An unknown `v`, an unknown key, a value of another type
-or an integer of more than 63 bits is INVALID_PARAMETER.
+A request is a map with `v` = 1. A reply is `{v: 1, code, remark, …}` with RocketMQ's response codes; it has
+further fields only if the code is 0 (success). An unknown `v` or key, a value of a wrong type and an integer
+of more than 63 bits are refused with INVALID_PARAMETER.
 
 append    topic, batch; [queue = -1: the broker chooses, format = "rocketmq" | "arrow"]
           batch: RocketMQ's own batch encoding, or an Arrow IPC stream with a column `body` and, optionally,
           `tags`, `keys` (strings) and `properties` (map of strings)
-          → queue, offset (of the first), count, ids (offset message ids), store_timestamp
+          → queue, offset (of the first message), count, ids (offset message ids), store_timestamp
 read      topic, queue, offset; [max_messages = 32, max_bytes = 256 KiB, wait_ms = 0, tags = "*"]
           → status (FOUND, NO_NEW_MESSAGE, NO_MATCHED_MESSAGE or OFFSET_MOVED), next_offset, min_offset,
-            max_offset, count, records (back to back)
-offsets   topic; [group] → queues: a list of [queue, min, max, committed by the group or -1]
-describe  (nothing) → the broker's names and addresses, and the positions of its store
+            max_offset, count, records (encoded, one after another)
+offsets   topic; [group] → queues: a list of [queue, min, max, committed offset of the group or -1]
+describe  (no fields) → the fields of DESCRIBE_BROKER
 """
 
 from __future__ import annotations
@@ -85,28 +85,28 @@ _STATUS: Mapping[int, str] = {
 
 
 def parse(request: bytes, fields: Mapping[str, tuple[type, object]]) -> dict[str, Any]:
-    """Return the fields of a request, with defaults. Raises Refused, which names the error."""
+    """Decode a request; `fields` maps each name to its type and default. Raises Refused if it is invalid."""
     try:
         given = msgpack.unpackb(request)
     except (TypeError, ValueError, msgpack.UnpackException) as error:
-        raise _invalid(f"the request is not msgpack: {error}") from error
+        raise _invalid(f"the request is not valid msgpack: {error}") from error
     if not isinstance(given, dict):
         raise _invalid(f"the request is a {type(given).__name__}, not a map")
     version = given.pop("v", None)
     if version != VERSION or isinstance(version, bool):
-        raise _invalid(f"v is {version!r}: this broker speaks v {VERSION}")
+        raise _invalid(f"v is {version!r}: this broker supports v {VERSION}")
     unknown = [repr(key) for key in given if key not in fields]
     if unknown:
-        raise _invalid(f"unknown key {', '.join(unknown)}: known are {', '.join(fields)}")
+        raise _invalid(f"unknown key {', '.join(unknown)}: the keys are {', '.join(fields)}")
     values: dict[str, Any] = {}
     for name, (kind, default) in fields.items():
         value = given.get(name, default)
         if value is _REQUIRED:
-            raise _invalid(f"{name} is missing")
+            raise _invalid(f"{name} is missing: it is required")
         if not isinstance(value, kind) or isinstance(value, bool):
             raise _invalid(f"{name} is a {type(value).__name__}, not a {kind.__name__}")
         if isinstance(value, int) and abs(value) > I64_MAX:
-            raise _invalid(f"{name} is {value}: more than 63 bits")
+            raise _invalid(f"{name} is {value}: it has more than 63 bits")
         values[name] = value
     return values
 
@@ -116,27 +116,27 @@ def _invalid(remark: str) -> Refused:
 
 
 def reply(fields: Mapping[str, object]) -> bytes:
-    """Encode a successful reply."""
+    """Encode a reply with code 0 and these fields."""
     return bytes(msgpack.packb({"v": VERSION, "code": 0, "remark": "", **fields}))
 
 
 def refusal(error: Refused) -> bytes:
-    """Encode a reply with an error."""
+    """Encode a reply with the code and remark of an error."""
     return bytes(msgpack.packb({"v": VERSION, "code": error.code, "remark": error.remark}))
 
 
 class HandleApi:
-    """Implements the methods of a broker's actor handle. Runs on the loop that owns the store."""
+    """The methods of a broker's actor handle. They run on the event loop that owns the store."""
 
     def __init__(self, server: RemotingServer, store_host: bytes, next_uniq_key: Callable[[], str]) -> None:
-        """Connect to the broker's own server.
+        """Open the in-process connections.
 
         Args:
-            server: of the broker.
-            store_host: the broker's address, packed: the bornHost of what is appended.
+            server: the broker's server.
+            store_host: the broker's address, packed; the bornHost of appended messages.
             next_uniq_key: generates the UNIQ_KEY of a row of an Arrow stream.
         """
-        # One for each method: reads that wait count as pending of their own connection only.
+        # One connection per method, so that waiting reads do not count as pending requests of the others.
         connect = server.connect_in_process
         self._for_append = connect("handle:append", store_host)
         self._for_read = connect("handle:read", store_host)
@@ -145,15 +145,15 @@ class HandleApi:
         self._next_uniq_key = next_uniq_key
 
     async def append(self, request: bytes) -> bytes:
-        """Store a batch, all of it or nothing; reply when it is confirmed."""
+        """Append a batch, all or nothing; reply when it is confirmed (flushed, under sync flush)."""
         try:
             fields = parse(request, _APPEND)
             batch = fields["batch"]
             if fields["format"] == "arrow":
-                # In a thread: the first one imports pyarrow, which takes a second.
+                # In a thread, because the first call imports pyarrow, which takes a second.
                 batch = await asyncio.to_thread(batch_of_arrow, fields["topic"], batch, self._next_uniq_key)
             elif fields["format"] != "rocketmq":
-                raise _invalid(f"format is {fields['format']!r}: it may be rocketmq or arrow")
+                raise _invalid(f"format is {fields['format']!r}: it must be rocketmq or arrow")
             header = AppendBatchHeader(fields["topic"], fields["queue"])
             response = await _request(self._for_append, RayMQRequestCode.APPEND_BATCH, header, batch)
         except Refused as error:
@@ -170,7 +170,7 @@ class HandleApi:
         )
 
     async def read(self, request: bytes) -> bytes:
-        """Read a queue from an offset on; wait up to `wait_ms` for the first new message."""
+        """Read records from an offset on; wait up to `wait_ms` if there is no new message."""
         try:
             fields = parse(request, _READ)
             header = PullRecordsHeader(
@@ -198,7 +198,7 @@ class HandleApi:
         )
 
     async def offsets(self, request: bytes) -> bytes:
-        """Return the ends of a topic's queues, and the committed offsets of a group."""
+        """Return the first and last offset of each queue of a topic, and the committed offsets of a group."""
         try:
             fields = parse(request, _OFFSETS)
             topic, group = fields["topic"], fields["group"]
@@ -218,7 +218,7 @@ class HandleApi:
         return reply({"queues": rows})
 
     async def describe(self) -> bytes:
-        """Return the broker's names and addresses, and the positions of its store."""
+        """Return the fields of DESCRIBE_BROKER."""
         try:
             response = await _request(self._for_describe, RayMQRequestCode.DESCRIBE_BROKER)
         except Refused as error:
@@ -226,7 +226,7 @@ class HandleApi:
         return reply(orjson.loads(response.body))
 
     async def _committed(self, group: str, topic: str, queue_id: int) -> int:
-        await asyncio.sleep(0)  # a topic may have thousands of queues
+        await asyncio.sleep(0)  # lets other requests run: a topic may have thousands of queues
         header = QueryConsumerOffsetHeader(group, topic, queue_id, set_zero_if_not_found=False)
         codes = (ResponseCode.SUCCESS, ResponseCode.QUERY_NOT_FOUND)
         response = await _request(self._for_offsets, RequestCode.QUERY_CONSUMER_OFFSET, header, codes=codes)
@@ -242,7 +242,7 @@ async def _request(
     body: bytes = b"",
     codes: Container[int] = (ResponseCode.SUCCESS,),
 ) -> RemotingCommand:
-    """Return the response to one request. Raises Refused if its code is not one of `codes`."""
+    """Send one request and return its response. Raises Refused if its code is not one of `codes`."""
     try:
         response = await connection.request(RemotingCommand(code, header.to_ext() if header else {}, body))
     except Closed as error:
@@ -253,24 +253,27 @@ async def _request(
 
 
 def batch_of_arrow(topic: str, stream: bytes, next_uniq_key: Callable[[], str]) -> bytes:
-    """Convert an Arrow IPC stream into RocketMQ's batch encoding. Raises Refused."""
-    import pyarrow as pa  # takes a second
+    """Convert an Arrow IPC stream into RocketMQ's batch encoding.
+
+    Raises Refused if the stream, its columns or a value of it is invalid.
+    """
+    import pyarrow as pa  # here, because it takes a second
 
     try:
         table = pa.ipc.open_stream(BytesIO(stream)).read_all()
     except (pa.ArrowException, OSError) as error:
-        raise _invalid(f"the batch is no Arrow IPC stream: {error}") from error
+        raise _invalid(f"the batch is not a valid Arrow IPC stream: {error}") from error
     unknown = set(table.column_names) - {"body", "tags", "keys", "properties"}
     if unknown or "body" not in table.column_names:
         raise _invalid(
-            f"columns {table.column_names}: `body` is needed; `tags`, `keys`, `properties` may be there"
+            f"columns {table.column_names}: `body` is required; `tags`, `keys`, `properties` are optional"
         )
     try:
         return encode_batch([_message_of_row(topic, row, next_uniq_key) for row in table.to_pylist()])
     except MessageInvalid as error:
         raise Refused(ResponseCode.MESSAGE_ILLEGAL, error.remark) from error
     except (TypeError, ValueError) as error:
-        raise _invalid(f"the Arrow batch holds a value of a wrong type: {error}") from error
+        raise _invalid(f"the Arrow batch contains a value of a wrong type: {error}") from error
 
 
 def _message_of_row(topic: str, row: Mapping[str, Any], next_uniq_key: Callable[[], str]) -> Message:

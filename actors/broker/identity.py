@@ -1,4 +1,4 @@
-"""BrokerIdentity: the names and addresses by which others know one broker."""
+"""BrokerIdentity: the names and addresses under which a broker registers."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from store.message.hosts import Host
 
 @dataclass(frozen=True, slots=True)
 class BrokerIdentity:
-    """One broker of a cluster, as it registers itself."""
+    """The cluster, name, id and address of one broker."""
 
     cluster: str
     name: str
     broker_id: int
     address: str
-    """Where clients connect, `host:port`."""
+    """The address that clients connect to, `host:port`."""
     host: Host
-    """The same, resolved: the storeHost of its records."""
+    """The resolved address; the storeHost of the broker's records."""
 
     @classmethod
     def of(cls, settings: BrokerSettings, listen_port: int) -> BrokerIdentity:

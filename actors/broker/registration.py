@@ -1,9 +1,9 @@
 """Registration: registers the broker's topics with every nameserver, every 30 s and on every change.
 
-Nameservers do not talk to each other, so each gets all topics. One that does not respond, or whose connection
-closes, is retried every second without delaying the others. Changes that come together are sent together. The
-creation of a topic is acknowledged when the nameservers know it, as in RocketMQ: its clients request the
-route next.
+Nameservers do not talk to each other, so the broker registers all topics with each of them. If a nameserver
+does not respond or its connection closes, the broker retries every second, without delaying the registration
+with the others. Changes within `GATHER_MS` are sent in one request. As in RocketMQ, the broker acknowledges
+the creation of a topic after the nameservers have registered it, because clients request the route next.
 """
 
 from __future__ import annotations
@@ -25,23 +25,23 @@ from store.logs import get_logger
 _log = get_logger(__name__)
 
 WhenRegistered = Callable[[Callable[[], None]], None]
-"""Call back once all nameservers that respond know all changes so far (`Registration.when_settled`)."""
+"""Calls its argument when all changes so far are registered (`Registration.when_registered`)."""
 
 REGISTER_TIMEOUT_MS = 6000
 UNREGISTER_TIMEOUT_MS = 1000
 RETRY_MS = 1000
 GATHER_MS = 2
-# The longest that a caller waits for a nameserver that has not responded yet.
-SETTLE_MS = 1000
+# The longest time that `when_registered` waits for a nameserver that has not responded yet.
+SETTLE_TIMEOUT_MS = 1000
 
 
 class _Waiting:
-    """A callback that is due when all changes up to `changes` are registered, or after SETTLE_MS."""
+    """A callback that is due when all changes up to `changes` are registered, or after SETTLE_TIMEOUT_MS."""
 
     def __init__(self, changes: int, call: Callable[[], None]) -> None:
         self.changes = changes
         self._call: Callable[[], None] | None = call
-        self._timer = asyncio.get_running_loop().call_later(SETTLE_MS / 1000, self.release)
+        self._timer = asyncio.get_running_loop().call_later(SETTLE_TIMEOUT_MS / 1000, self.release)
 
     def release(self) -> None:
         self._timer.cancel()
@@ -51,7 +51,7 @@ class _Waiting:
 
 
 class Registration:
-    """Keeps one broker registered with all nameservers while it runs."""
+    """Keeps one broker registered with all nameservers until `stop`."""
 
     def __init__(
         self,
@@ -67,11 +67,11 @@ class Registration:
 
         Args:
             client: connects to the nameservers.
-            nameservers: addresses, `host:port`.
-            interval_ms: between two registrations without a change.
-            header: RegisterBrokerHeader's fields: names and addresses.
-            body: returns the RegisterBrokerBody of this moment.
-            on_ordered: called with the topics that a nameserver's order configuration names.
+            nameservers: their addresses, `host:port`.
+            interval_ms: time between registrations if nothing changes.
+            header: the fields of RegisterBrokerHeader: names and addresses of the broker.
+            body: returns the current RegisterBrokerBody, encoded.
+            on_ordered: called with the topics in a nameserver's order configuration (ORDER_TOPIC_CONFIG).
             supervisor: runs one task for each nameserver.
         """
         self._client = client
@@ -89,7 +89,7 @@ class Registration:
         self._watched: dict[str, Connection] = {}
 
     async def start(self) -> None:
-        """Register with all nameservers, and start the tasks that keep the broker registered."""
+        """Register with all nameservers, then start the tasks that repeat the registration."""
         await asyncio.gather(*map(self._register, self._changed))
         self._tasks = [
             self._supervisor.start(f"registration-{address}", partial(self._run, address, changed))
@@ -97,34 +97,38 @@ class Registration:
         ]
 
     def changed(self) -> None:
-        """Register with all nameservers soon, as something has changed."""
+        """Report a change of the topics or settings: all nameservers get it within a few milliseconds."""
         self._changes += 1
         for changed in self._changed.values():
             changed.set()
 
-    def when_settled(self, call: Callable[[], None]) -> None:
-        """Call once every nameserver that responds knows all changes so far, after SETTLE_MS at the latest.
+    def when_registered(self, call: Callable[[], None]) -> None:
+        """Call `call` when every responding nameserver has registered all changes so far.
 
-        If they already do, `call` runs before this returns.
+        Waits SETTLE_TIMEOUT_MS at most. If there is nothing to wait for, `call` runs before this returns.
         """
-        if self._settled() >= self._changes:
+        if self._registered_changes() >= self._changes:
             call()
             return
         self._waiting.append(_Waiting(self._changes, call))
 
-    def _settled(self) -> int:
+    def _registered_changes(self) -> int:
         return min(
             (changes for address, changes in self._registered.items() if address not in self._failing),
             default=self._changes,
         )
 
-    def _release_settled(self) -> None:
-        settled = self._settled()
-        while self._waiting and self._waiting[0].changes <= settled:
+    def _release_registered(self) -> None:
+        registered = self._registered_changes()
+        while self._waiting and self._waiting[0].changes <= registered:
             self._waiting.popleft().release()
 
     async def stop(self, *, leave_routes: bool = True) -> None:
-        """Stop; unregister the broker if `leave_routes`, which is False if another process serves it now."""
+        """Stop the tasks and unregister the broker.
+
+        `leave_routes` is False if another process serves the broker now and has registered it: then the
+        registration is kept.
+        """
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -138,13 +142,13 @@ class Registration:
                 wait_ms = RETRY_MS if address in self._failing else self._interval_ms
                 async with asyncio.timeout(wait_ms / 1000):
                     await changed.wait()
-                    await asyncio.sleep(GATHER_MS / 1000)  # changes that come together go out together
+                    await asyncio.sleep(GATHER_MS / 1000)  # further changes are sent in the same request
             except TimeoutError:
                 pass
             try:
                 await self._register(address)
             except Exception:
-                changed.set()  # the restarted task registers at once, not after the interval
+                changed.set()  # the restarted task registers immediately, not after the interval
                 raise
 
     async def _register(self, address: str) -> None:
@@ -153,10 +157,10 @@ class Registration:
         command = RemotingCommand(RequestCode.REGISTER_BROKER, dict(self._header), self._body())
         await self._send(address, command, REGISTER_TIMEOUT_MS)
         self._registered[address] = changes
-        self._release_settled()
+        self._release_registered()
         connection = self._client.connection(address)
         if connection is not None and connection is not self._watched.get(address):
-            # A nameserver that restarts has lost everything: register as soon as it is back.
+            # A restarted nameserver has lost all registrations: register again as soon as it listens.
             self._watched[address] = connection
             connection.on_close(lambda _: self._changed[address].set())
 
@@ -166,17 +170,17 @@ class Registration:
 
     async def _send(self, address: str, command: RemotingCommand, timeout_ms: int) -> None:
         try:
-            answer = await self._client.invoke(address, command, timeout_ms)
-            if answer.code == ResponseCode.SUCCESS:
-                self._on_ordered(decode_kv_table(answer.body))
+            response = await self._client.invoke(address, command, timeout_ms)
+            if response.code == ResponseCode.SUCCESS:
+                self._on_ordered(decode_kv_table(response.body))
                 problem = None
             else:
-                problem = f"code {answer.code}: {answer.remark}"
+                problem = f"code {response.code}: {response.remark}"
         except (RemotingError, Refused) as error:
             problem = str(error)
         if problem is not None and address not in self._failing:
             self._failing.add(address)
-            _log.warning("registration_failed", nameserver=address, reason=problem)
+            _log.warning("registration_failed", nameserver=address, error=problem)
         elif problem is None and address in self._failing:
             self._failing.discard(address)
             _log.info("registration_resumed", nameserver=address)

@@ -1,8 +1,9 @@
 """ReservedPort: reserves the broker's port before the broker listens on it.
 
-Every record holds the broker's address, so the port must be known before the store is opened, and clients
-must not connect before that. A socket that is bound but does not listen reserves the port: with SO_REUSEADDR
-a second socket can bind it and listen, and no other process gets it by binding port 0.
+Every record contains the broker's address, so the port must be known before the store is opened, but clients
+must not connect until it is open. A socket that is bound but does not listen reserves the port: with
+SO_REUSEADDR the broker's server can bind it too and listen, and the system does not assign it to another
+process.
 """
 
 from __future__ import annotations
@@ -15,14 +16,14 @@ from typing import Self
 from actors.broker.broker_settings import BrokerSettings
 from store.clock import NS_PER_MS, Clock
 
-TRY_AGAIN_MS = 200
+RETRY_INTERVAL_MS = 200
 
 
 class ReservedPort:
-    """Holds `number` until the `with` block ends."""
+    """Reserves port `number` until the `with` block ends."""
 
     def __init__(self, host: str, port: int) -> None:
-        """Bind `port` of `host`, any free one for 0. Raises OSError if it is in use."""
+        """Bind `port` of `host`; 0 chooses a free port. Raises OSError if the port is in use."""
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         self._socket = socket.socket(family, kind, protocol)
         try:
@@ -43,10 +44,10 @@ class ReservedPort:
 
 
 async def reserve_port(settings: BrokerSettings, clock: Clock) -> ReservedPort:
-    """Reserve the port to listen on; one in use is retried until `start_timeout_ms` have passed.
+    """Reserve `listen_port`; if it is in use, retry for `start_timeout_ms`.
 
     Raises:
-        OSError: the port is still in use; the error names the setting.
+        OSError: the port is still in use.
     """
     deadline_ns = clock.monotonic_ns() + settings.start_timeout_ms * NS_PER_MS
     while True:
@@ -56,9 +57,9 @@ async def reserve_port(settings: BrokerSettings, clock: Clock) -> ReservedPort:
             if clock.monotonic_ns() >= deadline_ns:
                 raise OSError(
                     error.errno,
-                    f"broker {settings.broker_name} could not get {settings.listen_host}:"
-                    f"{settings.listen_port} in start_timeout_ms {settings.start_timeout_ms}: "
+                    f"broker {settings.broker_name} could not bind {settings.listen_host}:"
+                    f"{settings.listen_port} within start_timeout_ms {settings.start_timeout_ms}: "
                     f"{error.strerror} "
-                    "(set another listen_port, or end the process that has it)",
+                    "(set another listen_port, or stop the process that uses it)",
                 ) from error
-        await asyncio.sleep(TRY_AGAIN_MS / 1000)
+        await asyncio.sleep(RETRY_INTERVAL_MS / 1000)

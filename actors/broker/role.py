@@ -1,10 +1,11 @@
-"""Role: what a broker is in its group, and the services that run only in some roles.
+"""BrokerRole: the role of a broker in its group, and the services that run only in some roles.
 
     STOPPED ──start──> MASTER ──stop──> STOPPED
                           └──another process has opened the store──> FENCED ──stop──> STOPPED
 
-A change stops the services that the new role does not have, the last one started first, and then starts those
-that it adds. Replication adds roles and services here; nothing else of the broker asks for its role.
+A change of role first stops the services that the new role does not have, in reverse order of their start,
+and then starts the services that it adds. Replication adds its roles and services here; no other code of the
+broker depends on the role.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ class Role(StrEnum):
     STOPPED = "stopped"
     MASTER = "master"
     FENCED = "fenced"
-    """Another process writes the store: this one reads on until it is stopped."""
+    """Another process has opened the store for writing; this broker serves reads until it is stopped."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +44,7 @@ class BrokerRole:
     """The role of one broker, and its services."""
 
     def __init__(self, services: Sequence[RoleService]) -> None:
-        """`services` are started in this order."""
+        """Create the role STOPPED; `services` are started in the given order."""
         self.role = Role.STOPPED
         self.epoch = 0
         """The store's epoch when the broker took its role."""
@@ -52,11 +53,11 @@ class BrokerRole:
         self._change = asyncio.Lock()
 
     async def become(self, role: Role, epoch: int) -> None:
-        """Change the role; changes are made one after another. Raises what a service's start raises."""
+        """Change the role, after any change in progress. An exception of a service's `start` propagates."""
         async with self._change:
             if role is self.role:
                 return
-            _log.info("role_changed", role=str(role), before=str(self.role), epoch=epoch)
+            _log.info("role_changed", role=str(role), previous=str(self.role), epoch=epoch)
             self.role, self.epoch = role, epoch
             for service in reversed(self._running[:]):
                 if role not in service.roles:
@@ -71,7 +72,7 @@ class BrokerRole:
 def periodic(
     supervisor: Supervisor, name: str, roles: Iterable[Role], interval_ms: int, act: Callable[[], None]
 ) -> RoleService:
-    """Return a service that calls `act` every `interval_ms` in these roles."""
+    """Return a service that calls `act` every `interval_ms` while the broker has one of `roles`."""
     tasks: list[asyncio.Task[None]] = []
 
     async def start() -> None:

@@ -1,4 +1,4 @@
-"""BrokerService: one broker – store, listener, background tasks – on one event loop, without Ray."""
+"""BrokerService: starts and stops one broker on one event loop; works without Ray."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ _log = get_logger(__name__)
 
 HOUSEKEEPING_MS = 100
 EXPIRE_CLIENTS_MS = 10_000
-NOTE_STATS_MS = 1000
-COUNTERS_A_SLICE = 500
+SAMPLE_STATS_MS = 1000
+COUNTERS_PER_SLICE = 500
 SAVE_TABLES_MS = 200
 RESPONSE_TIMEOUT_MS = 2000
 RESPONSE_PAUSE_MS = 2
@@ -38,10 +38,10 @@ warm_up_once = cache(warm_up)
 
 
 class BrokerService:
-    """A broker. Make it, `await start()`, and later `await stop()`, on one and the same loop."""
+    """One broker. `start` and `stop` must run on the same event loop."""
 
     graph: Broker
-    """What `start` built; for tests and for the actor that exposes its handle."""
+    """The broker's objects, built by `start`."""
 
     def __init__(
         self,
@@ -55,12 +55,12 @@ class BrokerService:
         """Create the service.
 
         Args:
-            settings: of the broker.
+            settings: the broker's settings.
             clock: for all time-outs, leases and timestamps.
-            give_up: called with the reason when a background task fails for good.
-            rng: chooses queues and unique keys.
+            give_up: called with the reason when a background task has failed too often to be restarted.
+            rng: source of random numbers, for the choice of queues and for unique keys.
             probe: measures how full the store's disks are.
-            interceptors: see each message that is sent before the broker's own interceptors do.
+            interceptors: called for each sent message, before the broker's own interceptors.
         """
         self.settings = settings
         self.live = LiveSettings(settings)
@@ -72,7 +72,7 @@ class BrokerService:
 
     @property
     def address(self) -> str:
-        """Where clients connect, `host:port`."""
+        """The address that clients connect to, `host:port`."""
         return self.graph.identity.address
 
     @property
@@ -82,11 +82,16 @@ class BrokerService:
 
     @property
     def drain(self) -> BrokerDrain:
-        """Drains the broker."""
+        """The drain of this broker."""
         return self.graph.drain
 
     async def start(self) -> None:
-        """Open the store, listen, register. Raises StoreError or OSError if that cannot be done in time."""
+        """Open the store, listen for clients and register with the nameservers.
+
+        Raises:
+            StoreError: the store is damaged, locked by another process, or belongs to another broker.
+            OSError: the port is in use, or the advertised host cannot be resolved.
+        """
         settings = self.settings
         warm_up_once()
         with await reserve_port(settings, self._clock) as port:
@@ -102,7 +107,7 @@ class BrokerService:
                 self.graph.loop.flusher.start()
                 self.graph.loop.lag.start()
                 store.on_work_ended(self._post_tick())
-                # Clients are served already: a nameserver may be slow.
+                # Last, because a nameserver may be slow; clients are already served.
                 await self.graph.role.become(Role.MASTER, store.epoch)
             except BaseException:
                 store.close()
@@ -111,19 +116,20 @@ class BrokerService:
         _log.info("broker_serving", broker=settings.broker_name, address=self.address)
 
     def describe(self) -> dict[str, object]:
-        """Return the broker's names, its address, and how far its store is."""
+        """Return the fields of DESCRIBE_BROKER: names, addresses, store positions and counters."""
         return self.graph.describe()
 
     def announce(self) -> None:
-        """Register with all nameservers soon: one of them may be new."""
+        """Register with all nameservers within a few milliseconds; one of them may be new."""
         self.graph.registration.changed()
 
     async def stop(self) -> None:
-        """Leave the routes, respond to what was accepted, and close the store in order."""
+        """Unregister, respond to the accepted sends, flush and close the store."""
         broker, loop = self.graph, self.graph.loop
         await broker.role.become(Role.STOPPED, loop.store.epoch)
         loop.server.discard_input()
-        loop.held.close()  # rocketmq-client 4.9 waits 30 s for the pulls of a connection that has closed
+        # Respond to held pulls: rocketmq-client 4.9 waits 30 s for a pull even if its connection has closed.
+        loop.held.close()
         await self._respond_to_senders()
         await self._supervisor.stop()
         loop.turns.stop()
@@ -146,7 +152,7 @@ class BrokerService:
         )
 
     async def _respond_to_senders(self) -> None:
-        """Respond to those whose messages are stored: they would send them again, elsewhere."""
+        """Respond to the appended sends when they are confirmed; else producers would send them again."""
         loop = self.graph.loop
         deadline_ns = self._clock.monotonic_ns() + RESPONSE_TIMEOUT_MS * NS_PER_MS
         while len(loop.acks) and self._clock.monotonic_ns() < deadline_ns:
@@ -154,7 +160,7 @@ class BrokerService:
             await asyncio.sleep(RESPONSE_PAUSE_MS / 1000)
 
     async def _listen_for_vip(self, port: int) -> None:
-        """Listen on RocketMQ's second port too, unless it is in use."""
+        """Also listen on RocketMQ's VIP port, unless it is in use or the settings forbid it."""
         settings = self.settings
         vip_port = port - VIP_PORT_DISTANCE
         if not settings.vip_channel or not settings.listen_port or vip_port <= 0:
@@ -178,7 +184,7 @@ class BrokerService:
         )
 
     def _post_tick(self) -> Callable[[], None]:
-        """Return a function that requests a turn's end from another thread."""
+        """Return a function by which another thread requests a turn of the event loop."""
         loop, request_tick = asyncio.get_running_loop(), self.graph.loop.server.request_tick
 
         def post() -> None:
@@ -188,21 +194,21 @@ class BrokerService:
         return post
 
     def _start_background_tasks(self) -> None:
-        """Start one task for each duty: a duty that fails delays none of the others."""
+        """Start one task per duty, so that a failing duty does not delay the others."""
         every, broker, settings = self._supervisor.every, self.graph, self.settings
         for name, act in (
             ("ack-sweep", broker.loop.acks.sweep),
             ("read-queue-sweep", broker.loop.off_loop.sweep),
             ("drain-lease", broker.drain.sweep),
             ("superseded-check", self._leave_if_superseded),
-            # An idle store has work too: its checkpoint, files to be created ahead, a flush that is awaited.
+            # An idle store has work too: checkpoints, file allocation, the end of a flush.
             ("store-tick", broker.loop.server.request_tick),
         ):
             every(name, lambda: HOUSEKEEPING_MS, act)
         every("save-definitions", lambda: SAVE_TABLES_MS, broker.tables.save_definitions)
         every("save-offsets", lambda: settings.persist_offsets_interval_ms, broker.tables.save_offsets)
         every("client-expiry", lambda: EXPIRE_CLIENTS_MS, self._expire_clients)
-        every("stats", lambda: NOTE_STATS_MS, self._note_stats)
+        every("stats", lambda: SAMPLE_STATS_MS, self._sample_stats)
 
     async def _leave_if_superseded(self) -> None:
         if self.graph.loop.store.is_superseded:
@@ -212,8 +218,8 @@ class BrokerService:
         self.graph.groups.requests.expire()
         self.graph.groups.locks.expire()
 
-    async def _note_stats(self) -> None:
+    async def _sample_stats(self) -> None:
         stats = self.graph.loop.stats
-        stats.note_second()
-        for _ in stats.note_due(COUNTERS_A_SLICE):
+        stats.sample_totals()
+        for _ in stats.sample_due(COUNTERS_PER_SLICE):
             await asyncio.sleep(0)

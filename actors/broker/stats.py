@@ -1,15 +1,15 @@
 """Counters of a broker: messages put and got, in total, by topic and by group, and their rates.
 
-A request only adds to one counter; totals are sums, computed on request and once a second. The counters are
-noted at intervals, and a rate is the difference between now and the note at the start of its window (RocketMQ
-BrokerStatsManager, StoreStatsService):
+A request only adds to one counter; totals are sums, computed on request and once per second. Samples of the
+counters are taken at intervals. A rate is the growth of a counter since the oldest sample of its window
+(RocketMQ BrokerStatsManager, StoreStatsService):
 
-    window  notes              spans
+    window  samples            spans
     minute  7, one each 10 s   60 s to 70 s
     hour    7, one each 10 min 60 min to 70 min
     day     25, one each hour  24 h to 25 h
 
-Notes of a counter that does not change share one object, so twenty thousand idle topics cost little.
+Equal consecutive samples share one object, so twenty thousand idle topics need little memory.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from actors.broker.put_times import PutTimes
 from store.clock import NS_PER_MS, Clock
 
 MINUTE, HOUR, DAY = range(3)
-_WINDOWS = ((10_000, 7), (600_000, 7), (3_600_000, 25))  # between two notes, in ms; how many are kept
+_WINDOWS = ((10_000, 7), (600_000, 7), (3_600_000, 25))  # milliseconds between samples, samples kept
 
-# A shorter window counts as this long: ten messages in the first millisecond are not 10,000 a second.
+# The shortest span of a rate: ten messages in the first millisecond are not 10,000 per second.
 SHORTEST_MS = 1000
 SECONDS_KEPT = 600
 RATE_SPANS_S = (10, 60, 600)
 
 
 class Count(NamedTuple):
-    """Messages, their bytes in the log, and the requests that carried them, since the broker's start."""
+    """Number of messages, their bytes in the log, and the number of requests, since the broker's start."""
 
     messages: int = 0
     size_bytes: int = 0
@@ -41,54 +41,54 @@ class Count(NamedTuple):
 
 
 class Change(NamedTuple):
-    """Growth of a counter within a window of `span_ms`."""
+    """The growth of a counter over `span_ms`."""
 
     grown: Count
     span_ms: int
 
     def per_second(self, amount: int) -> float:
-        """Return `amount`, grown over the window, per second."""
+        """Return `amount` (a field of `grown`) per second."""
         return amount * 1000 / self.span_ms
 
 
 class Tally:
-    """A counter and its notes."""
+    """A counter and its samples."""
 
-    __slots__ = ("_notes", "born_ms", "calls", "messages", "size_bytes")
+    __slots__ = ("_samples", "calls", "created_ms", "messages", "size_bytes")
 
     def __init__(self, now_ms: int) -> None:
-        self.born_ms = now_ms
+        self.created_ms = now_ms
         self.messages = 0
         self.size_bytes = 0
         self.calls = 0
-        self._notes: tuple[list[Count], ...] = ([], [], [])
+        self._samples: tuple[list[Count], ...] = ([], [], [])
 
     @property
     def count(self) -> Count:
-        """The current count."""
+        """The current values."""
         return Count(self.messages, self.size_bytes, self.calls)
 
     def add(self, count: Count) -> None:
-        """Add to the counter."""
+        """Add the values of another counter."""
         self.messages += count.messages
         self.size_bytes += count.size_bytes
         self.calls += count.calls
 
-    def note(self, window: int) -> None:
-        """Note the current count."""
-        notes = self._notes[window]
+    def sample(self, window: int) -> None:
+        """Store a sample of the current values for a window; drop the oldest one if there are too many."""
+        samples = self._samples[window]
         count = self.count
-        notes.append(notes[-1] if notes and notes[-1] == count else count)
-        if len(notes) > _WINDOWS[window][1]:
-            del notes[0]
+        samples.append(samples[-1] if samples and samples[-1] == count else count)
+        if len(samples) > _WINDOWS[window][1]:
+            del samples[0]
 
-    def since(self, window: int, noted_ms: deque[int], now_ms: int) -> Change:
-        """Return the growth within a window; `noted_ms` are the times of its notes."""
-        notes = self._notes[window]
-        if len(notes) < _WINDOWS[window][1]:  # younger than the window
-            first, begin_ms = Count(), self.born_ms
+    def since(self, window: int, sampled_ms: deque[int], now_ms: int) -> Change:
+        """Return the growth within a window; `sampled_ms` are the times of its samples."""
+        samples = self._samples[window]
+        if len(samples) < _WINDOWS[window][1]:  # the counter is younger than the window
+            first, begin_ms = Count(), self.created_ms
         else:
-            first, begin_ms = notes[0], noted_ms[0]
+            first, begin_ms = samples[0], sampled_ms[0]
         grown = Count(
             self.messages - first.messages, self.size_bytes - first.size_bytes, self.calls - first.calls
         )
@@ -96,15 +96,15 @@ class Tally:
 
 
 class Total:
-    """A counter that is the sum of others, including removed ones."""
+    """A counter that is the sum of others, including those that were removed."""
 
     def __init__(self, now_ms: int) -> None:
-        self.gone = Tally(now_ms)
+        self.removed = Tally(now_ms)
         self._tally = Tally(now_ms)
 
     def sum_of(self, tallies: Iterable[Tally]) -> Tally:
-        """Return the counter, updated."""
-        messages, size_bytes, calls = self.gone.count
+        """Return the sum of `tallies` and the removed counters."""
+        messages, size_bytes, calls = self.removed.count
         for tally in tallies:
             messages += tally.messages
             size_bytes += tally.size_bytes
@@ -115,7 +115,7 @@ class Total:
 
 
 class Second(NamedTuple):
-    """The totals at one moment."""
+    """A sample of the totals, taken at `at_ns`."""
 
     at_ns: int
     put_messages: int
@@ -125,7 +125,7 @@ class Second(NamedTuple):
 
 
 class Rates(NamedTuple):
-    """Per second: messages put and got, reads that found messages and reads that did not."""
+    """Per second: messages put, messages got, reads that found messages, reads that found no message."""
 
     put: float
     got: float
@@ -146,24 +146,24 @@ class BrokerStats:
         self.put_times = PutTimes(clock)
         self.puts: dict[str, Tally] = {}
         self.gets: dict[tuple[str, str], Tally] = {}
-        """By topic and group; the group is empty for reads that name none."""
+        """By topic and group; the group is empty for reads without a group."""
         self.send_backs: dict[tuple[str, str], Tally] = {}
-        self._noted_ms = tuple(deque[int](maxlen=kept) for _, kept in _WINDOWS)
-        self._next_note_ns = [clock.monotonic_ns()] * len(_WINDOWS)
+        self._sampled_ms = tuple(deque[int](maxlen=kept) for _, kept in _WINDOWS)
+        self._next_sample_ns = [clock.monotonic_ns()] * len(_WINDOWS)
         self._seconds: deque[Second] = deque(maxlen=SECONDS_KEPT + 1)
-        self.note_second()
+        self.sample_totals()
         self.put_days = DayTotals(now_ms)
         self.got_days = DayTotals(now_ms)
 
-    # ---- counting, on the way of every request -------------------------------------------------------------
+    # ---- counting, in every request ------------------------------------------------------------------------
 
     @property
     def uptime_ms(self) -> int:
-        """Time since the start, by the wall clock."""
+        """Milliseconds since the start, by the wall clock."""
         return self._clock.wall_ms() - self.started_ms
 
     def put(self, topic: str, messages: int, size_bytes: int) -> None:
-        """Count the messages that a request stored."""
+        """Count the messages that one send request appended."""
         tally = self.puts.get(topic)
         if tally is None:
             tally = self.puts[topic] = Tally(self._clock.wall_ms())
@@ -177,74 +177,74 @@ class BrokerStats:
             times.begin()
 
     def got(self, group: str, topic: str, messages: int, size_bytes: int) -> None:
-        """Count the messages that a request read; 0 if it found none."""
+        """Count the messages that one read request returned; `messages` may be 0."""
         if not messages:
             self.gets_missed += 1
             return
         _add(self.gets, (topic, group), self._clock, messages, size_bytes)
 
     def sent_back(self, group: str, topic: str, size_bytes: int) -> None:
-        """Count a message that a consumer returned."""
+        """Count a message that a consumer sent back (CONSUMER_SEND_MSG_BACK)."""
         _add(self.send_backs, (topic, group), self._clock, 1, size_bytes)
 
     def forget_topic(self, topic: str) -> None:
-        """Drop the counters of a deleted topic; the totals stay."""
-        gone = self.puts.pop(topic, None)
-        if gone is not None:
-            self._put.gone.add(gone.count)
+        """Remove the counters of a deleted topic; the totals keep its messages."""
+        removed = self.puts.pop(topic, None)
+        if removed is not None:
+            self._put.removed.add(removed.count)
         self._forget(lambda key: key[0] == topic)
 
     def forget_group(self, group: str) -> None:
-        """Drop the counters of a deleted group; the totals stay."""
+        """Remove the counters of a deleted group; the totals keep its messages."""
         self._forget(lambda key: key[1] == group)
 
-    def _forget(self, is_meant: Callable[[tuple[str, str]], bool]) -> None:
-        for key in [key for key in self.gets if is_meant(key)]:
-            self._got.gone.add(self.gets.pop(key).count)
-        for key in [key for key in self.send_backs if is_meant(key)]:
+    def _forget(self, is_removed: Callable[[tuple[str, str]], bool]) -> None:
+        for key in [key for key in self.gets if is_removed(key)]:
+            self._got.removed.add(self.gets.pop(key).count)
+        for key in [key for key in self.send_backs if is_removed(key)]:
             del self.send_backs[key]
 
-    # ---- noting, by a timer --------------------------------------------------------------------------------
+    # ---- sampling, by a timer ------------------------------------------------------------------------------
 
-    def note_second(self) -> None:
-        """Note the totals; call once a second."""
+    def sample_totals(self) -> None:
+        """Take a sample of the totals; to be called once per second."""
         self.put_times.roll()
         put, got = self.put_total, self.got_total
         now_ns = self._clock.monotonic_ns()
         self._seconds.append(Second(now_ns, put.messages, got.messages, got.calls, self.gets_missed))
 
-    def note_due(self, slice_size: int) -> Iterator[None]:
-        """Note the counters that are due; yield after `slice_size` of them, so that others may run."""
+    def sample_due(self, slice_size: int) -> Iterator[None]:
+        """Take the samples that are due; yield after `slice_size` counters, so that other tasks can run."""
         now_ms, now_ns = self._clock.wall_ms(), self._clock.monotonic_ns()
         self.put_days.roll(now_ms, self.put_total.messages)
         self.got_days.roll(now_ms, self.got_total.messages)
         for window, (interval_ms, _) in enumerate(_WINDOWS):
-            if now_ns < self._next_note_ns[window]:
+            if now_ns < self._next_sample_ns[window]:
                 continue
-            self._next_note_ns[window] = now_ns + interval_ms * NS_PER_MS
-            # A counter that is created meanwhile has fewer notes than there are times: it is younger.
+            self._next_sample_ns[window] = now_ns + interval_ms * NS_PER_MS
+            # A counter that is created meanwhile gets no sample now: it counts as younger than the window.
             tallies = iter(list(self._tallies()))
-            self._noted_ms[window].append(now_ms)
+            self._sampled_ms[window].append(now_ms)
             while part := list(islice(tallies, slice_size)):
                 for tally in part:
-                    tally.note(window)
+                    tally.sample(window)
                 yield
 
     @property
     def put_total(self) -> Tally:
-        """Everything put since the start."""
+        """All messages put since the start."""
         return self._put.sum_of(self.puts.values())
 
     @property
     def got_total(self) -> Tally:
-        """Everything got since the start."""
+        """All messages got since the start."""
         return self._got.sum_of(self.gets.values())
 
     # ---- reading -------------------------------------------------------------------------------------------
 
     def since(self, tally: Tally, window: int) -> Change:
-        """Return the growth of a counter within a window."""
-        return tally.since(window, self._noted_ms[window], self._clock.wall_ms())
+        """Return the growth of a counter within a window: MINUTE, HOUR or DAY."""
+        return tally.since(window, self._sampled_ms[window], self._clock.wall_ms())
 
     def put_tps(self, topic: str) -> float:
         """Return the messages per second put into a topic over the last minute."""
@@ -255,7 +255,7 @@ class BrokerStats:
         return self._tps(self.gets.get((topic, group)))
 
     def rates(self, span_s: int) -> Rates:
-        """Return the rates of the totals over the last `span_s` seconds, or since the start."""
+        """Return the rates of the totals over the last `span_s` seconds, at most since the start."""
         first = self._seconds[max(len(self._seconds) - span_s - 1, 0)]
         elapsed_s = max(self._clock.monotonic_ns() - first.at_ns, SHORTEST_MS * NS_PER_MS) / 1e9
         put, got = self.put_total, self.got_total
@@ -280,7 +280,7 @@ class BrokerStats:
 
 
 class DayTotals:
-    """A total as it was at the last two midnights, local time (RocketMQ BrokerStats)."""
+    """The values of a total at the last two midnights, local time (RocketMQ BrokerStats)."""
 
     def __init__(self, now_ms: int) -> None:
         self._day = _day_of(now_ms)
@@ -288,7 +288,7 @@ class DayTotals:
         self.today_morning = 0
 
     def roll(self, now_ms: int, total: int) -> None:
-        """Note the total if a new day has begun."""
+        """Store `total` as the value at midnight if a new day has begun."""
         day = _day_of(now_ms)
         if day != self._day:
             self._day = day

@@ -93,12 +93,12 @@ def run(options: BenchOptions) -> list[BenchResult]:
         shown = ratios(costs[call, "full"], costs[call, "empty"])
         runs = [cost.run for cost in costs[call, "full"]]
         results.append(BenchResult(f"backlog-{call}", runs, parameters | shown))
-    for end, measured in restarts.items():
+    for stop, measured in restarts.items():
         shown = {
             "of_that_to_its_end_s": round(statistics.median(measured.ends_s), 2),
             "start_cpu_s": round(statistics.median(measured.cpu_s), 2),
         }
-        results.append(BenchResult(f"backlog-restart-{end}", measured.runs, parameters | shown))
+        results.append(BenchResult(f"backlog-restart-{stop}", measured.runs, parameters | shown))
     return results
 
 
@@ -159,26 +159,26 @@ def _measure_in_turn(
 
 def _restart(options: BenchOptions, root: Path, work: _Work) -> dict[str, Restarts]:
     """End the broker right after a send, in both ways in turn, and start it again."""
-    found = {end: Restarts() for end in ENDS}
+    found = {stop: Restarts() for stop in ENDS}
     for number in range(options.runs):
-        for end, measured in found.items():
+        for stop, measured in found.items():
             options.progress(f"backlog: {end} end, restart {number + 1} of {options.runs}")
             with running(root, options.flush) as cluster:
                 work.cluster = cluster
-                work.send(f"{end}-{number}", 1)
-                ending = time.perf_counter()
-                if end == "killed":
+                work.send(f"{stop}-{number}", 1)
+                stopping_s = time.perf_counter()
+                if stop == "killed":
                     cluster.kill()
                 else:
                     cluster.stop()
-                end_s = time.perf_counter() - ending
+                stop_s = time.perf_counter() - stopping_s
             with running(root, options.flush) as cluster:
                 measured.cpu_s.append(cluster.cpu_s())
                 work.cluster = cluster
                 messages = work.verified()
-                seconds = end_s + cluster.start_s
+                seconds = stop_s + cluster.start_s
                 measured.runs.append(Run(seconds, messages, messages * options.body_bytes))
-                measured.ends_s.append(end_s)
+                measured.ends_s.append(stop_s)
                 cluster.stop()
     return found
 

@@ -54,7 +54,7 @@ def test_version_shows_the_code_version() -> None:
 
 def test_invalid_topology_exits_with_code_2_and_reason() -> None:
     status, shown = run("up", "--set", "flush=maybe")
-    assert (status, shown) == (2, "--set flush=maybe: flush: 'maybe' is none of 'sync' or 'async'\n")
+    assert (status, shown) == (2, "--set flush=maybe: flush: 'maybe' is invalid: use 'sync' or 'async'\n")
     status, shown = run("status", "nowhere.yaml")
     assert status == 2
     assert "nowhere.yaml: no such file" in shown
@@ -95,7 +95,7 @@ def test_port_in_use_is_refused_before_ray_starts(tmp_path: Path) -> None:
 
 
 def test_down_without_a_cluster_reports_it() -> None:
-    assert run("down", "--set", "ray.address=new") == (0, "nothing runs\n")
+    assert run("down", "--set", "ray.address=new") == (0, "cluster DefaultCluster is not running\n")
 
 
 def test_every_command_can_be_mounted() -> None:

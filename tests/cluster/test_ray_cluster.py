@@ -72,7 +72,7 @@ def test_up_down_and_up_again_keeps_every_message(raymq: RayMQ) -> None:
 
     down = raymq.run("down")
     assert down.returncode == 0, down.stderr
-    assert "ended Ray" in last_line(down.stdout)
+    assert "stopped Ray" in last_line(down.stdout)
     assert list(marked_processes(record.mark)) == []
     assert raymq.run("status").returncode == 1
     assert not (raymq.store("broker-a") / "abort").exists()

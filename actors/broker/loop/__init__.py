@@ -1,1 +1,1 @@
-"""The broker's loop: what it does once per turn, and the threads for what must not be done on it."""
+"""The work of each turn of the broker's event loop, and the threads for work that would block the loop."""

@@ -1,12 +1,11 @@
-"""The flusher: makes what is written durable, off the loop, one fdatasync at a time.
+"""Flusher: flushes the store in a thread, one fdatasync at a time.
 
-Group commit with a window that sizes itself: while one flush runs, senders gather behind it; the moment it
-ends the next one starts for all of them. A fast disk thus gives small groups and short waits, a slow one
-large groups. Under async flush nobody waits, and a timer starts a flush every `flush_interval_ms` when
-something is dirty.
+Sync flush is a group commit: all sends that arrive during one flush share the next one, which starts as soon
+as the first has finished. The size of a group therefore follows the speed of the disk. Under async flush no
+send waits for the disk; a timer starts a flush every `flush_interval_ms` if there are dirty pages.
 
-A flush that fails is final (the kernel may have marked the lost pages clean): the store turns read-only with
-the cause.
+A failed flush is not retried, because the kernel may have marked the lost pages clean: the store becomes
+read-only, with the cause.
 """
 
 from __future__ import annotations
@@ -25,20 +24,20 @@ _log = get_logger(__name__)
 
 
 class FlushableStore(Protocol):
-    """The face of `MessageStore` that the flusher needs."""
+    """The methods of `MessageStore` that the flusher uses."""
 
     def flush_job(self) -> FlushJob | None:
-        """Give what is to be flushed now, if anything."""
+        """Return a job that flushes all dirty data, or None if there is none."""
 
     def flush_done(self, job: FlushJob) -> None:
-        """Move the flushed position."""
+        """Advance the flushed position to the end of the job."""
 
     def flush_failed(self, job: FlushJob, error: Exception) -> None:
-        """Turn the store read-only."""
+        """Make the store read-only with the error as the cause."""
 
 
 class Flusher:
-    """Runs the flush jobs of one store in a thread of its own; all else happens on the owner's loop."""
+    """Runs the flush jobs of one store in a thread; all other code runs on the loop that owns the store."""
 
     def __init__(
         self,
@@ -49,10 +48,14 @@ class Flusher:
         flushes_each_tick: bool,
         flush_interval_ms: int,
     ) -> None:
-        """Call `on_progress` on the loop after each flush, so that it answers those who waited.
+        """Create the flusher.
 
-        `flushes_each_tick`: start a flush whenever `poke` finds something dirty (sync), else by the timer
-        (async).
+        Args:
+            store: the store to flush.
+            clock: measures the duration of flushes.
+            on_progress: called on the loop after each flush; requests a turn, which sends the responses.
+            flushes_each_tick: True (sync flush): `flush_if_idle` starts flushes; False (async): a timer does.
+            flush_interval_ms: the period of that timer.
         """
         self._store = store
         self._clock = clock
@@ -65,26 +68,27 @@ class Flusher:
         self._timer: asyncio.TimerHandle | None = None
         self._idle = asyncio.Event()
         self._idle.set()
-        self._took_ns = 0  # of the last flush
+        self._took_ns = 0  # duration of the last flush
         self.flushes = 0
         self.longest_flush_ns = 0
 
     def start(self) -> None:
-        """Start the timer under async flush. Call on the loop that owns the store."""
+        """Start the timer, under async flush. To be called on the loop that owns the store."""
         loop = self._loop = asyncio.get_running_loop()
-        self._jobs.on_ended(partial(loop.call_soon_threadsafe, self._jobs.collect))
+        self._jobs.on_job_done(partial(loop.call_soon_threadsafe, self._jobs.collect))
         if not self._flushes_each_tick:
             self._arm_timer()
 
-    def poke(self) -> None:
-        """Start a flush if senders wait for one and none is in flight; call at the end of a turn."""
+    def flush_if_idle(self) -> None:
+        """Under sync flush, start a flush if there is dirty data and no flush in flight.
+
+        To be called at the end of a turn.
+        """
         if self._flushes_each_tick and self._idle.is_set():
             self._start_flush()
 
     async def stop(self) -> None:
-        """Wait for the flush in flight and end the thread; what is dirty after that is flushed by the store's
-        close.
-        """
+        """Wait for the flush in flight and end the thread. The store flushes the rest when it is closed."""
         if self._timer is not None:
             self._timer.cancel()
         await self._idle.wait()
@@ -101,12 +105,12 @@ class Flusher:
         self._timer = self._loop.call_later(self._interval_ms / 1000, self._timed_flush)
 
     def _timed_flush(self) -> None:
-        self._arm_timer()  # first: a flush that cannot be started must not be the last one
+        self._arm_timer()  # first, so that an error below does not end the timer
         if self._idle.is_set():
             self._start_flush()
 
     def _run(self, job: FlushJob) -> None:
-        """Run on the lane's thread."""
+        """Flush; runs on the flusher's thread."""
         began_ns = self._clock.monotonic_ns()
         try:
             job.run()

@@ -1,11 +1,11 @@
-"""OffLoop: the threads that wait for the disk, and the bounded queue before them.
+"""OffLoop: a thread pool for work that waits for the disk, with a bounded queue.
 
     run ──► waiting ──► running in a thread ──► its result or exception
-     │         ├─ for `wait_ms` ──► refused, SYSTEM_BUSY
+     │         ├─ after `wait_ms` ► refused, SYSTEM_BUSY
      │         └─ stop ───────────► refused, SERVICE_NOT_AVAILABLE
      └─ the queue is full ────────► refused, SYSTEM_BUSY
 
-Refusals have RocketMQ's remarks, which name the time waited, the length of the queue and the settings.
+A refusal has RocketMQ's remark, with the time waited, the length of the queue and the settings.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ class _Waiting(NamedTuple):
 
 
 class OffLoop:
-    """Runs work in a few threads, in the order of its arrival. Belongs to the event loop."""
+    """Runs blocking functions in a few threads, first in, first out. All methods run on the event loop."""
 
     def __init__(self, clock: Clock, threads: int, capacity: int, wait_ms: int) -> None:
-        """At most `capacity` pieces of work wait for a thread, each for at most `wait_ms`."""
+        """Create the threads; at most `capacity` functions wait for a thread, each for at most `wait_ms`."""
         self._clock = clock
         self._threads = threads
         self._capacity = capacity
@@ -43,22 +43,22 @@ class OffLoop:
         self._running = 0
         self._is_stopped = False
         self.longest_ns = 0
-        """Of all work: its wait and its run."""
+        """The longest time from a call of `run` to its result."""
 
     def __len__(self) -> int:
         return len(self._waiting) + self._running
 
     @property
     def longest_wait_ms(self) -> int:
-        """How long the first in the queue has waited."""
+        """How long the first function in the queue has waited; 0 if the queue is empty."""
         return self._age_ms(self._clock.monotonic_ns())
 
     async def run(self, work: Callable[[], Result]) -> Result:
         """Run `work` in a thread and return its result.
 
         Raises:
-            Refused: too much work waits, this has waited too long, or the broker stops.
-            Exception: whatever `work` raises.
+            Refused: the queue is full, the work has waited too long, or the broker is stopping.
+            Exception: any exception of `work`.
         """
         since_ns = self._clock.monotonic_ns()
         if self._is_stopped:
@@ -71,10 +71,10 @@ class OffLoop:
             return await asyncio.get_running_loop().run_in_executor(self._executor, work)
         finally:
             self.longest_ns = max(self.longest_ns, self._clock.monotonic_ns() - since_ns)
-            self._pass_on()
+            self._assign_thread()
 
     def sweep(self) -> None:
-        """Refuse what has waited too long; call a few times a second."""
+        """Refuse the work that has waited too long; to be called a few times per second."""
         now_ns = self._clock.monotonic_ns()
         while self._waiting and (age_ms := self._age_ms(now_ns)) >= self._wait_ms:
             size = len(self._waiting)
@@ -82,13 +82,13 @@ class OffLoop:
                 Refused(
                     ResponseCode.SYSTEM_BUSY,
                     "[TIMEOUT_CLEAN_QUEUE]broker busy, start flow control for a while, "
-                    f"period in queue: {age_ms}ms, size of queue: {size}: the disk brings what is asked for "
-                    f"too slowly (wait_in_pull_queue_ms {self._wait_ms}, cold_read_threads {self._threads})",
+                    f"period in queue: {age_ms}ms, size of queue: {size}: the disk loads pages too "
+                    f"slowly (wait_in_pull_queue_ms {self._wait_ms}, cold_read_threads {self._threads})",
                 )
             )
 
     async def stop(self) -> None:
-        """Refuse what waits and all further work, and wait for what runs."""
+        """Refuse all waiting and further work, and wait for the work that is running."""
         self._is_stopped = True
         while self._waiting:
             self._refuse_first(shutting_down())
@@ -107,12 +107,12 @@ class OffLoop:
         try:
             await turn
         except asyncio.CancelledError:
-            if not turn.cancelled():  # cancelled after the thread was passed on to it
-                self._pass_on()
+            if not turn.cancelled():  # a thread was already assigned to this work
+                self._assign_thread()
             raise
 
-    def _pass_on(self) -> None:
-        """Give a free thread to the first that waits."""
+    def _assign_thread(self) -> None:
+        """Assign a free thread to the first work in the queue."""
         while self._waiting:
             turn = self._waiting.popleft().turn
             if not turn.done():
@@ -122,7 +122,7 @@ class OffLoop:
 
     def _refuse_first(self, refusal: Refused) -> None:
         turn = self._waiting.popleft().turn
-        if not turn.done():  # the task that waited for it was cancelled
+        if not turn.done():  # else the waiting task was cancelled
             turn.set_exception(refusal)
 
     def _age_ms(self, now_ns: int) -> int:

@@ -1,11 +1,11 @@
-"""Reads: the reads of a store on the event loop, which must not wait for the disk (design law 4).
+"""Reads: reads the store on the event loop without waiting for the disk (design, invariant 4).
 
-    read ── resident ───────────────────────────────────────────────► result
-      ▲        └─ NotResident: not resident ──► a thread reads those ranges ─┐
-      └───────────────────────────────────────────────────────────────┘
+    read ── all pages resident ───────────────────────────────────► result
+      ▲        └─ NotResident ──► a thread loads those pages ─┐
+      └───────────────────────────────────────────────────────┘
 
-A read is repeated as a whole, so it sees the store as it is then, whatever has been deleted or truncated in
-the meantime. A request that must see every message acknowledged before it first waits for dispatch (`Turns`).
+After the pages are loaded, the whole read is repeated, so it sees all deletions and truncations in the
+meantime. A request that must see every message acknowledged before it first waits for dispatch (`Turns`).
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ _log = get_logger(__name__)
 
 Result = TypeVar("Result")
 
-# A pull reads units, then records, of two files at most. If pages are evicted as fast as they are read,
-# memory is short: one wait on the loop is then better than a read that never ends.
-TRIES_OF_A_PULL = 6
-# A search by time looks at a unit and a record in each of its steps.
-TRIES_OF_A_SEARCH = 200
-# About a millisecond.
-READS_A_SLICE = 128
+# A pull reads units, then records, of two files at most. If pages are evicted as fast as they are loaded, the
+# last attempt waits for the disk on the loop: better than a read that never ends.
+PULL_ATTEMPTS = 6
+# Each step of a binary search by time reads one unit and one record.
+SEARCH_ATTEMPTS = 200
+# Take about a millisecond.
+READS_PER_SLICE = 128
 
 
 class Reads:
-    """The reads of one broker that must not hold its loop."""
+    """The reads of one broker's store that must not block its loop."""
 
     def __init__(
         self,
@@ -51,43 +51,51 @@ class Reads:
         admit: Callable[[Connection], None],
         turns: Turns,
     ) -> None:
-        """`admit` raises Refused if no more may be read for a peer that has waited."""
+        """Create the reader.
+
+        Args:
+            store: the store to read.
+            off_loop: the threads that load pages.
+            admit: called before a delayed request is handled; raises Refused if its connection has too many
+                unread responses.
+            turns: dispatches messages.
+        """
         self.admit = admit
         self.catch_up = turns.catch_up
         self._when_caught_up = turns.when_caught_up
         self._store = store
         self._off_loop = off_loop
-        self._bringing: set[asyncio.Task[None]] = set()
+        self._loading: set[asyncio.Task[None]] = set()
         self.cold = 0
-        """How many reads have waited for the disk."""
+        """Number of reads that had to wait for the disk."""
 
     @property
     def waiting(self) -> int:
-        """How many reads wait for the disk."""
+        """Number of reads that are waiting for the disk."""
         return len(self._off_loop)
 
     @property
     def longest_wait_ms(self) -> int:
-        """How long the first of those without a thread has waited."""
+        """How long the oldest read in the queue has waited for a thread."""
         return self._off_loop.longest_wait_ms
 
     @property
     def longest_ms(self) -> int:
-        """How long the slowest wait for the disk took."""
+        """Duration of the longest wait for the disk."""
         return self._off_loop.longest_ns // NS_PER_MS
 
     async def caught_up(self) -> None:
-        """Return when all that is confirmed by now can be read. Raises Refused if dispatch fails."""
+        """Wait until all messages confirmed by now can be read. Raises Refused if dispatch fails."""
         if not self.catch_up():
             await self._when_caught_up()
 
     def when_caught_up(
         self, context: RequestContext, handle: Callable[[RequestContext], RemotingCommand | None]
     ) -> RemotingCommand | None:
-        """Handle a request when all that is confirmed by now can be read: at once, or later in its turn.
+        """Call `handle(context)` when all messages confirmed by now can be read.
 
-        Returns the response, or None if it comes later. Raises what `handle` raises at once; a later error is
-        the response.
+        If that is now, returns the response and lets exceptions of `handle` propagate. Otherwise returns
+        None; the response, or an error response, is sent later.
         """
         if self.catch_up():
             return handle(context)
@@ -97,43 +105,46 @@ class Reads:
     def wait_for_dispatch(
         self, context: RequestContext, handle: Callable[[RequestContext], RemotingCommand | None]
     ) -> None:
-        """Handle a request later, in its turn: `catch_up` was not enough."""
+        """Call `handle(context)` after dispatch; to be used if `catch_up` has returned False."""
 
         async def wait() -> None:
             await caught_up
-            self._in_turn(context, lambda: handle(context))
+            self._respond_when_drained(context, lambda: handle(context))
 
         caught_up = self._when_caught_up()
         context.spawn(wait())
 
-    async def read(self, read: Callable[[], Result], tries: int = TRIES_OF_A_SEARCH) -> Result:
-        """Return what `read` returns once all that it looks at is resident. Raises what it raises."""
+    async def read(self, read: Callable[[], Result], attempts: int = SEARCH_ATTEMPTS) -> Result:
+        """Call `read` until all pages that it needs are resident, and return its result.
+
+        The last of `attempts` calls may wait for the disk on the loop. Exceptions of `read` propagate.
+        """
         while True:
             try:
-                return self._now(read, tries)
+                return self._now(read, attempts)
             except NotResident as cold:
-                tries -= 1
-                await self._bring(cold)
+                attempts -= 1
+                await self._load(cold)
 
     def serve(
         self,
         context: RequestContext,
         read: Callable[[], Result],
         respond: Callable[[Result], RemotingCommand | None],
-        tries: int = TRIES_OF_A_PULL,
+        attempts: int = PULL_ATTEMPTS,
     ) -> None:
-        """Respond to a request with what `respond` makes of the result of `read`.
+        """Respond to a request with `respond(read())`, where `respond` may return None and reply later.
 
-        If all is resident, that happens at once and without a task; otherwise later, in its turn. Raises what
-        they raise at once; a later error is the response.
+        If all pages are resident, this happens immediately, without a task, and exceptions propagate.
+        Otherwise a task loads the pages; an exception then becomes the response.
         """
 
         async def wait(cold: NotResident) -> None:
-            await self._bring(cold)
-            self._in_turn(context, lambda: self.serve(context, read, respond, tries - 1))
+            await self._load(cold)
+            self._respond_when_drained(context, lambda: self.serve(context, read, respond, attempts - 1))
 
         try:
-            found = self._now(read, tries)
+            found = self._now(read, attempts)
         except NotResident as cold:
             context.spawn(wait(cold))
             return
@@ -142,57 +153,60 @@ class Reads:
             context.reply(response)
 
     async def all_of(self, reads: Iterable[Callable[[], Result]]) -> list[Result]:
-        """Return the results of many small reads; other work of the loop runs between slices of them.
+        """Return the results of many small reads, and let other requests run between slices of them.
 
-        What the reads of a slice lack is brought in together. Raises what they raise.
+        The missing pages of a slice are loaded together. Exceptions of the reads propagate.
         """
         found: list[Result] = []
         left = iter(reads)
-        while some := list(islice(left, READS_A_SLICE)):
+        while some := list(islice(left, READS_PER_SLICE)):
             await asyncio.sleep(0)
             found += await self.read(partial(_each, some))
         return found
 
     async def search(self, query: KeyQuery | None) -> list[memoryview]:
-        """Return the records that a search by key finds; a thread looks them up in the index."""
+        """Return the records that a search by key finds; a thread reads the index. Empty without a query."""
         if query is None:
             return []
         await self._off_loop.run(query.find)
-        while not await self.read(query.look):  # noqa: ASYNC110 - there is no event to wait for
-            await asyncio.sleep(0)  # others first: thousands of candidates may share one hash
+        while not await self.read(query.check_candidates):  # noqa: ASYNC110 - there is no event to wait for
+            await asyncio.sleep(0)  # lets other requests run: thousands of candidates may share one hash
         return query.records
 
-    def bring(self, cold: NotResident, done: Callable[[], None]) -> None:
-        """Bring in what a read lacked, then call `done`, for a caller that reads again later."""
+    def load_pages(self, cold: NotResident, done: Callable[[], None]) -> None:
+        """Load missing pages, then call `done`, also after an error: the caller reads again."""
 
-        async def bring() -> None:
+        async def load() -> None:
             try:
-                await self._bring(cold)
+                await self._load(cold)
             except Refused:
-                pass  # the caller's next read lacks the same
+                pass  # the caller's next read raises NotResident again
             except Exception:  # noqa: BLE001 - logged; the caller reads again
                 _log.exception("cold_read_failed", ranges=cold.ranges)
             finally:
                 done()
 
-        task = asyncio.get_running_loop().create_task(bring())
-        self._bringing.add(task)
-        task.add_done_callback(self._bringing.discard)
+        task = asyncio.get_running_loop().create_task(load())
+        self._loading.add(task)
+        task.add_done_callback(self._loading.discard)
 
-    async def _bring(self, cold: NotResident) -> None:
+    async def _load(self, cold: NotResident) -> None:
         self.cold += 1
         await self._off_loop.run(WarmJob(cold.ranges).run)
 
-    def _now(self, read: Callable[[], Result], tries_left: int) -> Result:
-        """Return the result of `read`. Raises NotResident if it would wait and tries are left."""
-        if tries_left <= 0:
+    def _now(self, read: Callable[[], Result], attempts_left: int) -> Result:
+        """Return the result of `read`. Raises NotResident if it would wait and attempts are left."""
+        if attempts_left <= 0:
             return read()
         with self._store.resident_only:
             return read()
 
-    def _in_turn(self, context: RequestContext, handle: Callable[[], RemotingCommand | None]) -> None:
-        """Handle a request that has waited in the turn of its connection: many may have waited for the same,
-        and their peers may be behind.
+    def _respond_when_drained(
+        self, context: RequestContext, handle: Callable[[], RemotingCommand | None]
+    ) -> None:
+        """Call `handle` and reply when the connection has sent its earlier responses.
+
+        Many requests may have waited for the same pages, and their clients may read slowly.
         """
 
         def handle_now(connection: Connection) -> None:
@@ -201,21 +215,21 @@ class Reads:
                 response = handle()
                 if response is not None:
                     context.reply(response)
-            except Exception as error:  # noqa: BLE001 - a failed request gets its error, and ends no other
+            except Exception as error:  # noqa: BLE001 - becomes the response
                 context.refuse(error)
 
         context.connection.when_drained(handle_now)
 
 
 def _each(reads: Iterable[Callable[[], Result]]) -> list[Result]:
-    """Return the results of all reads. Raises NotResident with all that they lack together."""
+    """Return the results of all reads. Raises NotResident with the missing pages of all of them."""
     results: list[Result] = []
-    lacks: list[FileRange] = []
+    missing: list[FileRange] = []
     for read in reads:
         try:
             results.append(read())
         except NotResident as cold:
-            lacks += cold.ranges
-    if lacks:
-        raise NotResident(lacks)
+            missing += cold.ranges
+    if missing:
+        raise NotResident(missing)
     return results

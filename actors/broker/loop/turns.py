@@ -1,9 +1,14 @@
-"""What a broker does once per turn of its loop: flush, call back, answer, dispatch, wake.
+"""Turns: the work at the end of each turn of the broker's loop.
 
-The flusher gets what is written; the store calls back those who wait for what is confirmed, their answers are
-written, and it dispatches; pulls that waited for the messages go on (`Hub.resume`). Dispatch costs a write
-for each queue, however few messages it brings, so while nobody waits for these messages several turns share
-one; a reader calls `catch_up` first, and waits if units are being written by another thread.
+    1  start a flush of the written records
+    2  confirm appends: the store calls the waiting acknowledgements
+    3  write the responses to senders
+    4  dispatch the confirmed records to the consume queues and the index
+    5  resume the held pulls that wait for these messages (`Hub.resume`)
+
+Dispatch writes to each queue that has new messages, however few. If no pull waits for them, one dispatch
+serves several turns. A reader that must see all messages first calls `catch_up`; if another thread is still
+writing consume-queue units, it waits (`when_caught_up`).
 """
 
 from __future__ import annotations
@@ -35,7 +40,7 @@ class _Reader(NamedTuple):
     caught_up: asyncio.Future[None]
 
     def release(self, error: Refused | None = None) -> None:
-        if self.caught_up.done():  # the task that waited for it was cancelled
+        if self.caught_up.done():  # the waiting task was cancelled
             return
         if error is None:
             self.caught_up.set_result(None)
@@ -44,18 +49,18 @@ class _Reader(NamedTuple):
 
 
 class TurnLoop(NamedTuple):
-    """What a turn calls on the loop that it ends for."""
+    """Functions of the broker's server that a turn calls."""
 
     request_tick: Callable[[], None]
-    """Have `Turns.tick` called again soon."""
+    """Request another call of `Turns.tick`."""
     write_out: Callable[[], None]
     """Write the responses that are ready."""
     resume: Callable[[Sequence[HeldRequest[Arrival]]], None]
-    """Answer held pulls at the turn's end."""
+    """Respond to held pulls at the end of the turn."""
 
 
 class Turns:
-    """The turns of one broker's loop."""
+    """Ends the turns of one broker's loop."""
 
     def __init__(
         self,
@@ -67,8 +72,16 @@ class Turns:
         put_times: PutTimes,
         catch_up_timeout_ms: int,
     ) -> None:
-        """Note in `put_times` how long puts take. Refuse a reader that waits for dispatch longer than
-        `catch_up_timeout_ms`.
+        """Create the object.
+
+        Args:
+            store: confirms and dispatches.
+            flusher: flushes the store.
+            held: the held pulls.
+            clock: for time-outs and measurements.
+            loop: functions of the server.
+            put_times: counts the time from append to confirmation.
+            catch_up_timeout_ms: how long a reader waits for dispatch before it is refused.
         """
         self._put_times = put_times
         self._store = store
@@ -87,27 +100,27 @@ class Turns:
         self._is_stopped = False
 
     def tick(self) -> None:
-        """End a turn."""
+        """Do the work at the end of a turn."""
         if self._is_stopped:
             return
-        self._flusher.poke()  # first: the disk works while this thread dispatches
+        self._flusher.flush_if_idle()  # first: the disk works while this thread dispatches
         times, positions = self._put_times, self._store.positions
         if times.puts:
             times.end_turn(positions.written)
         self._store.confirm()
         if not self._may_dispatch_later():
             if self._store.has_more_to_dispatch:
-                self._loop.write_out()  # senders have their responses before this thread dispatches
+                self._loop.write_out()  # senders do not wait for the rest of the dispatch
             self._advance_store()
             if self._store.has_more_to_do:
                 self._loop.request_tick()
         if self._readers:
             self._release_readers()
         if times.turns:
-            times.settle(positions.confirmed)
+            times.count_confirmed(positions.confirmed)
 
     def catch_up(self) -> bool:
-        """Dispatch a step of what is confirmed, if that is behind; True if all of it can be read now."""
+        """Dispatch one step if needed; return True if all confirmed messages can be read now."""
         positions = self._store.positions
         if positions.dispatched >= positions.confirmed:
             return True
@@ -116,8 +129,10 @@ class Turns:
         return positions.dispatched >= positions.confirmed
 
     def when_caught_up(self) -> asyncio.Future[None]:
-        """Return a future that ends when all that is confirmed by now can be read; call if `catch_up` was not
-        enough. It raises Refused if dispatch fails, takes longer than the time-out, or the broker stops.
+        """Return a future that is done when all messages confirmed by now can be read.
+
+        To be used if `catch_up` has returned False. The future raises Refused if dispatch fails or takes
+        longer than the time-out, or if the broker stops.
         """
         caught_up: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         reader = _Reader(self._store.positions.confirmed, self._clock.monotonic_ns(), caught_up)
@@ -131,11 +146,11 @@ class Turns:
         return caught_up
 
     def wake(self, topic: str) -> None:
-        """Answer those who wait for messages of a topic: it is gone, or their offsets are others now."""
+        """Respond to the held pulls of a topic, because it was deleted or its offsets were reset."""
         self._loop.resume(self._held.of_topic(topic))
 
     def stop(self) -> None:
-        """Cancel the timers and refuse the waiting readers; from now on a turn's end does nothing."""
+        """Cancel the timers and refuse the waiting readers; later calls of `tick` do nothing."""
         self._is_stopped = True
         self._end_waits(shutting_down())
         for timer in (self._hold_timer, self._dispatch_timer):
@@ -159,7 +174,7 @@ class Turns:
             reader.release(error)
 
     def _dispatch_error(self) -> Refused | None:
-        """Why dispatch has ended before `confirmed`; None if only a part of a record is left."""
+        """Return why dispatch stopped before `confirmed`; None if the rest is only a part of a record."""
         refusal = self._store.dispatch_refusal
         if refusal is None:
             return None

@@ -1,13 +1,13 @@
-"""WaitRegistry: requests that wait for an arrival, at the price of one small object each.
+"""WaitRegistry: holds requests, such as pulls, until messages arrive or their deadline passes.
 
-                  ┌── arrived, and it satisfies the request ──► released: the caller resumes it
-                  ├── expired ────────────────────────────────► released
-    hold ──► held ┼── of_topic, of_connection ────────────────► released
-                  ├── its connection closes ──────────────────► dropped
-                  └── close ──────────────────────────────────► refused
+                  ┌── arrived: the arrival satisfies the request ──► released; the caller resumes it
+                  ├── expired ──────────────────────────────────────► released
+    hold ──► held ┼── of_topic, of_connection ──────────────────────► released
+                  ├── the connection closes ────────────────────────► dropped
+                  └── close ────────────────────────────────────────► refused
 
-No task, no thread and no loop over all requests: an arrival looks only at the requests of its own key, and a
-heap knows the next deadline.
+A held request is one small object, without a task or thread. An arrival checks only the requests of its key,
+and a heap of deadlines gives the next one that expires.
 """
 
 from __future__ import annotations
@@ -24,36 +24,39 @@ from actors.remoting.request import RequestContext
 from store.clock import NS_PER_MS, Clock
 
 Key = tuple[str, Any]
-"""What a request waits for: messages of (topic, queue id), or of (topic, group)."""
+"""The key that a request waits on: (topic, queue id), or (topic, group)."""
 ArrivalT = TypeVar("ArrivalT", contravariant=True)
 KeyT = TypeVar("KeyT", bound=Hashable)
 
 DEADLINE_SPAN_NS = 1 << 24
-"""Deadlines are rounded up to a multiple of this, 17 ms: each end of a wait wakes a client, and to serve
-thousands together is less work.
+"""Deadlines are rounded up to a multiple of this (17 ms), because it is cheaper to respond to thousands of
+clients in one turn.
 """
 _LONG_WAIT_MS = 5_000
 _LATE_MS = 5_000
-"""RocketMQ checks held pulls every 5 s, so they wait up to that much longer than requested, and its clients
-allow for it (they time out after 30 s).
+"""RocketMQ checks held pulls every 5 s, so it holds them up to 5 s longer than requested. Its clients time
+out after 30 s, long enough for that.
 """
 
 
 def suspend_ms(requested_ms: int, max_hold_ms: int) -> int:
-    """Return how long a pull of RocketMQ's clients is held: as long as there, for fewer pulls per second."""
+    """Return how long to hold a pull of a RocketMQ client, in milliseconds.
+
+    Like RocketMQ, hold it longer than requested: clients then send fewer pulls per second.
+    """
     return min(requested_ms + _LATE_MS if requested_ms >= _LONG_WAIT_MS else requested_ms, max_hold_ms)
 
 
 def shutting_down() -> Refused:
-    """Return the refusal of requests that would still wait when the broker has stopped.
+    """Return the refusal of requests that wait while the broker stops.
 
-    An error, as a client that receives an empty response requests again at once.
+    It is an error, because a client repeats its request immediately after an empty response.
     """
     return Refused(ResponseCode.SERVICE_NOT_AVAILABLE, "this broker is shutting down")
 
 
 class HeldRequest(ABC, Generic[ArrivalT]):
-    """A request that may wait for an arrival at its key."""
+    """A request that may be held until something arrives at its key."""
 
     __slots__ = ("context", "key")
 
@@ -67,14 +70,14 @@ class HeldRequest(ABC, Generic[ArrivalT]):
 
     @abstractmethod
     def resume(self) -> None:
-        """Respond: the arrival or the deadline has come."""
+        """Respond to the request; called after an arrival, a deadline or `Turns.wake`."""
 
 
 class WaitRegistry(Generic[ArrivalT]):
     """All held requests of one broker, at most `requests_max`.
 
-    Dictionaries serve as sets that keep their order; a search through the requests of a key or a connection
-    would be too slow, as there may be thousands.
+    Dictionaries serve as ordered sets: a key or connection may have thousands of requests, too many to
+    search.
     """
 
     def __init__(self, clock: Clock, requests_max: int) -> None:
@@ -84,30 +87,32 @@ class WaitRegistry(Generic[ArrivalT]):
         self._by_key: dict[Key, dict[HeldRequest[ArrivalT], None]] = {}
         self._by_connection: dict[Connection, dict[HeldRequest[ArrivalT], None]] = {}
         self._by_deadline: dict[int, dict[HeldRequest[ArrivalT], None]] = {}
-        self._heap: list[int] = []  # the keys of _by_deadline, some of which have no request any more
-        self._watched: set[Connection] = set()  # connections whose end drops their requests
+        self._heap: list[
+            int
+        ] = []  # the keys of _by_deadline, including those whose requests are all released
+        self._watched: set[Connection] = set()  # connections whose requests are dropped when they close
         self._is_closed = False
-        self._on_sooner: Callable[[], None] = lambda: None
+        self._on_earlier: Callable[[], None] = lambda: None
 
     def __len__(self) -> int:
         return len(self._deadlines_ns)
 
     @property
     def keys(self) -> Collection[Key]:
-        """The keys that requests wait for; a view that follows every change."""
+        """The keys that requests wait on, as a live view."""
         return self._by_key.keys()
 
     @property
     def next_deadline_ns(self) -> int | None:
-        """The monotonic time at which `expired` next returns a request, None if nothing waits."""
+        """The monotonic time at which `expired` next returns a request; None if no request is held."""
         heap = self._heap
         while heap and not self._by_deadline[heap[0]]:
             del self._by_deadline[heapq.heappop(heap)]
         return heap[0] if heap else None
 
     def on_earlier_deadline(self, callback: Callable[[], None]) -> None:
-        """Call this whenever `next_deadline_ns` has become sooner."""
-        self._on_sooner = callback
+        """Set the function to call when `next_deadline_ns` has become earlier."""
+        self._on_earlier = callback
 
     def hold(self, request: HeldRequest[ArrivalT], wait_ms: int) -> None:
         """Hold a request for `wait_ms`. Raises Refused if the registry is full or closed."""
@@ -116,7 +121,7 @@ class WaitRegistry(Generic[ArrivalT]):
         if len(self) >= self._requests_max:
             raise Refused(
                 ResponseCode.SYSTEM_BUSY,
-                f"{len(self)} pulls are held, max_held_pulls is {self._requests_max}: raise it, or poll less",
+                f"{len(self)} pulls are held, max_held_pulls is {self._requests_max}: raise it on the broker",
             )
         connection = request.context.connection
         ends_ns = self._clock.monotonic_ns() + wait_ms * NS_PER_MS
@@ -130,7 +135,7 @@ class WaitRegistry(Generic[ArrivalT]):
         same_deadline = self._by_deadline[deadline_ns]
         same_deadline[request] = None
         if len(same_deadline) == 1 and self.next_deadline_ns == deadline_ns:
-            self._on_sooner()
+            self._on_earlier()
         if connection not in self._watched:
             self._watched.add(connection)
             connection.on_close(self._drop_connection)
@@ -140,7 +145,7 @@ class WaitRegistry(Generic[ArrivalT]):
         return self._release([each for each in self._by_key.get(key, ()) if each.is_satisfied(arrival)])
 
     def expired(self) -> list[HeldRequest[ArrivalT]]:
-        """Release and return the requests whose deadline has come."""
+        """Release and return the requests whose deadline has passed."""
         now_ns = self._clock.monotonic_ns()
         expired: list[HeldRequest[ArrivalT]] = []
         while (deadline_ns := self.next_deadline_ns) is not None and deadline_ns <= now_ns:
@@ -148,17 +153,17 @@ class WaitRegistry(Generic[ArrivalT]):
         return expired
 
     def of_topic(self, topic: str) -> list[HeldRequest[ArrivalT]]:
-        """Release and return all requests of a topic, as when it is deleted."""
+        """Release and return all requests of a topic; used when the topic is deleted."""
         return self._release([each for key in self._by_key if key[0] == topic for each in self._by_key[key]])
 
     def of_connection(
         self, connection: Connection, is_wanted: Callable[[HeldRequest[ArrivalT]], bool]
     ) -> list[HeldRequest[ArrivalT]]:
-        """Release and return those requests of a connection for which `is_wanted` is true."""
+        """Release and return the requests of a connection for which `is_wanted` returns True."""
         return self._release([each for each in self._by_connection.get(connection, ()) if is_wanted(each)])
 
     def close(self) -> None:
-        """Refuse all held requests, and from now on every further one."""
+        """Refuse all held and all further requests."""
         self._is_closed = True
         for request in self._release(list(self._deadlines_ns)):
             request.context.refuse(shutting_down())

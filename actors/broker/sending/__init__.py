@@ -1,1 +1,1 @@
-"""Sending: from a producer's request to what is stored, its confirmation, and its delay."""
+"""The requests of producers: checks, interceptors, append, delay, and the response after confirmation."""

@@ -1,8 +1,8 @@
-"""Responses to senders, held back until what they sent is confirmed (design invariant 2).
+"""Acks: delays the responses to sends until their messages are confirmed (design, invariant 2).
 
-The store calls back when `confirmed` has passed an append's end: in the same tick under async flush, after
-the next flush under sync flush. After `sync_flush_timeout_ms` the response is FLUSH_DISK_TIMEOUT: stored, but
-not durable yet.
+The store confirms an append in the same turn under async flush, and after the next flush under sync flush. If
+that takes longer than `sync_flush_timeout_ms`, the response is FLUSH_DISK_TIMEOUT: the message is stored but
+not yet durable.
 """
 
 from __future__ import annotations
@@ -17,47 +17,56 @@ from store.store_errors import StoreError
 
 
 class ConfirmingStore(Protocol):
-    """The part of `MessageStore` that acknowledgements need."""
+    """The method of `MessageStore` that `Acks` uses."""
 
     def on_confirmed(self, offset: int, callback: Callable[[StoreError | None], None]) -> None:
-        """Call back when the log up to `offset` is confirmed, or with the error that prevents it."""
+        """Call `callback(None)` when the log is confirmed up to `offset`, or `callback(error)`."""
 
 
 class PendingAck:
-    """One response that waits for its bytes to be confirmed.
+    """A response that waits until an append is confirmed.
 
-    A subclass sends it, once, and then drops its references: `Acks` keeps it until its bucket is done.
+    Subclasses implement `respond`. They drop their references afterwards, because `Acks` keeps the object
+    until all responses of its bucket are sent.
     """
 
-    __slots__ = ("is_answered",)
+    __slots__ = ("is_done",)
 
     def __init__(self) -> None:
-        self.is_answered = False
+        self.is_done = False
 
-    def answer(self, code: ResponseCode, remark: str | None) -> None:
-        """Send the response: SUCCESS, or the code and remark of an error."""
+    def respond(self, code: ResponseCode, remark: str | None) -> None:
+        """Send the response with this code and remark; called once."""
         raise NotImplementedError
 
     def __call__(self, error: StoreError | None) -> None:
-        """Respond, unless the time-out has already done so."""
-        if self.is_answered:
+        """Respond with SUCCESS, or with SYSTEM_ERROR and the error; does nothing after a time-out."""
+        if self.is_done:
             return
-        self.is_answered = True
+        self.is_done = True
         if error is None:
-            self.answer(ResponseCode.SUCCESS, None)
+            self.respond(ResponseCode.SUCCESS, None)
         else:
-            self.answer(ResponseCode.SYSTEM_ERROR, str(error))
+            self.respond(ResponseCode.SYSTEM_ERROR, str(error))
 
 
 class Acks:
-    """All responses that wait for one store.
+    """The pending responses of one store.
 
-    They are confirmed in the order of their offsets, so the responses between two sweeps form a bucket that
-    is done when its last one is sent: waiting costs an append to a list and does not read the clock.
+    Appends are confirmed in the order of their offsets. So the responses between two sweeps form a bucket
+    that is done when its last response is sent, and a send only appends to a list and does not read the
+    clock.
     """
 
     def __init__(self, store: ConfirmingStore, clock: Clock, timeout_ms: int, *, may_wait: bool) -> None:
-        """`may_wait`: confirmation may take longer than a turn (sync flush), so time-outs are needed."""
+        """Create the object.
+
+        Args:
+            store: confirms the appends.
+            clock: for the time-outs.
+            timeout_ms: how long a response waits before it is sent with FLUSH_DISK_TIMEOUT.
+            may_wait: True if confirmation may take longer than a turn (sync flush), so time-outs are needed.
+        """
         self._store = store
         self._clock = clock
         self._timeout_ms = timeout_ms
@@ -67,23 +76,23 @@ class Acks:
 
     def __len__(self) -> int:
         buckets = [self._bucket, *(bucket for _, bucket in self._buckets)]
-        return sum(not ack.is_answered for bucket in buckets for ack in bucket)
+        return sum(not ack.is_done for bucket in buckets for ack in bucket)
 
     def when_confirmed(self, offset: int, ack: PendingAck) -> None:
-        """Send the response when the log up to `offset` is confirmed."""
+        """Send the response `ack` when the log is confirmed up to `offset`."""
         if self._may_wait:
             self._bucket.append(ack)
         self._store.on_confirmed(offset, ack)
 
     def sweep(self) -> None:
-        """Send the responses that have waited too long; call a few times a second."""
+        """Respond FLUSH_DISK_TIMEOUT to sends that have waited too long; called a few times per second."""
         now_ns = self._clock.monotonic_ns()
         if self._bucket:
             self._buckets.append((now_ns + self._timeout_ms * NS_PER_MS, self._bucket))
             self._bucket = []
         while self._buckets:
             deadline_ns, bucket = self._buckets[0]
-            if not bucket[-1].is_answered:
+            if not bucket[-1].is_done:
                 if deadline_ns > now_ns:
                     return
                 self._time_out(bucket)
@@ -92,6 +101,6 @@ class Acks:
     def _time_out(self, bucket: list[PendingAck]) -> None:
         remark = f"stored, but not flushed within sync_flush_timeout_ms {self._timeout_ms}: the disk is slow"
         for ack in bucket:
-            if not ack.is_answered:
-                ack.is_answered = True
-                ack.answer(ResponseCode.FLUSH_DISK_TIMEOUT, remark)
+            if not ack.is_done:
+                ack.is_done = True
+                ack.respond(ResponseCode.FLUSH_DISK_TIMEOUT, remark)

@@ -1,7 +1,4 @@
-"""Bulk sends, RayMQ's own requests: finished records, and batches of the actor handle.
-
-`actors.remoting.raymq_requests` describes the requests.
-"""
+"""BulkSender: RayMQ's requests to append many messages; see `actors.remoting.raymq_requests`."""
 
 from __future__ import annotations
 
@@ -45,7 +42,17 @@ class BulkSender:
         stats: BrokerStats,
         clock: Clock,
     ) -> None:
-        """`added_properties` are encoded; every message of a batch gets them."""
+        """Create the handler.
+
+        Args:
+            settings: for the number of queues of a new topic.
+            store: appends the messages.
+            targets: checks topics, queues and sizes.
+            added_properties: encoded properties that every message of APPEND_BATCH gets.
+            responses: sends the responses after confirmation.
+            stats: counts the messages.
+            clock: for the born timestamp of APPEND_BATCH.
+        """
         self._settings = settings
         self._store = store
         self._targets = targets
@@ -55,7 +62,7 @@ class BulkSender:
         self._clock = clock
 
     def rows(self) -> Iterable[RequestRow]:
-        """The requests that this handles."""
+        """Return the rows of the request table that this object handles."""
         code, pub = RayMQRequestCode, on_topic(Action.PUB)
         return (
             RequestRow(code.SEND_RECORDS, self.send_records, SendRecordsHeader, pub, Cost.SEND),
@@ -64,14 +71,14 @@ class BulkSender:
         )
 
     def send_records(self, context: RequestContext) -> None:
-        """SEND_RECORDS: V1 records of one queue that the client encoded."""
+        """Handle SEND_RECORDS: append records (format V1) of one queue that the client has encoded."""
         header: SendRecordsHeader = context.header
         topic = self._targets.topic(header.topic, header.default_topic, header.default_topic_queue_nums)
         queue_id = self._targets.queue(topic, header.queue_id)
         body = context.command.body
         if not body:
             raise Refused(ResponseCode.MESSAGE_ILLEGAL, "SEND_RECORDS without a record: send at least one")
-        assert not isinstance(body, bytes)  # received bodies are memory of ours, and writable
+        assert not isinstance(body, bytes)  # received bodies are in the broker's memory, and writable
         try:
             result = self._store.append_records(
                 topic.topic_name, queue_id, body, context.connection.peer_bytes
@@ -85,7 +92,7 @@ class BulkSender:
         self._responses.when_confirmed(context, result, response.to_ext())
 
     def send_runs(self, context: RequestContext) -> None:
-        """SEND_RUNS: the same for several queues; all are stored, or none."""
+        """Handle SEND_RUNS: append encoded records of several queues of one topic, all or none."""
         header: SendRunsHeader = context.header
         topic = self._targets.topic(header.topic, header.default_topic, header.default_topic_queue_nums)
         runs = decode_runs(context.command.body)
@@ -100,7 +107,7 @@ class BulkSender:
         self._responses.when_confirmed(context, result, response.to_ext(), offsets)
 
     def append_batch(self, context: RequestContext) -> None:
-        """APPEND_BATCH: a batch whose sender names no more than its topic and queue."""
+        """Handle APPEND_BATCH: append a batch in RocketMQ's encoding; the header has only topic and queue."""
         header: AppendBatchHeader = context.header
         topic = self._targets.topic(header.topic, DEFAULT_TOPIC, self._settings.default_topic_queues)
         queue_id = self._targets.queue(topic, header.queue_id)

@@ -1,15 +1,15 @@
-"""Delayed messages, RocketMQ's 18 levels: stored under SCHEDULE_TOPIC_XXXX first, then under their own topic.
+"""Delays: messages with one of RocketMQ's 18 delay levels.
 
-    a message with DELAY = level   →  SCHEDULE_TOPIC_XXXX, queue level − 1, with REAL_TOPIC and REAL_QID
-    storeTimestamp + level's delay →  its own topic and queue, the same properties (store format 12.1)
+    sent with DELAY = level         →  SCHEDULE_TOPIC_XXXX, queue level − 1, with REAL_TOPIC and REAL_QID
+    at storeTimestamp + the delay   →  its own topic and queue, the same properties (store format 12.1)
 
-A queue of the schedule topic holds messages of one delay, so they become due in its order. `delayOffset.json`
-holds the offset up to which each queue has been delivered; after a crash, messages delivered since the last
-save are delivered again.
+All messages in a queue of SCHEDULE_TOPIC_XXXX have the same delay, so they become due in the order of the
+queue. `delayOffset.json` holds the offset up to which each queue has been delivered. After a crash, messages
+delivered since the last save are delivered again.
 
-The wall clock may jump or stand still, which makes store timestamps useless. So a message is due by the wall
-clock unless that has jumped forward since the message was stored, and in any case once it has been seen
-waiting for its delay by the monotonic clock.
+The wall clock may jump or stop, so store timestamps are not reliable. A message is due if its delay has
+passed by the wall clock, unless that has jumped forward since the message was stored; and in any case if the
+broker has observed it for its delay by the monotonic clock.
 """
 
 from __future__ import annotations
@@ -35,82 +35,85 @@ from store.store_errors import MessageInvalid, RecordTooLarge, StoreError
 
 _log = get_logger(__name__)
 
-# Bounds of one delivery of a level, which runs on the event loop.
-MESSAGES_A_TURN = 64
-BYTES_A_TURN = 1024 * 1024
-_LEAP_MS = 1000
+# Limits of one delivery of a level, which runs on the event loop.
+MESSAGES_PER_TURN = 64
+BYTES_PER_TURN = 1024 * 1024
+_CLOCK_JUMP_MS = 1000
 _QUEUE_ID = re.compile(r"[0-9]{1,10}")
 _DELAY_PAIR = re.compile(r"((?:^|\x02)DELAY\x01)[^\x02]*")
-_NOTE_NS = 50_000_000
+_NOTE_INTERVAL_NS = 50_000_000
 
 
-Bring = Callable[[NotResident, Callable[[], None]], None]
+LoadPages = Callable[[NotResident, Callable[[], None]], None]
 
 
-class Waiting:
-    """How long the messages of one level have been waiting, at least, by the monotonic clock."""
+class DelayTimer:
+    """Measures by the monotonic clock how long the messages of one level have waited."""
 
     def __init__(self, delay_ms: int) -> None:
         self._delay_ns = delay_ms * NS_PER_MS
-        self._note_ns = max(self._delay_ns // 100, _NOTE_NS)  # so that notes are few
-        self._notes: deque[tuple[int, int, int]] = deque()  # end offset; first and last time it was noted
+        self._note_interval_ns = max(self._delay_ns // 100, _NOTE_INTERVAL_NS)  # limits the number of notes
+        # Each note: end offset, times of the first and last observation.
+        self._notes: deque[tuple[int, int, int]] = deque()
 
-    def note(self, end: int, now_ns: int) -> None:
-        """Note that the level has `end` messages now."""
+    def observe(self, end: int, now_ns: int) -> None:
+        """Record that the queue of this level ends at offset `end` at time `now_ns`."""
         known, first_ns, _ = self._notes[-1] if self._notes else (-1, 0, 0)
         if end <= known:
             return
-        if known >= 0 and now_ns - first_ns < self._note_ns:
+        if known >= 0 and now_ns - first_ns < self._note_interval_ns:
             self._notes[-1] = (end, first_ns, now_ns)
         else:
             self._notes.append((end, now_ns, now_ns))
 
-    def is_over(self, offset: int, now_ns: int) -> bool:
-        """Return True if the message at `offset` has waited for the whole delay."""
+    def has_elapsed(self, offset: int, now_ns: int) -> bool:
+        """Return True if the message at `offset` was first observed at least its delay ago."""
         while self._notes and self._notes[0][0] <= offset:
             self._notes.popleft()
         return bool(self._notes) and now_ns - self._notes[0][2] >= self._delay_ns
 
 
 class Delays:
-    """The delayed messages of one broker."""
+    """Stores the delayed messages of one broker and delivers them when they are due."""
 
     def __init__(
-        self, store: MessageStore, clock: Clock, table: DelayOffsetTable, bring: Bring | None = None
+        self, store: MessageStore, clock: Clock, table: DelayOffsetTable, load_pages: LoadPages | None = None
     ) -> None:
         """Create the scheduler.
 
         Args:
-            store: holds the messages before and after their delay.
+            store: stores the messages before and after their delay.
             clock: decides when a message is due.
-            table: how far each level has been delivered.
-            bring: loads pages that are not resident and calls back; without it, reads may wait for the disk.
+            table: the offset up to which each level has been delivered.
+            load_pages: loads missing pages, then calls back; if None, reads may wait for the disk.
         """
         self._store = store
         self._clock = clock
         self._delays_ms = store.settings.delay_levels_ms()
         self.table = table
-        self._waiting = [Waiting(delay_ms) for delay_ms in self._delays_ms]
-        self._front: dict[int, tuple[int, int]] = {}  # offset and store timestamp of the first that waits
-        self._trusts_wall_from: dict[int, int] = {}  # by level: the wall clock has jumped since earlier ones
+        self._timers = [DelayTimer(delay_ms) for delay_ms in self._delays_ms]
+        # By level: offset and store timestamp of the next message to deliver.
+        self._front: dict[int, tuple[int, int]] = {}
+        # By level: the wall clock has jumped since the messages before this offset were stored.
+        self._trusts_wall_from: dict[int, int] = {}
         self._now_ms = clock.wall_ms()
         self._now_ns = clock.monotonic_ns()
         self.skipped = 0
-        """Messages that the store refuses for good, such as those over a lowered max_message_bytes."""
-        self._bring = bring
+        """Number of messages skipped because the store can never accept them, such as oversized messages."""
+        self._load_pages = load_pages
         self._loading: set[int] = set()
 
     def before_append(self, draft: SendDraft) -> None:
-        """Send interceptor: store a delayed message under SCHEDULE_TOPIC_XXXX first."""
+        """Redirect a message with a delay level to SCHEDULE_TOPIC_XXXX (send interceptor)."""
         level = delay_level(draft.properties)
         if level and not draft.record.topic.startswith(DLQ_TOPIC_PREFIX):
             draft.properties = self.delay_draft(draft.record, draft.properties, level)
 
     def delay_draft(self, record: RecordDraft, properties: str, level: int) -> str:
-        """Redirect a record to the schedule topic; a level that is too high becomes the highest.
+        """Redirect a record to SCHEDULE_TOPIC_XXXX; a level above the highest one becomes the highest.
 
         Returns:
-            The properties to store, with the topic and queue to deliver to.
+            The properties with the topic and queue to deliver to (REAL_TOPIC, REAL_QID).
         """
         highest = len(self._delays_ms) - 1
         if level > highest:
@@ -125,30 +128,30 @@ class Delays:
         return properties
 
     def deliver(self) -> None:
-        """Store due messages under their own topics; call a few times a second."""
+        """Append the due messages to their own topics; to be called a few times per second."""
         wall_ms, monotonic_ns = self._now_ms, self._now_ns
         self._now_ms, self._now_ns = self._clock.wall_ms(), self._clock.monotonic_ns()
-        has_leapt = self._now_ms - wall_ms - (self._now_ns - monotonic_ns) // NS_PER_MS > _LEAP_MS
+        has_jumped = self._now_ms - wall_ms - (self._now_ns - monotonic_ns) // NS_PER_MS > _CLOCK_JUMP_MS
         for level in range(1, len(self._delays_ms)):
             offset = self.table.offsets.get(level, 0)
             end = self._store.max_offset(SCHEDULE_TOPIC, level - 1)
-            if has_leapt:
+            if has_jumped:
                 self._trusts_wall_from[level] = end
             if offset >= end:
                 continue
-            self._waiting[level].note(end, self._now_ns)
+            self._timers[level].observe(end, self._now_ns)
             first, stored_ms = self._front.get(level, (-1, 0))
             if first == offset and not self._is_due(level, offset, stored_ms):
                 continue
             try:
                 self._deliver_level(level, offset)
-            # Not a bug: the disk refuses to read or write, or the process has no descriptor left.
+            # Expected errors: the disk fails, or the process has too many open files. The next call retries.
             except (StoreError, OSError) as error:
                 _log.error("delayed_delivery_failed", level=level, offset=offset, error=str(error))
                 return
 
     def _is_due(self, level: int, offset: int, stored_ms: int) -> bool:
-        if self._waiting[level].is_over(offset, self._now_ns):
+        if self._timers[level].has_elapsed(offset, self._now_ns):
             return True
         trusts_wall = offset >= self._trusts_wall_from.get(level, 0)
         return trusts_wall and self._now_ms >= stored_ms + self._delays_ms[level]
@@ -164,7 +167,7 @@ class Delays:
                 return
             try:
                 self._store.append(_delivered(message))
-            # A retry would fail too and block the level. Any other StoreError may pass.
+            # Skipped, because a retry would fail too and block the level. Other StoreErrors may be temporary.
             except (MessageInvalid, RecordTooLarge, struct.error) as error:
                 self._skip(level, message, error)
             self.table.move(level, message.queue_offset + 1)
@@ -183,27 +186,31 @@ class Delays:
     def _read(self, level: int, offset: int) -> GetMessageResult | None:
         """Return the next messages of a level, or None while their pages are being loaded."""
         queue_id = level - 1
-        if self._bring is None:
-            return self._store.get_message(SCHEDULE_TOPIC, queue_id, offset, MESSAGES_A_TURN, BYTES_A_TURN)
+        if self._load_pages is None:
+            return self._store.get_message(
+                SCHEDULE_TOPIC, queue_id, offset, MESSAGES_PER_TURN, BYTES_PER_TURN
+            )
         if level in self._loading:
             return None
         try:
             with self._store.resident_only:
                 return self._store.get_message(
-                    SCHEDULE_TOPIC, queue_id, offset, MESSAGES_A_TURN, BYTES_A_TURN
+                    SCHEDULE_TOPIC, queue_id, offset, MESSAGES_PER_TURN, BYTES_PER_TURN
                 )
         except NotResident as cold:
             self._loading.add(level)
-            self._bring(cold, lambda: self._loading.discard(level))
+            self._load_pages(cold, lambda: self._loading.discard(level))
             return None
 
 
 def _delivered(message: MessageExt) -> RecordDraft:
-    """Return the record to append under the message's own topic. Raises MessageInvalid if it names none."""
+    """Return the record to append to the message's own topic. Raises MessageInvalid if it has none."""
     topic = message.properties.get(MessageConst.REAL_TOPIC)
     queue_id = message.properties.get(MessageConst.REAL_QUEUE_ID, "0")
     if not topic or not _QUEUE_ID.fullmatch(queue_id):
-        raise MessageInvalid(f"its properties name topic {topic!r} and queue {queue_id[:40]!r} to deliver to")
+        raise MessageInvalid(
+            f"invalid delivery target: REAL_TOPIC is {topic!r}, REAL_QID is {queue_id[:40]!r}"
+        )
     return RecordDraft(
         topic,
         int(queue_id),

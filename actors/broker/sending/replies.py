@@ -1,9 +1,9 @@
-"""Request-reply messaging: replies to requests that travel as messages (SEND_REPLY_MESSAGE 324 and 325).
+"""Replies: RocketMQ's request-reply messaging (SEND_REPLY_MESSAGE 324 and 325).
 
     requester ──request message with its client id──> broker ──> consumer
     requester <──PUSH_REPLY_MESSAGE_TO_CLIENT 326──── broker <──reply with that client id── consumer
 
-The broker also stores the reply like any message.
+The broker also stores the reply like any other message.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from store.message.properties import MessageConst, decode_properties, encode_pro
 
 
 class Replies:
-    """Pushes replies to the clients that wait for them."""
+    """Pushes each reply message to the client that sent the request message."""
 
     def __init__(
         self,
@@ -37,12 +37,12 @@ class Replies:
         """Create the handler.
 
         Args:
-            sender: stores each reply after the client has acknowledged it.
+            sender: stores a reply after the requester has acknowledged it.
             clients: finds the connection of the requester.
-            clock: for the time at which the broker received the reply.
-            address: of the broker, `host:port`.
-            added_fields: properties that every reply gets: region and trace. RocketMQ's hook writes them into
-                the request before the reply is handed over.
+            clock: for the time at which the broker received a reply.
+            address: the broker's address, `host:port`.
+            added_fields: properties that every reply gets: region and trace. RocketMQ adds them by a hook,
+                before the reply is pushed.
         """
         self._clients = clients
         self._clock = clock
@@ -51,7 +51,7 @@ class Replies:
         self._added = added_fields
 
     def rows(self) -> Iterable[RequestRow]:
-        """The requests that this handles."""
+        """Return the rows of the request table that this object handles."""
         code, pub = RequestCode, on_topic(Action.PUB)
         return (
             RequestRow(code.SEND_REPLY_MESSAGE, self.send, SendMessageHeaderV1, pub, Cost.SEND),
@@ -59,14 +59,15 @@ class Replies:
         )
 
     def send(self, context: RequestContext) -> None:
-        """SEND_REPLY_MESSAGE and SEND_REPLY_MESSAGE_V2: respond when the reply was pushed and stored."""
+        """Handle SEND_REPLY_MESSAGE and _V2: push the reply, store it, then respond."""
         header: SendMessageHeader = context.header
         properties = decode_properties(header.properties.encode())
         client_id = properties.get(MessageConst.REPLY_TO_CLIENT)
         if not client_id:
             raise Refused(
                 ResponseCode.SYSTEM_ERROR,
-                f"the reply has no property {MessageConst.REPLY_TO_CLIENT}, so nobody can be given it",
+                f"the reply has no property {MessageConst.REPLY_TO_CLIENT}: set it to the client id of the "
+                "requester",
             )
         connection = self._clients.producer_connection(client_id)
         if connection is None:
@@ -74,20 +75,20 @@ class Replies:
                 ResponseCode.SYSTEM_ERROR, f"push reply message fail, channel of <{client_id}> not found."
             )
 
-        def pushed(answer: RemotingCommand | RemotingError) -> None:
-            if isinstance(answer, RemotingError) or answer.code != ResponseCode.SUCCESS:
-                cause = answer if isinstance(answer, RemotingError) else answer.remark
+        def pushed(response: RemotingCommand | RemotingError) -> None:
+            if isinstance(response, RemotingError) or response.code != ResponseCode.SUCCESS:
+                cause = response if isinstance(response, RemotingError) else response.remark
                 remark = f"push reply message to {client_id} fail: {cause}"
                 context.reply(RemotingCommand.response(ResponseCode.SYSTEM_ERROR, remark))
                 return
             try:
                 self._sender.send(context)
-            except Exception as error:  # noqa: BLE001 - every error becomes the response, as in the chain
+            except Exception as error:  # noqa: BLE001 - becomes the response, as in the request chain
                 context.refuse(error)
 
-        connection.call(self._pushed(context, properties), CLIENT_TIMEOUT_MS, pushed)
+        connection.call(self._push_command(context, properties), CLIENT_TIMEOUT_MS, pushed)
 
-    def _pushed(self, context: RequestContext, properties: dict[str, str]) -> RemotingCommand:
+    def _push_command(self, context: RequestContext, properties: dict[str, str]) -> RemotingCommand:
         header: SendMessageHeader = context.header
         now_ms = self._clock.wall_ms()
         ext = header.long_ext()

@@ -1,4 +1,4 @@
-"""Responses to sends: sent when the store's durability promise covers what was appended."""
+"""SendResponses: responds to a send when the appended messages are confirmed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from store.store_errors import StoreError
 
 
 class SendResponses:
-    """Responds to the sends of one broker."""
+    """Builds and sends the responses to the sends of one broker."""
 
     def __init__(
         self, acks: Acks, new_topics: NewTopics, added_fields: dict[str, str], store_host: bytes
@@ -26,10 +26,10 @@ class SendResponses:
         """Create the responder.
 
         Args:
-            acks: holds responses back until their bytes are confirmed.
-            new_topics: topics whose registration a response waits for too.
-            added_fields: header fields of every response, such as the region.
-            store_host: the broker's address, packed: the first part of message ids.
+            acks: delays responses until the append is confirmed.
+            new_topics: topics that are being registered; responses to their sends wait for that too.
+            added_fields: header fields added to every response: region and trace.
+            store_host: the broker's address, packed; the first part of message ids.
         """
         self._acks = acks
         self._new_topics = new_topics
@@ -48,9 +48,9 @@ class SendResponses:
     def when_confirmed(
         self, context: RequestContext, result: AppendResult, ext: dict[str, str], body: bytes = b""
     ) -> None:
-        """Respond with `ext` and `body` when what was appended is confirmed."""
+        """Respond with `ext` and `body` when the append `result` is confirmed."""
         ext.update(self._added_fields)
-        context.command.body = b""  # it is in the log now, and the response may have to wait for the disk
+        context.command.body = b""  # frees memory: the body is in the log, and the response may wait for long
         ack = SendAck(context, ext, body)
         new_topics = self._new_topics
         if new_topics.names and context.header.topic in new_topics.names:
@@ -59,18 +59,18 @@ class SendResponses:
 
 
 class SendAck(PendingAck):
-    """The response to one send: its position, or what went wrong (a stored message keeps its position)."""
+    """The response to one send; it has the message's position also if the flush failed or timed out."""
 
     __slots__ = ("_body", "_context", "_ext")
 
     def __init__(self, context: RequestContext, ext: dict[str, str], body: bytes = b"") -> None:
-        self.is_answered = False
+        self.is_done = False
         self._context: RequestContext | None = context
         self._ext: dict[str, str] | None = ext
         self._body = body
 
-    def answer(self, code: ResponseCode, remark: str | None) -> None:
-        """Reply with the code and the message's position."""
+    def respond(self, code: ResponseCode, remark: str | None) -> None:
+        """Send the response with the code, the remark and the message's position."""
         context, self._context = self._context, None
         ext, self._ext = self._ext, None
         assert context is not None
@@ -78,7 +78,7 @@ class SendAck(PendingAck):
 
 
 class NewTopicAck(SendAck):
-    """The response to a send that created its topic."""
+    """The response to a send to a topic that is being registered with the nameservers."""
 
     __slots__ = ("_when_registered",)
 
@@ -88,16 +88,16 @@ class NewTopicAck(SendAck):
         super().__init__(context, ext, body)
         self._when_registered = when_registered
 
-    def answer(self, code: ResponseCode, remark: str | None) -> None:
-        """Reply as soon as the nameservers know the topic."""
-        self._when_registered(partial(super().answer, code, remark))
+    def respond(self, code: ResponseCode, remark: str | None) -> None:
+        """Send the response when the nameservers have registered the topic."""
+        self._when_registered(partial(super().respond, code, remark))
 
 
 def not_stored(error: StoreError | struct.error) -> Refused:
-    """Return the response to a send that the store did not accept."""
-    if isinstance(error, StoreError):  # producers try another broker
+    """Return the refusal of a send that the store has rejected with `error`."""
+    if isinstance(error, StoreError):  # after this code producers try another broker
         return Refused(ResponseCode.SERVICE_NOT_AVAILABLE, str(error))
     return Refused(
         ResponseCode.SYSTEM_ERROR,
-        f"sysFlag, flag and reconsumeTimes are numbers of 32 bits, bornTimestamp is one of 64: {error}",
+        f"sysFlag, flag and reconsumeTimes must be 32-bit integers, bornTimestamp a 64-bit one: {error}",
     )

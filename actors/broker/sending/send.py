@@ -1,7 +1,6 @@
-"""Sending: one message or a batch, as RocketMQ's clients send them; either is one append to the store.
+"""Sender: handles the sends of RocketMQ's clients. A message or a batch is one append to the store.
 
-A message is checked before a byte of the log is touched; its response waits for the store's durability
-promise (`responses`).
+All checks precede the append. The response is sent when the append is confirmed (`responses`).
 """
 
 from __future__ import annotations
@@ -38,7 +37,16 @@ class Sender:
         responses: SendResponses,
         stats: BrokerStats,
     ) -> None:
-        """`interceptors` see each message in this order."""
+        """Create the handler.
+
+        Args:
+            store: appends the messages.
+            targets: checks topics, queues and sizes.
+            interceptors: called in this order for each message; not for batches.
+            properties: writes the stored properties.
+            responses: sends the responses after confirmation.
+            stats: counts the messages.
+        """
         self._store = store
         self._targets = targets
         self._before_append = tuple(each.before_append for each in interceptors)
@@ -47,7 +55,7 @@ class Sender:
         self._put = stats.put
 
     def rows(self) -> Iterable[RequestRow]:
-        """The requests that this handles."""
+        """Return the rows of the request table that this object handles."""
         short, long, pub = SendMessageHeader, SendMessageHeaderV1, on_topic(Action.PUB)
         return (
             RequestRow(RequestCode.SEND_MESSAGE, self.send, long, pub, Cost.SEND),
@@ -56,7 +64,7 @@ class Sender:
         )
 
     def send(self, context: RequestContext) -> None:
-        """SEND_MESSAGE and SEND_MESSAGE_V2."""
+        """Handle SEND_MESSAGE and SEND_MESSAGE_V2: append one message, or a batch if the header says so."""
         header: SendMessageHeader = context.header
         if header.batch:
             self.send_batch(context)
@@ -66,7 +74,8 @@ class Sender:
         body = context.command.body
         targets.check_size(body)
         queue_id = targets.queue(topic, header.queue_id)
-        if not body:  # RocketMQ's broker fails on it; Go's client loses the body of what is marked compressed
+        # RocketMQ's broker fails on an empty body; the Go client sends one for messages marked as compressed.
+        if not body:
             raise Refused(ResponseCode.MESSAGE_ILLEGAL, "the body is empty: send at least one byte")
         record = RecordDraft(
             topic.topic_name,
@@ -97,7 +106,7 @@ class Sender:
         self._responses.when_confirmed(context, result, ext)
 
     def send_batch(self, context: RequestContext) -> None:
-        """SEND_BATCH_MESSAGE: all of the batch is stored, in one queue, or nothing."""
+        """Handle SEND_BATCH_MESSAGE: append a batch to one queue, all or nothing."""
         header: SendMessageHeader = context.header
         targets = self._targets
         topic = targets.topic(header.topic, header.default_topic, header.default_topic_queue_nums)
@@ -109,7 +118,7 @@ class Sender:
         ):
             raise Refused(
                 ResponseCode.MESSAGE_ILLEGAL,
-                "a batch goes neither to a retry topic nor into a transaction: send its messages one by one",
+                "a batch cannot be sent to a retry topic or in a transaction: send its messages one by one",
             )
         draft = RecordDraft(
             topic.topic_name,
@@ -132,7 +141,7 @@ class Sender:
         ext = {"msgId": ids, "queueId": str(queue_id), "queueOffset": str(result.queue_offset)}
         uniq_key = uniq_key_of(header.properties)
         if uniq_key:
-            # Not `batchUniqId`, which is for batches that stay one entry: RocketMQ's clients would use the
-            # batch's key as the id of all its messages, and could not tell one's result from another's.
+            # Not `batchUniqId`, which is for batches stored as one queue entry: RocketMQ's clients would use
+            # the batch's key as the id of each of its messages, so all results would have the same id.
             ext["transactionId"] = uniq_key
         self._responses.when_confirmed(context, result, ext)

@@ -1,7 +1,7 @@
-"""CONSUMER_SEND_MSG_BACK: a consumer returns a message that it could not process.
+"""SendBack: a consumer sends back a message that it could not process (CONSUMER_SEND_MSG_BACK).
 
-The broker stores the message again under the group's retry topic, delayed and with `reconsume_times` + 1
-(store format 13.1), or under its dead-letter topic after the group's `retry_max_times`.
+The broker appends the message again to the group's retry topic, delayed and with `reconsume_times` + 1 (store
+format 13.1), or to its dead-letter topic if `reconsume_times` has reached the group's `retry_max_times`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from store.message.validate import DLQ_TOPIC_PREFIX, RETRY_TOPIC_PREFIX
 from store.message_store import MessageStore
 from store.store_errors import StoreError
 
-# If the consumer names no level: 10 s after the first failure, then longer each time.
+# Used if the consumer sends no level: 10 s after the first failure, then one level higher each time.
 FIRST_RETRY_LEVEL = 3
 
 
@@ -52,12 +52,12 @@ class SendBack:
         self._stats = stats
 
     def rows(self) -> Iterable[RequestRow]:
-        """The requests that this handles."""
+        """Return the rows of the request table that this object handles."""
         back, header = RequestCode.CONSUMER_SEND_MSG_BACK, ConsumerSendMsgBackHeader
         return (RequestRow(back, self.send_back, header, on_group(Action.SUB, "group"), Cost.SEND),)
 
     def send_back(self, context: RequestContext) -> None:
-        """Respond when the message is confirmed under its new topic."""
+        """Append the message to the retry or dead-letter topic; respond when it is confirmed."""
         header: ConsumerSendMsgBackHeader = context.header
         self._groups.get(header.group)
 
@@ -66,12 +66,12 @@ class SendBack:
                 return decode_record(self._store.record_at(header.offset))
             except StoreError as error:
                 raise Refused(
-                    ResponseCode.SYSTEM_ERROR, f"no message at offset {header.offset}: {error}"
+                    ResponseCode.SYSTEM_ERROR, f"no message at CommitLog offset {header.offset}: {error}"
                 ) from error
 
-        self._reads.serve(context, read, lambda message: self._store_again(context, header, message))
+        self._reads.serve(context, read, lambda message: self._store_retry(context, header, message))
 
-    def _store_again(
+    def _store_retry(
         self, context: RequestContext, header: ConsumerSendMsgBackHeader, message: MessageExt
     ) -> RemotingCommand | None:
         group = self._groups.get(header.group)
@@ -82,8 +82,8 @@ class SendBack:
         prefix = DLQ_TOPIC_PREFIX if is_dead else RETRY_TOPIC_PREFIX
         topic = self._topics.ensure(f"{prefix}{group.group_name}", 1 if is_dead else group.retry_queue_nums)
         level = 0 if is_dead else header.delay_level or FIRST_RETRY_LEVEL + message.reconsume_times
-        record = _again(message, topic.topic_name)
-        properties = _properties_again(message, level)
+        record = _retry_draft(message, topic.topic_name)
+        properties = _retry_properties(message, level)
         if level:
             properties = self._delays.delay_draft(record, properties, level)
         record.properties = properties.encode("utf-8", "replace")
@@ -97,7 +97,7 @@ class SendBack:
         return None
 
 
-def _again(message: MessageExt, topic: str) -> RecordDraft:
+def _retry_draft(message: MessageExt, topic: str) -> RecordDraft:
     return RecordDraft(
         topic,
         0,
@@ -111,13 +111,13 @@ def _again(message: MessageExt, topic: str) -> RecordDraft:
     )
 
 
-def _properties_again(message: MessageExt, level: int) -> str:
+def _retry_properties(message: MessageExt, level: int) -> str:
     properties = dict(message.properties)
     properties.setdefault(MessageConst.RETRY_TOPIC, message.topic)
     properties.setdefault(MessageConst.ORIGIN_MESSAGE_ID, message.offset_msg_id)
     properties[MessageConst.WAIT] = "false"
     properties[MessageConst.DELAY] = str(level)
-    if level:  # `delay_draft` writes them anew; a dead letter keeps those of its last delay, as in RocketMQ
+    if level:  # `delay_draft` sets them again; a dead letter keeps those of its last delay, as in RocketMQ
         for name in (MessageConst.REAL_TOPIC, MessageConst.REAL_QUEUE_ID):
             properties.pop(name, None)
     return properties_text(properties)

@@ -1,6 +1,6 @@
-"""Stored properties: what the client sent, without transient properties, plus those that brokers add.
+"""Stored properties: the client's properties without transient ones, plus those that the broker adds.
 
-Works on the encoded string, without a map, because every send passes here.
+For speed, these functions work on the encoded string and not on a dictionary: every send uses them.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _TIMERS = frozenset(
 
 
 class PropertyWriter:
-    """Writes the stored properties of one broker's messages."""
+    """Encodes the properties to store with the messages of one broker."""
 
     def __init__(self, settings: BrokerSettings, uniq_keys: UniqKeyGenerator) -> None:
         self._uniq_keys = uniq_keys
@@ -34,20 +34,23 @@ class PropertyWriter:
             f"MSG_REGION\x01{settings.region_id}\x02TRACE_ON\x01{trace_on}\x02"
             f"CLUSTER\x01{settings.cluster_name}\x02"
         ).encode()
-        """The properties that every message gets, encoded."""
+        """The encoded properties that every message gets: region, trace flag and cluster."""
         self.added_fields = {"MSG_REGION": settings.region_id, "TRACE_ON": trace_on}
 
     def next_uniq_key(self) -> str:
-        """Return a UNIQ_KEY for a message that came without one."""
+        """Generate a UNIQ_KEY for a message without one."""
         return self._uniq_keys.next()
 
     def write(self, text: str) -> tuple[bytes, str]:
-        """Return the properties to store for those given, encoded, and their UNIQ_KEY.
+        """Encode the properties to store; also return their UNIQ_KEY, which is generated if missing.
+
+        Args:
+            text: the properties that the client sent, in RocketMQ's encoding.
 
         Raises:
-            Refused: they are too long.
+            Refused: the encoded properties exceed MAX_PROPERTIES_BYTES.
         """
-        if _may_hold_dropped(text):
+        if _may_have_removable(text):
             text = _without(text, (_TRANSIENT, _POP_CK, *_ADDED_NAMES))
         uniq_key = uniq_key_of(text)
         encoded = text.encode("utf-8", "replace")
@@ -60,19 +63,19 @@ class PropertyWriter:
         if len(encoded) > MAX_PROPERTIES_BYTES:
             raise Refused(
                 ResponseCode.MESSAGE_ILLEGAL,
-                f"properties of {len(encoded):,} bytes (with what the broker adds) are over the limit of "
+                f"properties of {len(encoded):,} bytes (including those the broker adds) exceed the limit of "
                 f"{MAX_PROPERTIES_BYTES:,}: move data to the body",
             )
         return encoded, uniq_key
 
 
 def delay_level(properties: str) -> int:
-    """Return the DELAY level in a property string, 0 without one.
+    """Return the value of property DELAY in a property string; 0 if it has none.
 
     Raises:
-        Refused: the level is not a number, or the delay is one of RocketMQ's timer, which is not supported.
+        Refused: the level is not a number, or the message uses RocketMQ's timer, which is not supported.
     """
-    if "DELAY" not in properties and "DELIVER" not in properties:  # nearly always
+    if "DELAY" not in properties and "DELIVER" not in properties:  # the common case
         return 0
     is_timed = False
     for pair in properties.split("\x02"):
@@ -80,28 +83,29 @@ def delay_level(properties: str) -> int:
         if name == MessageConst.DELAY:
             if not value.lstrip("-").isdecimal():
                 raise Refused(
-                    ResponseCode.MESSAGE_ILLEGAL, f"property DELAY is {value!r}, not a level from 1 on"
+                    ResponseCode.MESSAGE_ILLEGAL,
+                    f"property DELAY is {value!r}: it must be a delay level, 1 or higher",
                 )
-            if int(value) > 0:  # a level counts before a time, as in RocketMQ
+            if int(value) > 0:  # a delay level has precedence over a time, as in RocketMQ
                 return int(value)
         if name in _TIMERS:
             is_timed = True
     if is_timed:
         raise Refused(
             ResponseCode.MESSAGE_ILLEGAL,
-            "this broker has no timer for properties TIMER_…: use a delay level (DELAY)",
+            "this broker does not support timer messages (properties TIMER_…): use a delay level (DELAY)",
         )
     return 0
 
 
-def _may_hold_dropped(text: str) -> bool:
-    """Return True if a pair may have to be dropped. A forwarded message has what another broker added."""
+def _may_have_removable(text: str) -> bool:
+    """Return True if a property may have to be removed; a forwarded message has those of another broker."""
     region, trace, cluster = _ADDED_NAMES
     return _TRANSIENT in text or _POP_CK in text or region in text or trace in text or cluster in text
 
 
-def of_dead_letter(text: str) -> str:
-    """Return the properties of a dead letter: DELAY is -1, as in RocketMQ."""
+def dead_letter_properties(text: str) -> str:
+    """Return the property string with DELAY set to -1, as RocketMQ does for dead letters."""
     return f"{_without(text, (_DELAY,))}{_DELAY}-1\x02"
 
 
@@ -110,14 +114,14 @@ def _without(text: str, starts: tuple[str, ...]) -> str:
 
 
 def is_prepared(text: str) -> bool:
-    """Return True if the properties mark the first half of a transaction; RocketMQ decides by them."""
+    """Return True if TRAN_MSG is true: RocketMQ takes the message for the half message of a transaction."""
     return _PREPARED in text and any(
         pair.startswith(_PREPARED) and pair[len(_PREPARED) :].lower() == "true" for pair in text.split("\x02")
     )
 
 
 def uniq_key_of(properties: str) -> str:
-    """Return the value of UNIQ_KEY in a property string, empty without one."""
+    """Return the value of UNIQ_KEY in a property string; an empty string if it has none."""
     if properties.startswith(_UNIQ_KEY):
         start = len(_UNIQ_KEY)
     else:

@@ -1,4 +1,4 @@
-"""SendTargets: the topic and the queue that a send names, checked before a byte of the log is touched."""
+"""SendTargets: checks the topic, queue and size of a send before the append."""
 
 from __future__ import annotations
 
@@ -13,20 +13,23 @@ from store.metadata import TopicConfig
 
 
 class SendTargets:
-    """Checks what sends name."""
+    """Finds the topic and queue of a send, and checks the size of its body."""
 
     def __init__(self, settings: BrokerSettings, topics: Topics, rng: random.Random) -> None:
-        """`rng` chooses the queue of sends that leave it to the broker."""
+        """Create the object; `rng` chooses the queue of sends without a queue id."""
         self._settings = settings
         self._topics = topics
         self._rng = rng
 
     def topic(self, name: str, default_topic: str, default_queues: int) -> TopicConfig:
-        """Return the topic, created from `default_topic` if that is allowed. Raises Refused."""
+        """Return the topic; create it from `default_topic` if it does not exist and that is allowed.
+
+        Raises Refused if the topic does not exist or sends to it are not permitted.
+        """
         return self._topics.for_sending(name, default_topic, default_queues)
 
     def queue(self, topic: TopicConfig, queue_id: int) -> int:
-        """Return the queue to append to; a negative id stands for any. Raises Refused."""
+        """Return `queue_id`, or a random queue if it is negative. Raises Refused if it does not exist."""
         if queue_id < 0:
             return self._rng.randrange(max(topic.write_queue_nums, 1))
         count = max(topic.write_queue_nums, topic.read_queue_nums)
@@ -45,5 +48,5 @@ class SendTargets:
             raise Refused(
                 ResponseCode.MESSAGE_ILLEGAL,
                 f"body of {len(body):,} bytes is over max_message_bytes {limit_bytes:,} "
-                "(set it on the broker, or compress)",
+                "(raise it on the broker, or compress the body)",
             )

@@ -1,4 +1,4 @@
-"""A broker over its socket: started for a story, with a small store, and stopped after it."""
+"""Helpers that run a test scenario (`story`) with a broker and a client connected to it over a socket."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ SUSPEND, SUBSCRIPTION = 2, 4
 TIMEOUT_MS = int(LIMIT_S * 1000)
 A_DAY_MS = 86_400_000
 HOLD_MS = A_DAY_MS
-"""For a pull that a message or another event ends: no test takes so long."""
+"""The wait of a pull that another event ends: longer than any test runs."""
 SMALL_STORE = {
     "commit_log_file_bytes": 1 << 20,
     "consume_queue_file_bytes": 40_000,
@@ -53,7 +53,7 @@ SMALL_STORE = {
 
 
 class Peer:
-    """What a client asks of one broker, in one line each."""
+    """A client of one broker, with a method for each common request."""
 
     def __init__(self, broker: BrokerService, pushed: RequestTable | None = None) -> None:
         self.broker = broker
@@ -61,7 +61,7 @@ class Peer:
         self.client = RemotingClient(SystemClock(), pushed, limits)
 
     async def ask(self, code: int, ext: dict[str, str] | None = None, body: bytes = b"") -> RemotingCommand:
-        """The answer, whatever its code."""
+        """Return the response, also if its code is an error."""
         command = RemotingCommand(code, ext or {}, body)
         return await self.client.invoke(self.broker.address, command, TIMEOUT_MS)
 
@@ -101,7 +101,7 @@ class Peer:
         return await self.ask(RequestCode.QUERY_CONSUMER_OFFSET, ext)
 
     async def commit(self, group: str, topic: str, offset: int, queue_id: int = 0) -> RemotingCommand:
-        """Commit for a group, which is made if need be: a commit makes none."""
+        """Create the group, because a commit does not, and commit an offset."""
         config = orjson.dumps({"groupName": group})
         await self.ask(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=config)
         ext = UpdateConsumerOffsetHeader(group, topic, queue_id, offset).to_ext()
@@ -111,7 +111,7 @@ class Peer:
         return int((await self.ask(code, TopicQueueHeader(topic, queue_id).to_ext())).ext["offset"])
 
     async def until_held(self, count: int) -> None:
-        """Until the broker holds so many pulls: it may read them after what came behind them."""
+        """Wait until the broker holds `count` pulls; it may read them after later requests."""
         await eventually_async(lambda: self.broker.describe()["held_pulls"] == count)
 
     async def heartbeat(self, client_id: str, group: str, **tags: str) -> RemotingCommand:
@@ -124,8 +124,8 @@ Story = Callable[[Peer], Awaitable[None]]
 
 
 def settings_of(root: Path, store: dict[str, Any] | None = None, **settings: Any) -> BrokerSettings:
-    # A clock moved by hand looks to a broker as if it had stood still, for which it refuses sends; so does a
-    # busy machine, whose disk is slow, too.
+    # No time-out may expire in a test: an advanced clock looks to the broker like a stall, for which it
+    # refuses sends, and a busy machine is slow.
     for name in (
         "os_page_cache_busy_ms",
         "sync_flush_timeout_ms",
@@ -144,8 +144,8 @@ def settings_of(root: Path, store: dict[str, Any] | None = None, **settings: Any
 
 
 def run(story: Callable[[], Awaitable[None]]) -> None:
-    """Run a story on a loop of its own, for LIMIT_S at most."""
-    warm_up_once()  # not within the story's time: it may compile
+    """Run a scenario on a new event loop; fail after LIMIT_S."""
+    warm_up_once()  # before the time limit starts: it may compile
 
     async def within() -> None:
         await asyncio.wait_for(story(), LIMIT_S)
@@ -160,9 +160,9 @@ def with_broker(
     probe: DiskProbe = disk_use,
     interceptors: Sequence[SendInterceptor] = (),
 ) -> None:
-    """Run a story with a broker and a client of it."""
+    """Run a scenario with a broker and a client of it."""
 
-    async def told() -> None:
+    async def scenario() -> None:
         broker = BrokerService(settings, clock or SystemClock(), probe=probe, interceptors=interceptors)
         await broker.start()
         peer = Peer(broker)
@@ -172,12 +172,12 @@ def with_broker(
             await peer.client.close()
             await broker.stop()
 
-    run(told)
+    run(scenario)
 
 
 @asynccontextmanager
 async def registered_broker(root: Path) -> AsyncIterator[tuple[NameserverService, Peer]]:
-    """A nameserver, and a client of a broker that it knows."""
+    """Yield a nameserver, and a client of a broker that is registered with it."""
     nameserver = build_nameserver(NameserverSettings.model_validate({"listen_port": 0}), SystemClock())
     await nameserver.start()
     broker = BrokerService(settings_of(root, nameservers=nameserver.address), SystemClock())
@@ -192,13 +192,13 @@ async def registered_broker(root: Path) -> AsyncIterator[tuple[NameserverService
 
 
 def hang_disk(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
-    """From now on let each fdatasync wait until the event is set."""
-    goes_on = threading.Event()
+    """Make each fdatasync wait until the returned event is set."""
+    may_continue = threading.Event()
     fdatasync = os.fdatasync
 
     def hang(descriptor: int) -> None:
-        assert goes_on.wait(LIMIT_S)
+        assert may_continue.wait(LIMIT_S)
         fdatasync(descriptor)
 
     monkeypatch.setattr(os, "fdatasync", hang)
-    return goes_on
+    return may_continue

@@ -1,4 +1,4 @@
-"""Fixtures of all tests of a broker."""
+"""Fixtures of all broker tests."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from tests.actors.broker.brokers import TIMEOUT_MS
 
 @pytest.fixture(autouse=True)
 def long_timeouts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let no time-out of a broker expire that is no setting, however slow the machine."""
+    """Raise the time-outs of a broker that are not settings, so that none expires on a slow machine."""
     for module, name in (
         (registration, "REGISTER_TIMEOUT_MS"),
-        (registration, "SETTLE_MS"),
+        (registration, "SETTLE_TIMEOUT_MS"),
         (assignments, "ROUTE_TIMEOUT_MS"),
         (rebalancer_link, "MEMBERS_TIMEOUT_MS"),
     ):

@@ -1,4 +1,4 @@
-"""The broker's background tasks: an exception is counted; what fails ten times in a row stops the broker."""
+"""The broker's background tasks: exceptions are counted; ten failures in a row stop the broker."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ def failures_of(peer: Peer) -> int:
     return int(str(peer.broker.describe()["background_task_failures"]))
 
 
-def test_a_duty_that_always_fails_is_counted_and_delays_no_other(
+def test_failing_task_is_counted_and_delays_no_other(
     tmp_path: Path, clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(BrokerDrain, "sweep", raising)
 
     async def story(peer: Peer) -> None:
         await peer.send("T", b"late", properties="DELAY\x011\x02")
-        await eventually_async(lambda: failures_of(peer) >= 2)  # started again, and failed again
+        await eventually_async(lambda: failures_of(peer) >= 2)  # restarted, and failed again
         clock.advance(1_000)
         answer = await peer.pull("T", wait_ms=HOLD_MS)
         assert decode_record(answer.body).body == b"late"
@@ -50,7 +50,7 @@ def test_a_duty_that_always_fails_is_counted_and_delays_no_other(
     with_broker(story, settings_of(tmp_path), clock)
 
 
-def test_a_broker_whose_duty_always_fails_stops_with_the_reason(
+def test_permanently_failing_task_stops_the_broker_with_the_reason(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(BrokerDrain, "sweep", raising)
@@ -62,14 +62,14 @@ def test_a_broker_whose_duty_always_fails_stops_with_the_reason(
     )
     eventually(lambda: codes == [EXIT_SERVICE_FAILED])
     assert host.reason == "task drain-lease failed 10 times in a row, last with ZeroDivisionError: "
-    assert not (settings.store_root / "abort").exists()  # the store was closed in order
+    assert not (settings.store_root / "abort").exists()  # the store was closed cleanly
     host.stop()
 
 
-def test_a_full_disk_and_an_unreachable_nameserver_stop_no_broker(
+def test_full_disk_and_unreachable_nameserver_do_not_stop_the_broker(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever may fail for long by nature is logged and retried, and does not count as a failure."""
+    """Failures of the disk and of nameservers are logged and retried; they are not failures of the task."""
     saves, registrations, reads = 0, 0, 0
     save_text, register_body = JsonConfigFile.save_text, BrokerTables.register_body
     get_message = MessageStore.get_message
@@ -100,12 +100,12 @@ def test_a_full_disk_and_an_unreachable_nameserver_stop_no_broker(
     monkeypatch.setattr("actors.broker.service.SAVE_TABLES_MS", 1)
     monkeypatch.setattr("actors.broker.build.DELIVERY_INTERVAL_MS", 1)
     monkeypatch.setattr("actors.broker.registration.RETRY_MS", 1)
-    tries = supervisor.MAX_FAILURES_IN_A_ROW + 2
+    attempts = supervisor.MAX_FAILURES_IN_A_ROW + 2
 
     async def story(peer: Peer) -> None:
         nonlocal is_full
         await peer.send("T", b"late", properties="DELAY\x011\x02")
-        await eventually_async(lambda: min(saves, registrations, reads) > tries)
+        await eventually_async(lambda: min(saves, registrations, reads) > attempts)
         is_full = False
         assert failures_of(peer) == 0
         topics = peer.broker.settings.store_root / "config" / "topics.json"
@@ -115,26 +115,26 @@ def test_a_full_disk_and_an_unreachable_nameserver_stop_no_broker(
     with_broker(story, settings_of(tmp_path, nameservers="127.0.0.1:1"))
 
 
-def test_a_duty_that_failed_once_goes_on(tmp_path: Path, clock, monkeypatch: pytest.MonkeyPatch) -> None:
-    notes = 0
+def test_task_continues_after_one_failure(tmp_path: Path, clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    samples = 0
 
-    def note_once_in_vain(_: BrokerStats) -> None:
-        nonlocal notes
-        notes += 1
-        if notes == 2:  # the first is of the broker's start
+    def fail_once(_: BrokerStats) -> None:
+        nonlocal samples
+        samples += 1
+        if samples == 2:  # the first call is part of the broker's start
             raise ZeroDivisionError
 
-    monkeypatch.setattr("actors.broker.service.NOTE_STATS_MS", 1)
-    monkeypatch.setattr(BrokerStats, "note_second", note_once_in_vain)
+    monkeypatch.setattr("actors.broker.service.SAMPLE_STATS_MS", 1)
+    monkeypatch.setattr(BrokerStats, "sample_totals", fail_once)
 
     async def story(peer: Peer) -> None:
-        await eventually_async(lambda: notes > 3)
+        await eventually_async(lambda: samples > 3)
         assert failures_of(peer) == 1
 
     with_broker(story, settings_of(tmp_path), clock)
 
 
-def test_stopping_a_broker_is_no_failure(tmp_path: Path, clock) -> None:
+def test_stopping_a_broker_counts_no_failure(tmp_path: Path, clock) -> None:
     brokers: list[BrokerService] = []
 
     async def story(peer: Peer) -> None:
@@ -145,10 +145,10 @@ def test_stopping_a_broker_is_no_failure(tmp_path: Path, clock) -> None:
     assert brokers[0].describe()["background_task_failures"] == 0
 
 
-def test_a_registration_that_failed_is_made_up_for(
+def test_failed_registration_is_repeated_immediately(
     tmp_path: Path, clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """At the restart of its task, not only at the next regular registration half a minute later."""
+    """The restarted task registers immediately, not only after the registration interval."""
     register_body = BrokerTables.register_body
     is_failing = False
 

@@ -1,4 +1,4 @@
-"""A broker that is to be taken down lets its clients leave first, and answers all whose messages it has."""
+"""Draining a broker: routes, refusals, lease and progress; stopping it acknowledges stored messages."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ READ_WRITE, READ = 6, 4
 
 async def permission(peer: Peer, nameserver: str, wanted: int) -> None:
     """Wait until the nameserver's route of topic T has the permission."""
-    asked = {"topic": "T", "acceptStandardJsonOnly": "true"}
+    fields = {"topic": "T", "acceptStandardJsonOnly": "true"}
 
     async def has_permission() -> bool:
-        command = RemotingCommand(RequestCode.GET_ROUTEINFO_BY_TOPIC, dict(asked))
+        command = RemotingCommand(RequestCode.GET_ROUTEINFO_BY_TOPIC, dict(fields))
         answer = await peer.client.invoke(nameserver, command, TIMEOUT_MS)
         return answer.code == 0 and TopicRouteData.decode(answer.body).queue_datas[0].perm == wanted
 
     await eventually_async(has_permission)
 
 
-def test_writes_are_off_in_the_routes_before_sends_are_refused_and_come_back(tmp_path: Path) -> None:
+def test_drain_removes_write_permission_before_refusing_sends(tmp_path: Path) -> None:
     async def story(peer: Peer) -> None:
         nameserver = build_nameserver(NameserverSettings(listen_port=port), SystemClock())
         await nameserver.start()
@@ -66,7 +66,7 @@ def test_writes_are_off_in_the_routes_before_sends_are_refused_and_come_back(tmp
     with_broker(story, settings_of(tmp_path, nameservers=f"127.0.0.1:{port}"))
 
 
-def test_topics_keep_their_permission_in_the_file(tmp_path: Path) -> None:
+def test_drain_does_not_change_saved_topic_permissions(tmp_path: Path) -> None:
     async def first(peer: Peer) -> None:
         await peer.send("T")
         peer.broker.drain.close()
@@ -78,7 +78,7 @@ def test_topics_keep_their_permission_in_the_file(tmp_path: Path) -> None:
     with_broker(second, settings_of(tmp_path))
 
 
-def test_a_departure_that_nobody_asks_for_any_more_is_called_off(tmp_path: Path, clock: ClockAtRest) -> None:
+def test_drain_is_cancelled_when_its_lease_expires(tmp_path: Path, clock: ClockAtRest) -> None:
     async def story(peer: Peer) -> None:
         drain = peer.broker.drain
         drain.close()
@@ -97,7 +97,7 @@ def test_a_departure_that_nobody_asks_for_any_more_is_called_off(tmp_path: Path,
     with_broker(story, settings_of(tmp_path), clock)
 
 
-def test_who_has_yet_to_read_is_told_with_and_without_members(tmp_path: Path) -> None:
+def test_progress_lists_unread_messages_of_online_and_offline_groups(tmp_path: Path) -> None:
     async def story(peer: Peer) -> None:
         for queue_id in (0, 0, 0, 1):
             await peer.send("T", queue_id=queue_id)
@@ -124,7 +124,7 @@ def test_who_has_yet_to_read_is_told_with_and_without_members(tmp_path: Path) ->
 
 
 def test_progress_counts_messages_not_dispatched_yet(tmp_path: Path, clock: ClockAtRest) -> None:
-    """While the clock stands still, only a reader makes the broker dispatch."""
+    """While the clock does not advance, the broker dispatches only for readers."""
 
     async def story(peer: Peer) -> None:
         await peer.send("T")
@@ -143,7 +143,7 @@ def test_progress_counts_messages_not_dispatched_yet(tmp_path: Path, clock: Cloc
 
 
 @pytest.mark.parametrize("flush", ["sync", "async"])
-def test_what_was_stored_before_a_stop_was_acknowledged(
+def test_every_message_stored_before_a_stop_is_acknowledged(
     tmp_path: Path, flush: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(service, "RESPONSE_TIMEOUT_MS", TIMEOUT_MS)
@@ -174,11 +174,11 @@ def test_what_was_stored_before_a_stop_was_acknowledged(
 
 
 def with_broker_that_stops(story: Story, settings: BrokerSettings) -> None:
-    async def told() -> None:
+    async def scenario() -> None:
         broker = BrokerService(settings, SystemClock())
         await broker.start()
         peer = Peer(broker)
         await story(peer)
         await peer.client.close()
 
-    run(told)
+    run(scenario)

@@ -1,4 +1,4 @@
-"""getBrokerConfig and updateBrokerConfig, as mqadmin sends them."""
+"""GET_BROKER_CONFIG and UPDATE_BROKER_CONFIG, as mqadmin sends them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ async def config(peer: Peer) -> tuple[dict[str, str], int]:
     return parse_properties(bytes(answer.body).decode()), json.loads(answer.ext["version"])["counter"]
 
 
-def test_settings_have_rocketmqs_keys_and_texts(tmp_path: Path) -> None:
+def test_get_broker_config_uses_rocketmqs_keys_and_texts(tmp_path: Path) -> None:
     async def story(peer: Peer) -> None:
         settings, version = await config(peer)
         assert version == 0
@@ -26,12 +26,12 @@ def test_settings_have_rocketmqs_keys_and_texts(tmp_path: Path) -> None:
             "brokerClusterName": "DefaultCluster",
             "brokerName": "broker-a",
             "brokerId": "0",
-            "brokerIP1": "127.0.0.1",  # not given: the address listened on, as RocketMQ says
+            "brokerIP1": "127.0.0.1",  # not configured: the listen address, as in RocketMQ
             "fileReservedTime": "72",
             "flushDiskType": "SYNC_FLUSH",
             "autoCreateTopicEnable": "true",
             "deleteWhen": "04",
-            "preallocate": "true",  # ours: RocketMQ has none
+            "preallocate": "true",  # a setting that RocketMQ does not have
             "namesrvAddr": "",
         }
         assert {key: settings[key] for key in expected} == expected
@@ -40,7 +40,7 @@ def test_settings_have_rocketmqs_keys_and_texts(tmp_path: Path) -> None:
     with_broker(story, settings_of(tmp_path))
 
 
-def test_live_settings_change_at_once_and_move_the_version(tmp_path: Path) -> None:
+def test_live_settings_apply_immediately_and_increment_the_version(tmp_path: Path) -> None:
     async def story(peer: Peer) -> None:
         body = b"brokerPermission=4\nfileReservedTime=48 \nmaxMessageSize=5\n"
         assert (await peer.ask(RequestCode.UPDATE_BROKER_CONFIG, body=body)).code == 0
@@ -64,7 +64,7 @@ def test_live_settings_change_at_once_and_move_the_version(tmp_path: Path) -> No
         (b"fileReservedTime=48\nnoSuchKey=1", "INVALID_PARAMETER", "noSuchKey: no such setting here"),
         (b"fileReservedTime=48\nrocketmqHome=/", "NO_PERMISSION", "Can not update config in black list."),
         (b"fileReservedTime=48\nbrokerPermission=9", "INVALID_PARAMETER", "less than or equal to 7"),
-        (b"fileReservedTime=48\ndeleteWhen=25", "INVALID_PARAMETER", "is no list of hours"),
+        (b"fileReservedTime=48\ndeleteWhen=25", "INVALID_PARAMETER", "is not a list of hours"),
         (b"fileReservedTime=48\nbrokerRole=SLAVE", "NO_PERMISSION", "brokerRole is ASYNC_MASTER: always so"),
         (b"fileReservedTime=soon", "INVALID_PARAMETER", "'soon'"),
         (b"", "INVALID_PARAMETER", "send lines of key=value"),
@@ -72,7 +72,7 @@ def test_live_settings_change_at_once_and_move_the_version(tmp_path: Path) -> No
         (b"\xff", "INVALID_PARAMETER", "no properties text"),
     ],
 )
-def test_what_cannot_be_changed_is_told_and_nothing_is(
+def test_invalid_update_is_refused_and_changes_nothing(
     tmp_path: Path, body: bytes, code: str, remark: str
 ) -> None:
     async def story(peer: Peer) -> None:
@@ -84,7 +84,7 @@ def test_what_cannot_be_changed_is_told_and_nothing_is(
     with_broker(story, settings_of(tmp_path))
 
 
-def test_all_settings_sent_back_as_they_are_change_nothing(tmp_path: Path) -> None:
+def test_update_with_unchanged_settings_keeps_the_version(tmp_path: Path) -> None:
     async def story(peer: Peer) -> None:
         answer = await peer.ask(RequestCode.GET_BROKER_CONFIG)
         assert (await peer.ask(RequestCode.UPDATE_BROKER_CONFIG, body=bytes(answer.body))).code == 0

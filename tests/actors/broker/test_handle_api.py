@@ -1,4 +1,4 @@
-"""The actor handle's methods: their bytes, their answers, and what is refused."""
+"""The methods of the actor handle: their encoding, their replies and their refusals."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ OFFSETS_REQUEST = bytes.fromhex("83a17601a5746f706963a154a567726f7570a147")
 OFFSETS_REPLY = bytes.fromhex("84a17601a4636f646500a672656d61726ba0a67175657565739294000001ff94010000ff")
 
 
-def test_the_bytes_of_version_1_stay_as_they_are(tmp_path: Path) -> None:
+def test_version_1_encoding_is_stable(tmp_path: Path) -> None:
     async def story(peer: Peer) -> None:
         handle = peer.broker.handle
         stored = msgpack.unpackb(await handle.append(APPEND_REQUEST))
@@ -67,9 +67,9 @@ async def ask(method: Any, **fields: Any) -> dict[str, Any]:
 
 
 WRONG_READS: list[tuple[Any, str]] = [
-    ("text", "not msgpack"),
-    (b"\xc1", "not msgpack"),
-    (b"", "not msgpack"),
+    ("text", "not valid msgpack"),
+    (b"\xc1", "not valid msgpack"),
+    (b"", "not valid msgpack"),
     (msgpack.packb([1]), "not a map"),
     (msgpack.packb({"topic": "T"}), "v is None"),
     (msgpack.packb({"v": 2}), "v is 2"),
@@ -82,7 +82,7 @@ WRONG_READS: list[tuple[Any, str]] = [
 ]
 
 
-def test_what_is_no_request_is_refused_by_what_is_wrong(tmp_path: Path) -> None:
+def test_invalid_requests_are_refused_with_the_cause(tmp_path: Path) -> None:
     async def story(peer: Peer) -> None:
         for request, words in WRONG_READS:
             reply = msgpack.unpackb(await peer.broker.handle.read(request))
@@ -135,11 +135,11 @@ def test_an_arrow_batch_becomes_messages(tmp_path: Path) -> None:
     with_broker(story, settings_of(tmp_path))
 
 
-def test_arrow_that_is_damaged_or_of_wrong_types_is_refused(tmp_path: Path) -> None:
+def test_damaged_or_wrongly_typed_arrow_batches_are_refused(tmp_path: Path) -> None:
     wrong = [
-        (b"no arrow", "no Arrow IPC stream"),
-        (arrow_stream(pa.table({"body": [b"a"]}))[:-20], "no Arrow IPC stream"),
-        (arrow_stream(pa.table({"text": ["a"]})), "`body` is needed"),
+        (b"no arrow", "not a valid Arrow IPC stream"),
+        (arrow_stream(pa.table({"body": [b"a"]}))[:-20], "not a valid Arrow IPC stream"),
+        (arrow_stream(pa.table({"text": ["a"]})), "`body` is required"),
         (arrow_stream(pa.table({"body": [1]})), "a body is a int"),
         (arrow_stream(pa.table({"body": [b"a"], "tags": [1]})), "tags are 1"),
         (arrow_stream(pa.table({"body": [b"a"], "properties": [1]})), "not iterable"),
@@ -161,7 +161,7 @@ def arrow_stream(table: pa.Table) -> bytes:
     return bytes(sink.getvalue().to_pybytes())
 
 
-def test_appends_that_cannot_be_are_refused(tmp_path: Path) -> None:
+def test_invalid_appends_are_refused(tmp_path: Path) -> None:
     async def story(peer: Peer) -> None:
         handle = peer.broker.handle
         batch = encode_batch([Message("T", b"hi")])
@@ -178,14 +178,14 @@ def test_appends_that_cannot_be_are_refused(tmp_path: Path) -> None:
     with_broker(story, settings_of(tmp_path))
 
 
-def test_describe_says_who_and_where(tmp_path: Path) -> None:
+def test_describe_returns_names_and_positions(tmp_path: Path) -> None:
     async def story(peer: Peer) -> None:
         await peer.send("T")
-        told = msgpack.unpackb(await peer.broker.handle.describe())
-        assert (told["v"], told["code"], told["broker"], told["address"]) == (
+        reply = msgpack.unpackb(await peer.broker.handle.describe())
+        assert (reply["v"], reply["code"], reply["broker"], reply["address"]) == (
             1, 0, "broker-a", peer.broker.address,
         )  # fmt: skip
-        assert told["written"] == told["flushed"] == told["confirmed"] == told["dispatched"] > 0
+        assert reply["written"] == reply["flushed"] == reply["confirmed"] == reply["dispatched"] > 0
 
     with_broker(story, settings_of(tmp_path))
 
@@ -193,7 +193,7 @@ def test_describe_says_who_and_where(tmp_path: Path) -> None:
 HI = encode_batch([Message("T", b"hi")])
 
 
-def test_appends_are_refused_while_the_disk_hangs_as_sends_are(
+def test_appends_are_refused_like_sends_while_the_disk_hangs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def story(peer: Peer) -> None:
@@ -217,7 +217,7 @@ def test_appends_are_refused_while_the_disk_hangs_as_sends_are(
     with_broker(story, settings_of(tmp_path, {"flush": "sync"}, send_queue_capacity=3))
 
 
-def test_appends_to_a_draining_broker_are_refused_as_sends_are(tmp_path: Path) -> None:
+def test_appends_to_a_draining_broker_are_refused_like_sends(tmp_path: Path) -> None:
     async def story(peer: Peer) -> None:
         await peer.send("T")
         peer.broker.drain.close()
@@ -231,7 +231,7 @@ def test_appends_to_a_draining_broker_are_refused_as_sends_are(tmp_path: Path) -
     with_broker(story, settings_of(tmp_path))
 
 
-def test_waiting_reads_are_bounded_and_hold_up_no_other_method(tmp_path: Path) -> None:
+def test_waiting_reads_are_limited_and_do_not_block_other_methods(tmp_path: Path) -> None:
     async def story(peer: Peer) -> None:
         handle = peer.broker.handle
         await peer.send("T")
@@ -241,7 +241,7 @@ def test_waiting_reads_are_bounded_and_hold_up_no_other_method(tmp_path: Path) -
         refused = await ask(handle.read, **ends)
         assert refused["code"] == ResponseCode.SYSTEM_BUSY
         assert (
-            "2 requests of this connection have no answer yet (max_pending_requests 2)" in refused["remark"]
+            "2 requests of this connection have no response yet (max_pending_requests 2)" in refused["remark"]
         )
         assert msgpack.unpackb(await handle.describe())["held_pulls"] == 2
         assert (await ask(handle.offsets, topic="T"))["queues"][0] == [0, 0, 1, -1]
@@ -251,7 +251,7 @@ def test_waiting_reads_are_bounded_and_hold_up_no_other_method(tmp_path: Path) -
     with_broker(story, settings_of(tmp_path, max_pending_requests=2))
 
 
-def test_offsets_gives_what_the_group_has_committed(tmp_path: Path) -> None:
+def test_offsets_returns_the_committed_offsets_of_the_group(tmp_path: Path) -> None:
     async def story(peer: Peer) -> None:
         offsets = peer.broker.handle.offsets
         await peer.send("T", queue_id=1)
@@ -280,7 +280,7 @@ def test_calls_are_refused_when_the_broker_stops(tmp_path: Path) -> None:
     run(story)
 
 
-def test_the_requests_behind_append_and_describe_serve_sockets_too(tmp_path: Path) -> None:
+def test_append_batch_and_describe_broker_work_over_sockets(tmp_path: Path) -> None:
     async def story(peer: Peer) -> None:
         batch = encode_batch([Message("T", b"1"), Message("T", b"2")])
         response = await peer.ask(RayMQRequestCode.APPEND_BATCH, AppendBatchHeader("T", 1).to_ext(), batch)

@@ -1,4 +1,4 @@
-"""A broker among hostile and broken peers: each gets an error or a close, and nobody else notices."""
+"""Hostile and broken clients get an error or are disconnected, without effect on other clients."""
 
 from __future__ import annotations
 
@@ -47,11 +47,11 @@ async def socket_to(peer: Peer) -> AsyncIterator[tuple[asyncio.StreamReader, asy
 
 
 async def until_alone(peer: Peer) -> None:
-    """Wait until only the good peer is connected."""
+    """Wait until only the client `peer` is connected."""
     await eventually_async(lambda: len(peer.broker.graph.loop.server.connections) == 1)
 
 
-def test_any_fields_and_bodies_get_an_answer_and_no_bug_shows(tmp_path: Path) -> None:
+def test_random_fields_and_bodies_get_a_response_and_reveal_no_bug(tmp_path: Path) -> None:
     rng = random.Random(11)
 
     async def story(peer: Peer) -> None:
@@ -62,7 +62,7 @@ def test_any_fields_and_bodies_get_an_answer_and_no_bug_shows(tmp_path: Path) ->
             for _ in range(12):
                 ext = least | {name: rng.choice(VALUES) for name in least if rng.random() < 0.3}
                 ext |= {rng.choice(FIELDS): rng.choice(VALUES) for _ in range(rng.randrange(4))}
-                ext |= {"suspendTimeoutMillis": "0", "waitMs": "0"}  # nobody waits
+                ext |= {"suspendTimeoutMillis": "0", "waitMs": "0"}  # no request is held
                 answer = await peer.ask(entry.code, ext, rng.choice(BODIES))
                 remark = answer.remark or ""
                 bug = [name for name in ("TypeError", "AttributeError", "KeyError", "IndexError", "Overflow")
@@ -74,7 +74,7 @@ def test_any_fields_and_bodies_get_an_answer_and_no_bug_shows(tmp_path: Path) ->
         with_broker(story, settings_of(tmp_path))
 
 
-def test_the_corpus_at_the_door_changes_nothing(tmp_path: Path) -> None:
+def test_corpus_of_frames_changes_nothing(tmp_path: Path) -> None:
     async def story(peer: Peer) -> None:
         await peer.send("T")
         for path in CORPUS:
@@ -92,7 +92,7 @@ def test_the_corpus_at_the_door_changes_nothing(tmp_path: Path) -> None:
         with_broker(story, settings_of(tmp_path))
 
 
-def test_hundreds_of_connections_come_and_go_and_leave_nothing(tmp_path: Path) -> None:
+def test_hundreds_of_closed_connections_leave_no_state(tmp_path: Path) -> None:
     pull = encode_command(
         RemotingCommand(
             RayMQRequestCode.PULL_RECORDS, PullRecordsHeader("T", 0, 1, "CG", wait_ms=HOLD_MS).to_ext()
@@ -120,7 +120,7 @@ def test_hundreds_of_connections_come_and_go_and_leave_nothing(tmp_path: Path) -
         with_broker(story, settings_of(tmp_path))
 
 
-def test_a_consumer_that_never_reads_cannot_make_the_broker_grow(tmp_path: Path) -> None:
+def test_consumer_that_never_reads_does_not_exhaust_memory(tmp_path: Path) -> None:
     pull = encode_command(
         RemotingCommand(RayMQRequestCode.PULL_RECORDS, PullRecordsHeader("T", 0, 0, "CG").to_ext())
     )
@@ -138,7 +138,7 @@ def test_a_consumer_that_never_reads_cannot_make_the_broker_grow(tmp_path: Path)
             assert hub.unread_bytes < 6 * 1024 * 1024
             refused = await peer.pull_records("T")
             assert refused.code == ResponseCode.SYSTEM_BUSY
-            assert "bytes of answers wait for peers that do not read them" in (refused.remark or "")
+            assert "bytes of responses wait for clients that do not read them" in (refused.remark or "")
         await until_alone(peer)
         assert hub.unread_bytes == 0
         assert (await peer.pull_records("T")).code == ResponseCode.SUCCESS
@@ -146,7 +146,7 @@ def test_a_consumer_that_never_reads_cannot_make_the_broker_grow(tmp_path: Path)
     with_broker(story, settings_of(tmp_path, max_unread_bytes=4_000_000))
 
 
-def test_the_bound_of_unread_responses_changes_with_the_live_setting(tmp_path: Path) -> None:
+def test_limit_of_unread_bytes_follows_the_live_setting(tmp_path: Path) -> None:
     async def story(peer: Peer) -> None:
         peer.broker.live.update({"max_unread_bytes": 5_000_000})
         assert peer.broker.graph.loop.server.hub.limits.max_unread_bytes == 10_000_000
@@ -154,7 +154,7 @@ def test_the_bound_of_unread_responses_changes_with_the_live_setting(tmp_path: P
     with_broker(story, settings_of(tmp_path, max_unread_bytes=4_000_000))
 
 
-def test_a_listener_is_bound_to_loopback_unless_told_otherwise(tmp_path: Path) -> None:
+def test_listener_binds_to_loopback_by_default(tmp_path: Path) -> None:
     async def story(peer: Peer) -> None:
         assert peer.broker.address.startswith("127.0.0.1:")
         assert (await peer.ask(RequestCode.GET_ALL_TOPIC_CONFIG)).code == ResponseCode.SUCCESS
@@ -165,11 +165,11 @@ def test_a_listener_is_bound_to_loopback_unless_told_otherwise(tmp_path: Path) -
 HUGE = "1" + "0" * 40
 
 
-def test_numbers_that_no_table_holds_are_refused_and_the_tables_are_saved_as_before(tmp_path: Path) -> None:
-    """One commit of 64 bits would have kept the offsets of all groups from ever being saved again."""
+def test_oversized_numbers_are_refused_and_tables_can_be_saved(tmp_path: Path) -> None:
+    """One commit of more than 64 bits would prevent the offsets of all groups from being saved."""
     pull = PullMessageHeader("CG", "T", 0, 0, sys_flag=SUBSCRIPTION | 1, subscription="*").to_ext()
     commit = {"consumerGroup": "CG", "topic": "T", "queueId": "0", "commitOffset": "1"}
-    ask = {"consumerGroup": "CG", "topic": "T", "queueId": "0", "generation": HUGE}
+    query = {"consumerGroup": "CG", "topic": "T", "queueId": "0", "generation": HUGE}
     body = b'{"group":"CG","clientId":"c","offsets":[["T",0,"%s",0]]}' % HUGE.encode()
     requests: list[tuple[int, dict[str, str], bytes]] = [
         (RequestCode.PULL_MESSAGE, pull | {"commitOffset": HUGE}, b""),
@@ -178,7 +178,7 @@ def test_numbers_that_no_table_holds_are_refused_and_the_tables_are_saved_as_bef
         (RequestCode.UPDATE_CONSUMER_OFFSET, commit | {"queueId": HUGE}, b""),
         (RequestCode.UPDATE_CONSUMER_OFFSET, commit | {"queueId": str(2**31)}, b""),
         (RequestCode.UPDATE_CONSUMER_OFFSET, commit | {"queueId": "-1"}, b""),
-        (RequestCode.QUERY_CONSUMER_OFFSET, ask, b""),
+        (RequestCode.QUERY_CONSUMER_OFFSET, query, b""),
         (RayMQRequestCode.COMMIT_OFFSETS, {}, body),
         (RequestCode.UPDATE_AND_CREATE_TOPIC, topic_fields() | {"readQueueNums": HUGE}, b""),
         (RequestCode.UPDATE_AND_CREATE_TOPIC, topic_fields() | {"readQueueNums": "65536"}, b""),
@@ -199,7 +199,7 @@ def test_numbers_that_no_table_holds_are_refused_and_the_tables_are_saved_as_bef
     with_broker(story, settings_of(tmp_path))
 
 
-def test_the_largest_offsets_that_can_be_committed_leave_statistics_readable(tmp_path: Path) -> None:
+def test_statistics_are_readable_with_the_largest_offsets(tmp_path: Path) -> None:
     async def story(peer: Peer) -> None:
         await peer.send("T")
         for queue_id in range(3):
@@ -212,7 +212,7 @@ def test_the_largest_offsets_that_can_be_committed_leave_statistics_readable(tmp
 
 
 def topic_fields() -> dict[str, str]:
-    """What UPDATE_AND_CREATE_TOPIC must have."""
+    """Return the required fields of UPDATE_AND_CREATE_TOPIC."""
     return {
         "topic": "U",
         "defaultTopic": "TBW102",
@@ -225,18 +225,18 @@ def topic_fields() -> dict[str, str]:
 
 
 def nested(depth: int) -> bytes:
-    """Lists within lists."""
+    """Return nested JSON lists."""
     return b"[" * depth + b"]" * depth
 
 
-def test_numbers_of_a_send_that_no_record_holds_are_refused_as_such(tmp_path: Path) -> None:
+def test_send_with_oversized_numbers_is_refused(tmp_path: Path) -> None:
     async def story(peer: Peer) -> None:
         for wrong in ({"sys_flag": 2**31}, {"flag": -(2**40)}, {"born_timestamp": 2**63}, {"batch": True}):
             body = encode_batch([Message("T", b"x")])
             header = {"reconsume_times": 2**40} if "batch" in wrong else {}
             answer = await peer.send("T", body, **wrong, **header)
             assert answer.code == ResponseCode.SYSTEM_ERROR
-            assert "are numbers of 32 bits" in (answer.remark or "")
+            assert "must be 32-bit integers" in (answer.remark or "")
         assert (await peer.send("T")).ext["queueOffset"] == "0"
 
     with structlog.testing.capture_logs() as logs:
@@ -244,8 +244,8 @@ def test_numbers_of_a_send_that_no_record_holds_are_refused_as_such(tmp_path: Pa
     assert not [line for line in logs if line["event"] == "request_failed"]
 
 
-def test_what_is_said_against_a_name_of_megabytes_is_short(tmp_path: Path) -> None:
-    name = "\x00" * (5 * 1024 * 1024)  # three times as long in a remark, which no frame could hold
+def test_remark_about_a_name_of_megabytes_is_short(tmp_path: Path) -> None:
+    name = "\x00" * (5 * 1024 * 1024)  # three times as long in a remark: more than the largest frame
 
     async def story(peer: Peer) -> None:
         ext = PullMessageHeader("CG", "T", 0, 0, subscription="*").to_ext() | {"topic": name}

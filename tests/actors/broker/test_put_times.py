@@ -1,4 +1,4 @@
-"""How long puts take, as RocketMQ's tools are told."""
+"""The histograms of put times, as reported to RocketMQ's tools."""
 
 from __future__ import annotations
 
@@ -14,43 +14,43 @@ NAMES = (
 )  # fmt: skip
 
 
-def told(times: PutTimes) -> dict[str, int]:
+def ranges_of(times: PutTimes) -> dict[str, int]:
     return {
         name: int(count) for name, _, count in (part.partition(":") for part in times.distribution().split())
     }
 
 
-def a_minute_later(times: PutTimes, clock: ClockAtRest) -> None:
+def roll_a_minute(times: PutTimes, clock: ClockAtRest) -> None:
     clock.advance(60_000)
     times.roll()
 
 
-def test_tools_are_told_of_the_minute_before(clock: ClockAtRest) -> None:
+def test_distribution_covers_the_last_whole_minute(clock: ClockAtRest) -> None:
     times = PutTimes(clock)
     took_ms = (0, 1, 9, 10, 49, 50, 100, 200, 500, 1000, 2000, 3000, 4000, 5000, 10_000)
     for each_ms in took_ms:
         times.count(each_ms)
-    assert (times.distribution(), times.share_ms(0.99)) == ("null", 0.0)
-    a_minute_later(times, clock)
-    assert told(times) == dict(zip(NAMES, (1, 2, 2, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1), strict=True))
-    a_minute_later(times, clock)
-    assert sum(told(times).values()) == 0
+    assert (times.distribution(), times.percentile_ms(0.99)) == ("null", 0.0)
+    roll_a_minute(times, clock)
+    assert ranges_of(times) == dict(zip(NAMES, (1, 2, 2, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1), strict=True))
+    roll_a_minute(times, clock)
+    assert sum(ranges_of(times).values()) == 0
     assert times.longest_ms == 10_000
 
 
-def test_shares_lie_between_the_bounds_of_their_bucket(clock: ClockAtRest) -> None:
+def test_percentile_is_interpolated_within_its_bucket(clock: ClockAtRest) -> None:
     times = PutTimes(clock)
     times.count(1, puts=900)
     times.count(30, puts=90)
     times.count(700, puts=10)
-    a_minute_later(times, clock)
-    assert times.share_ms(0.5) == pytest.approx(500 / 900)
-    assert times.share_ms(0.99) == 30
-    assert times.share_ms(0.999) == pytest.approx(600 + 100 * 0.9)
+    roll_a_minute(times, clock)
+    assert times.percentile_ms(0.5) == pytest.approx(500 / 900)
+    assert times.percentile_ms(0.99) == 30
+    assert times.percentile_ms(0.999) == pytest.approx(600 + 100 * 0.9)
     times.count(60_000)
-    a_minute_later(times, clock)
-    assert times.share_ms(0.99) == 0.0
-    assert PutTimes(clock).share_ms(0.99) == 0.0
+    roll_a_minute(times, clock)
+    assert times.percentile_ms(0.99) == 0.0
+    assert PutTimes(clock).percentile_ms(0.99) == 0.0
 
 
 def test_a_turn_is_timed_from_its_first_put_to_its_confirmation(clock: ClockAtRest) -> None:
@@ -63,12 +63,12 @@ def test_a_turn_is_timed_from_its_first_put_to_its_confirmation(clock: ClockAtRe
     clock.advance(4)
     stats.put("T", messages=1, size_bytes=100)
     times.end_turn(written=300)
-    times.settle(confirmed=199)
+    times.count_confirmed(confirmed=199)
     clock.advance(10)
-    times.settle(confirmed=200)
+    times.count_confirmed(confirmed=200)
     assert (times.longest_ms, len(times.turns)) == (17, 1)
     clock.advance(100)
-    times.settle(confirmed=300)
+    times.count_confirmed(confirmed=300)
     assert (times.longest_ms, len(times.turns)) == (110, 0)
-    a_minute_later(times, clock)
-    assert (told(times)["[10~50ms]"], told(times)["[100~200ms]"]) == (2, 1)
+    roll_a_minute(times, clock)
+    assert (ranges_of(times)["[10~50ms]"], ranges_of(times)["[100~200ms]"]) == (2, 1)

@@ -1,4 +1,4 @@
-"""The rows of a broker's request table name the topics and groups of each request."""
+"""The rows of a broker's request table return the topics and groups of each request."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Roles: services start and stop on a change, in order."""
+"""A change of role starts and stops services in order."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from tests.actors.broker.brokers import Peer, settings_of, with_broker
 from tests.eventually import eventually_async
 
 
-def test_a_change_stops_services_in_reverse_order_and_starts_those_of_the_new_role() -> None:
-    did: list[str] = []
+def test_role_change_stops_services_in_reverse_order_and_starts_new_ones() -> None:
+    calls: list[str] = []
 
     def service(name: str, *roles: Role) -> RoleService:
         async def start() -> None:
-            did.append(f"{name} starts")
+            calls.append(f"{name} starts")
 
         async def stop() -> None:
-            did.append(f"{name} stops")
+            calls.append(f"{name} stops")
 
         return RoleService(name, frozenset(roles), start, stop)
 
@@ -32,10 +32,10 @@ def test_a_change_stops_services_in_reverse_order_and_starts_those_of_the_new_ro
         await role.become(Role.STOPPED, 2)
 
     asyncio.run(story())
-    assert did == ["a starts", "b starts", "a stops", "c starts", "c stops", "b stops"]
+    assert calls == ["a starts", "b starts", "a stops", "c starts", "c stops", "b stops"]
 
 
-def test_a_broker_whose_store_another_process_opened_is_fenced(tmp_path: Path) -> None:
+def test_broker_is_fenced_when_another_process_opens_its_store(tmp_path: Path) -> None:
     async def story(peer: Peer) -> None:
         assert peer.broker.describe()["role"] == "master"
         epoch = peer.broker.settings.store_root / "raymq.epoch"

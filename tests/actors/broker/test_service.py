@@ -1,4 +1,4 @@
-"""The broker's life: what survives a restart, what a failed disk does, and what it says to nameservers."""
+"""Start, restart and stop of a broker, disk failures, and registration with nameservers."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from tests.ports import free_port
 
 
 @pytest.mark.parametrize("flush", ["sync", "async"])
-def test_messages_topics_groups_and_offsets_outlive_the_broker(tmp_path: Path, flush: str) -> None:
+def test_messages_topics_groups_and_offsets_survive_a_restart(tmp_path: Path, flush: str) -> None:
     settings = settings_of(tmp_path, {"flush": flush})
 
     async def first(peer: Peer) -> None:
@@ -54,7 +54,7 @@ def test_messages_topics_groups_and_offsets_outlive_the_broker(tmp_path: Path, f
     with_broker(second, settings)
 
 
-def test_a_topic_that_no_file_names_is_served_from_the_store(tmp_path: Path) -> None:
+def test_topic_missing_in_topics_json_is_recreated_from_the_store(tmp_path: Path) -> None:
     settings = settings_of(tmp_path, auto_create_topics=True)
 
     async def first(peer: Peer) -> None:
@@ -69,9 +69,7 @@ def test_a_topic_that_no_file_names_is_served_from_the_store(tmp_path: Path) -> 
     with_broker(second, settings)
 
 
-def test_a_failed_flush_is_told_to_senders_and_reads_go_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_failed_flush_fails_sends_and_reads_continue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(descriptor: int) -> None:
         raise OSError(5, "Input/output error")
 
@@ -90,7 +88,7 @@ def test_a_failed_flush_is_told_to_senders_and_reads_go_on(
     with_broker(story, settings_of(tmp_path))
 
 
-def test_nameservers_know_the_topics_as_they_come_and_the_broker_as_it_goes(tmp_path: Path) -> None:
+def test_nameserver_has_new_topics_and_loses_a_stopped_broker(tmp_path: Path) -> None:
     async def story() -> None:
         async with registered_broker(tmp_path) as (nameserver, peer):
 
@@ -101,7 +99,7 @@ def test_nameservers_know_the_topics_as_they_come_and_the_broker_as_it_goes(tmp_
             assert TopicRouteData.decode((await route("TBW102")).body).queue_datas[0].perm == 7
             assert (await route("T")).code == ResponseCode.TOPIC_NOT_EXIST
             await peer.send("T")
-            found = await route("T")  # at once: what is answered is known
+            found = await route("T")  # a send that created a topic is acknowledged after its registration
             data = TopicRouteData.decode(found.body)
             assert data.broker_datas[0].broker_addrs == {0: peer.broker.address}
             await peer.broker.stop()
@@ -110,7 +108,7 @@ def test_nameservers_know_the_topics_as_they_come_and_the_broker_as_it_goes(tmp_
     run(story)
 
 
-def test_what_has_made_a_topic_is_answered_when_its_route_is_known(tmp_path: Path) -> None:
+def test_creation_of_a_topic_is_acknowledged_after_its_registration(tmp_path: Path) -> None:
     async def story() -> None:
         async with registered_broker(tmp_path) as (nameserver, peer):
 
@@ -133,7 +131,7 @@ def test_what_has_made_a_topic_is_answered_when_its_route_is_known(tmp_path: Pat
             assert await is_routed("L1")
             assert await is_routed("L2")
             await nameserver.stop()
-            for topic in ("U1", "U2", "U3"):  # a nameserver that is away holds nobody up
+            for topic in ("U1", "U2", "U3"):  # a nameserver that is down does not delay responses
                 assert (await peer.send(topic)).code == 0
 
     run(story)
@@ -156,12 +154,12 @@ def test_topics_of_the_order_configuration_become_ordered(tmp_path: Path) -> Non
     run(story)
 
 
-def test_a_nameserver_that_comes_back_is_told_at_once(tmp_path: Path) -> None:
+def test_broker_registers_immediately_with_a_restarted_nameserver(tmp_path: Path) -> None:
     async def story() -> None:
         first = build_nameserver(NameserverSettings.model_validate({"listen_port": 0}), SystemClock())
         await first.start()
         address, port = first.address, first.server.port
-        # Without the regular turn.
+        # The interval is so long that only the closed connection causes a registration.
         settings = settings_of(tmp_path, nameservers=address, register_interval_ms=A_DAY_MS)
         broker = BrokerService(settings, SystemClock())
         await broker.start()
@@ -169,10 +167,10 @@ def test_a_nameserver_that_comes_back_is_told_at_once(tmp_path: Path) -> None:
         second = build_nameserver(NameserverSettings.model_validate({"listen_port": port}), SystemClock())
         await second.start()
         peer = Peer(broker)
-        asked = RemotingCommand(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "TBW102"})
+        request = RemotingCommand(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "TBW102"})
 
         async def is_registered() -> bool:
-            return (await peer.client.invoke(address, asked, TIMEOUT_MS)).code == 0
+            return (await peer.client.invoke(address, request, TIMEOUT_MS)).code == 0
 
         await eventually_async(is_registered)
         await peer.client.close()
@@ -182,8 +180,8 @@ def test_a_nameserver_that_comes_back_is_told_at_once(tmp_path: Path) -> None:
     run(story)
 
 
-def test_the_port_of_the_vip_channel_serves_the_same_and_is_left_to_whoever_has_it(tmp_path: Path) -> None:
-    async def told(port: int, *, is_vip: bool) -> None:
+def test_vip_port_serves_clients_unless_it_is_in_use(tmp_path: Path) -> None:
+    async def connect_to_both(port: int, *, is_vip: bool) -> None:
         settings = settings_of(tmp_path).model_copy(update={"listen_port": port, "vip_channel": is_vip})
         broker = BrokerService(settings, SystemClock())
         await broker.start()
@@ -197,17 +195,17 @@ def test_the_port_of_the_vip_channel_serves_the_same_and_is_left_to_whoever_has_
             await client.close()
             await broker.stop()
 
-    run(lambda: told(free_port(-2), is_vip=True))
+    run(lambda: connect_to_both(free_port(-2), is_vip=True))
     with pytest.raises(RemotingError, match="connect"):
-        run(lambda: told(free_port(-2), is_vip=False))
+        run(lambda: connect_to_both(free_port(-2), is_vip=False))
     port = free_port(-2)
     with socket.socket() as owner:
         owner.bind(("127.0.0.1", port - 2))
         with pytest.raises(RemotingError, match="connect"):
-            run(lambda: told(port, is_vip=True))
+            run(lambda: connect_to_both(port, is_vip=True))
 
 
-def test_a_taken_port_is_named_and_the_store_left_alone(tmp_path: Path) -> None:
+def test_port_in_use_fails_the_start_before_the_store_is_opened(tmp_path: Path) -> None:
     async def story() -> None:
         with socket.socket() as other:
             other.bind(("127.0.0.1", 0))
@@ -221,7 +219,7 @@ def test_a_taken_port_is_named_and_the_store_left_alone(tmp_path: Path) -> None:
     run(story)
 
 
-def test_a_store_of_another_broker_is_refused_by_name(tmp_path: Path) -> None:
+def test_store_of_another_broker_is_refused(tmp_path: Path) -> None:
     async def nothing(peer: Peer) -> None:
         return
 
@@ -235,7 +233,7 @@ def test_a_store_of_another_broker_is_refused_by_name(tmp_path: Path) -> None:
     run(story)
 
 
-def test_an_http_request_is_turned_away_and_the_broker_lives(tmp_path: Path) -> None:
+def test_http_request_is_closed_and_the_broker_keeps_serving(tmp_path: Path) -> None:
     async def story(peer: Peer) -> None:
         host, _, port = peer.broker.address.partition(":")
         reader, writer = await asyncio.open_connection(host, int(port))

@@ -13,15 +13,15 @@ from tests.conftest import ClockAtRest
 
 
 def pass_time(stats: BrokerStats, clock: ClockAtRest, seconds: int, step_s: int = 1) -> None:
-    """Let time go by as the broker's timer does."""
+    """Advance the clock and take samples like the broker's timer."""
     for _ in range(0, seconds, step_s):
         clock.advance(step_s * 1000)
-        stats.note_second()
-        for _ in stats.note_due(2):
+        stats.sample_totals()
+        for _ in stats.sample_due(2):
             pass
 
 
-def test_a_rate_is_what_came_within_the_window(clock: ClockAtRest) -> None:
+def test_rate_counts_the_messages_of_the_window(clock: ClockAtRest) -> None:
     stats = BrokerStats(clock)
     for _ in range(300):
         stats.put("T", messages=10, size_bytes=1000)
@@ -33,7 +33,7 @@ def test_a_rate_is_what_came_within_the_window(clock: ClockAtRest) -> None:
     assert hour.grown == Count(messages=3000, size_bytes=300_000, calls=300)
 
 
-def test_a_young_counter_is_measured_from_its_birth(clock: ClockAtRest) -> None:
+def test_rate_of_a_new_counter_is_measured_from_its_creation(clock: ClockAtRest) -> None:
     stats = BrokerStats(clock)
     pass_time(stats, clock, 95)
     stats.got("G", "T", messages=50, size_bytes=1)
@@ -42,7 +42,7 @@ def test_a_young_counter_is_measured_from_its_birth(clock: ClockAtRest) -> None:
     assert stats.got_tps("another", "T") == 0
 
 
-def test_an_old_burst_leaves_the_minute_then_the_hour_then_the_day(clock: ClockAtRest) -> None:
+def test_burst_leaves_the_windows_of_minute_hour_and_day_in_turn(clock: ClockAtRest) -> None:
     stats = BrokerStats(clock)
     pass_time(stats, clock, 1)
     stats.put("T", messages=100, size_bytes=1)
@@ -54,7 +54,7 @@ def test_an_old_burst_leaves_the_minute_then_the_hour_then_the_day(clock: ClockA
     assert within == [[0, 100, 100], [0, 0, 100], [0, 0, 0]]
 
 
-def test_rates_by_the_second_are_over_spans_of_ten_sixty_and_six_hundred(clock: ClockAtRest) -> None:
+def test_total_rates_cover_10_60_and_600_seconds(clock: ClockAtRest) -> None:
     stats = BrokerStats(clock)
     for second in range(700):
         stats.put("T", messages=1 if second < 640 else 7, size_bytes=1)
@@ -79,7 +79,7 @@ def utc(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("utc")
-def test_totals_are_kept_at_midnight(clock: ClockAtRest) -> None:
+def test_totals_at_midnight_are_kept(clock: ClockAtRest) -> None:
     stats = BrokerStats(clock)
     for messages in (5, 7, 11):
         stats.put("T", messages, size_bytes=1)
@@ -87,7 +87,7 @@ def test_totals_are_kept_at_midnight(clock: ClockAtRest) -> None:
     assert (stats.put_days.yesterday_morning, stats.put_days.today_morning) == (12, 23)
 
 
-def test_what_is_deleted_is_counted_no_more(clock: ClockAtRest) -> None:
+def test_deleted_topic_keeps_its_messages_in_the_totals(clock: ClockAtRest) -> None:
     stats = BrokerStats(clock)
     stats.put("T", 1, 10)
     stats.got("G", "T", 1, 10)

@@ -26,19 +26,19 @@ def limits(monkeypatch: pytest.MonkeyPatch) -> Callable[[int, int], list[Limits]
     return system
 
 
-def test_a_limit_that_is_high_enough_is_left_alone(limits) -> None:
+def test_sufficient_limit_is_not_changed(limits) -> None:
     was_set = limits(30_000, 30_000)
     assert connections_that_fit(20_000, 1_000) == 20_000
     assert was_set == []
 
 
-def test_a_soft_limit_is_raised_as_far_as_needed(limits) -> None:
+def test_soft_limit_is_raised_as_needed(limits) -> None:
     was_set = limits(1_024, 1 << 20)
     assert connections_that_fit(20_000, 1_000) == 20_000
     assert was_set == [(21_000, 1 << 20)]
 
 
-def test_a_hard_limit_leaves_fewer_connections_and_is_told(limits) -> None:
+def test_hard_limit_reduces_connections_with_a_warning(limits) -> None:
     was_set = limits(1_024, 4_096)
     with structlog.testing.capture_logs() as logs:
         assert connections_that_fit(20_000, 1_000) == 3_096
@@ -46,7 +46,7 @@ def test_a_hard_limit_leaves_fewer_connections_and_is_told(limits) -> None:
     assert logs[0]["event"] == "max_connections_reduced"
 
 
-def test_no_limit_is_no_limit(limits) -> None:
+def test_unlimited_descriptors_need_no_change(limits) -> None:
     was_set = limits(resource.RLIM_INFINITY, resource.RLIM_INFINITY)
     assert connections_that_fit(20_000, 1_000) == 20_000
     assert was_set == []

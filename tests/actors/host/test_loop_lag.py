@@ -23,18 +23,18 @@ def test_percentiles_are_upper_bounds_of_buckets(clock: ClockAtRest) -> None:
     assert sum(lag.buckets) == 100
 
 
-def test_no_samples_are_no_lag(clock: ClockAtRest) -> None:
+def test_lag_without_samples_is_zero(clock: ClockAtRest) -> None:
     lag = LoopLag(clock)
     assert (lag.recent_us(0.99), longest_us(lag.buckets), percentile_us([], 0.5)) == (0, 0, 0)
 
 
-def test_a_lag_beyond_all_bounds_is_counted_in_the_last(clock: ClockAtRest) -> None:
+def test_lag_above_all_bounds_is_counted_in_the_last_bucket(clock: ClockAtRest) -> None:
     lag = LoopLag(clock)
     lag.note(10**12)
     assert longest_us(lag.buckets) == BOUNDS_US[-1] == percentile_us(lag.buckets, 0.5)
 
 
-def test_recent_figures_forget_what_is_two_minutes_old(clock: ClockAtRest) -> None:
+def test_recent_percentiles_ignore_samples_older_than_two_minutes(clock: ClockAtRest) -> None:
     lag = LoopLag(clock)
     lag.note(50_000_000)
     for _ in range(12_000):
@@ -43,7 +43,7 @@ def test_recent_figures_forget_what_is_two_minutes_old(clock: ClockAtRest) -> No
     assert lag.longest_ns == 50_000_000
 
 
-def test_a_loop_that_is_held_shows_it(clock: ClockAtRest) -> None:
+def test_lag_of_a_blocked_loop_is_measured(clock: ClockAtRest) -> None:
     """The loop itself runs on; it is the clock that shows a held one."""
     told: list[int] = []
 
@@ -58,7 +58,7 @@ def test_a_loop_that_is_held_shows_it(clock: ClockAtRest) -> None:
     uvloop.run(story())
 
 
-def test_a_quiet_loop_is_sampled(clock: ClockAtRest) -> None:
+def test_idle_loop_is_sampled(clock: ClockAtRest) -> None:
     async def story() -> None:
         lag = LoopLag(SystemClock())
         lag.start()

@@ -30,7 +30,7 @@ class FakeService:
         self.stops += 1
 
 
-def test_calls_run_on_the_services_own_thread() -> None:
+def test_calls_run_on_the_thread_of_the_service() -> None:
     service = FakeService([])
     host = ServiceHost(lambda: service)
     eventually(lambda: host.is_serving)
@@ -42,7 +42,7 @@ def test_calls_run_on_the_services_own_thread() -> None:
     assert service.stops == 1
 
 
-def test_a_port_or_lock_that_is_held_is_tried_again() -> None:
+def test_port_or_lock_in_use_is_retried() -> None:
     service = FakeService(
         [
             OSError(errno.EADDRINUSE, "Address already in use"),
@@ -55,7 +55,7 @@ def test_a_port_or_lock_that_is_held_is_tried_again() -> None:
     host.stop()
 
 
-def test_what_waiting_does_not_cure_is_shown_as_the_reason() -> None:
+def test_permanent_start_error_becomes_the_reason() -> None:
     service = FakeService([StoreError("belongs to another broker", "/store/raymq.json")])
     host = ServiceHost(lambda: service)
     eventually(lambda: host.state is State.NOT_SERVING)
@@ -65,14 +65,14 @@ def test_what_waiting_does_not_cure_is_shown_as_the_reason() -> None:
     host.stop()
 
 
-def test_a_bug_in_the_start_is_shown_and_does_not_end_the_actor() -> None:
+def test_bug_during_start_becomes_the_reason() -> None:
     host = ServiceHost(lambda: FakeService([ZeroDivisionError("division by zero")]))
     eventually(lambda: host.state is State.NOT_SERVING)
     assert host.reason == "ZeroDivisionError: division by zero"
     host.stop()
 
 
-def test_at_the_deadline_the_process_ends_so_that_ray_tries_another() -> None:
+def test_process_exits_at_the_start_deadline() -> None:
     codes: list[int] = []
     busy = [OSError(errno.EADDRINUSE, "Address already in use") for _ in range(50)]
     service = FakeService(busy)
@@ -83,7 +83,7 @@ def test_at_the_deadline_the_process_ends_so_that_ray_tries_another() -> None:
     host.stop()
 
 
-def test_a_service_that_fails_is_stopped_and_the_process_ends_with_the_reason() -> None:
+def test_failed_service_is_stopped_and_the_process_exits() -> None:
     codes: list[int] = []
     service = FakeService([])
     host = ServiceHost(lambda: service, leave=codes.append)
@@ -103,7 +103,7 @@ def test_a_service_that_fails_is_stopped_and_the_process_ends_with_the_reason() 
     assert service.stops == 1
 
 
-def test_a_failed_service_that_cannot_stop_ends_the_process_too() -> None:
+def test_process_exits_if_a_failed_service_cannot_stop() -> None:
     class Stuck(FakeService):
         async def stop(self) -> None:
             raise OSError(errno.EIO, "Input/output error")
@@ -117,7 +117,7 @@ def test_a_failed_service_that_cannot_stop_ends_the_process_too() -> None:
     host.stop()
 
 
-def test_a_call_that_takes_too_long_is_given_up() -> None:
+def test_slow_call_times_out() -> None:
     host = ServiceHost(lambda: FakeService([]))
     eventually(lambda: host.is_serving)
     release = threading.Event()
@@ -127,7 +127,7 @@ def test_a_call_that_takes_too_long_is_given_up() -> None:
     host.stop()
 
 
-def test_a_disk_without_space_is_told_and_waited_for() -> None:
+def test_start_on_a_full_disk_is_retried_with_the_reason() -> None:
     full = StoreError("cannot be made: No space left on device (make room on its disk)", "/s")
     full.__cause__ = OSError(errno.ENOSPC, "No space left on device")
     another = StoreLocked("is locked by another process, PID 1", "/s")
@@ -151,7 +151,7 @@ def test_a_disk_without_space_is_told_and_waited_for() -> None:
     host.stop()
 
 
-def test_a_host_that_is_stopped_while_it_waits_for_space_starts_nothing_more() -> None:
+def test_stop_ends_the_retries_on_a_full_disk() -> None:
     service = FakeService([OSError(errno.ENOSPC, "No space left on device")])
     host = ServiceHost(lambda: service, full_disk_retry_s=60.0)
     eventually(lambda: host.state is State.NOT_SERVING)

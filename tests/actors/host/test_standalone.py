@@ -31,7 +31,7 @@ from tests.eventually import LIMIT_S, eventually_async
 REPO = Path(__file__).parents[3]
 
 
-def test_options_are_read_and_wrong_ones_refused(capsys: pytest.CaptureFixture[str]) -> None:
+def test_options_are_parsed_and_invalid_ones_refused(capsys: pytest.CaptureFixture[str]) -> None:
     given = "--store-root s --brokers 2 --flush async --no-auto-create-topics --json --nameserver-port 0"
     settings, as_json = parse_arguments([*given.split(), "--store", "commit_log_file_bytes=1048576"])
     assert (settings.brokers, settings.store.flush, settings.auto_create_topics) == (2, "async", False)
@@ -78,7 +78,7 @@ async def brokers_of(client: RemotingClient, nameserver: str, count: int) -> lis
     return await eventually_async(names)
 
 
-def test_a_store_of_rocketmqs_is_refused_in_a_line_and_opened_when_it_is_adopted(
+def test_rocketmq_store_is_opened_only_with_adopt_store(
     tmp_path: Path, clean_store: Callable[[], RocketStore]
 ) -> None:
     stores = tmp_path / "stores"
@@ -108,7 +108,7 @@ def test_a_store_of_rocketmqs_is_refused_in_a_line_and_opened_when_it_is_adopted
         assert process.wait(LIMIT_S) == 0
 
 
-def test_the_program_ends_with_the_reason_if_a_service_gives_up(
+def test_program_exits_with_the_reason_if_a_service_gives_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(_coordinator: GroupCoordinator) -> None:
@@ -123,7 +123,7 @@ def test_the_program_ends_with_the_reason_if_a_service_gives_up(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_the_program_says_ready_and_ends_in_order(tmp_path: Path, number: signal.Signals) -> None:
+def test_program_prints_ready_and_stops_cleanly(tmp_path: Path, number: signal.Signals) -> None:
     given = f"--json --nameserver-port 0 --broker-port 0 --store-root {tmp_path}"
     command = [sys.executable, "-m", "actors.host.standalone", *given.split()]
     with subprocess.Popen(command, cwd=REPO, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:

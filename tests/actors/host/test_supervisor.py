@@ -31,7 +31,7 @@ def run(story: Callable[[], Awaitable[None]]) -> None:
     uvloop.run(within())
 
 
-def test_a_task_that_raises_restarts_with_exponential_bounded_backoff(clock: ClockAtRest) -> None:
+def test_failing_task_restarts_with_exponential_backoff(clock: ClockAtRest) -> None:
     naps, failures = Naps(), [ValueError("bad")] * 9
 
     async def work() -> None:
@@ -64,7 +64,7 @@ def test_a_failure_is_logged_with_task_owner_and_traceback(clock: ClockAtRest) -
     assert (line["task"], line["broker"], line["failures"], line["exc_info"]) == ("work", "broker-a", 1, True)
 
 
-def test_a_task_that_ran_for_long_restarts_after_the_first_backoff(clock: ClockAtRest) -> None:
+def test_backoff_resets_after_a_long_run(clock: ClockAtRest) -> None:
     naps, durations_ms = Naps(), [0, 0, 9_999, 10_000, 0]
 
     async def work() -> None:
@@ -99,7 +99,7 @@ def test_a_periodic_action_is_called_again_after_it_raised(clock: ClockAtRest) -
     assert naps.taken_ms[:4] == [7, 8, 100, 9]
 
 
-def test_a_task_that_fails_ten_times_in_a_row_is_given_up_with_the_reason(clock: ClockAtRest) -> None:
+def test_task_is_abandoned_after_ten_failures_in_a_row(clock: ClockAtRest) -> None:
     naps, runs, reasons = Naps(), 0, []
 
     async def work() -> None:
@@ -115,7 +115,7 @@ def test_a_task_that_fails_ten_times_in_a_row_is_given_up_with_the_reason(clock:
     assert (runs, len(naps.taken_ms)) == (10, 9)
 
 
-def test_a_success_in_between_starts_the_count_of_failures_anew(clock: ClockAtRest) -> None:
+def test_success_resets_the_failure_count(clock: ClockAtRest) -> None:
     naps, calls, reasons = Naps(), 0, []
 
     def act() -> None:
@@ -132,7 +132,7 @@ def test_a_success_in_between_starts_the_count_of_failures_anew(clock: ClockAtRe
     assert (calls, len(reasons)) == (30, 1)
 
 
-def test_a_task_that_runs_for_long_before_it_fails_is_not_given_up(clock: ClockAtRest) -> None:
+def test_long_running_task_is_not_abandoned(clock: ClockAtRest) -> None:
     runs, reasons = 0, []
 
     async def work() -> None:
@@ -149,7 +149,7 @@ def test_a_task_that_runs_for_long_before_it_fails_is_not_given_up(clock: ClockA
     assert (runs, reasons) == (31, [])
 
 
-def test_one_failing_task_leaves_the_others_alone(clock: ClockAtRest) -> None:
+def test_failing_task_does_not_affect_others(clock: ClockAtRest) -> None:
     calls = 0
 
     def fail() -> None:
@@ -169,7 +169,7 @@ def test_one_failing_task_leaves_the_others_alone(clock: ClockAtRest) -> None:
     run(story)
 
 
-def test_a_stop_is_no_failure_and_waits_for_the_tasks(clock: ClockAtRest) -> None:
+def test_stop_waits_for_tasks_and_counts_no_failure(clock: ClockAtRest) -> None:
     released: list[str] = []
 
     async def hold(name: str) -> None:

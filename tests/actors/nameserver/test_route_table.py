@@ -60,7 +60,7 @@ def brokers() -> Brokers:
     return Brokers()
 
 
-def test_a_topic_is_where_brokers_registered_it(brokers: Brokers) -> None:
+def test_route_has_the_brokers_that_registered_the_topic(brokers: Brokers) -> None:
     brokers.register("a", "T", "U")
     brokers.register("b", "T", queues=8)
     assert brokers.route("T") == {"a": (4, 6), "b": (8, 6)}
@@ -73,7 +73,7 @@ def test_a_topic_is_where_brokers_registered_it(brokers: Brokers) -> None:
     assert brokers.table.cluster_info().clusters == {"C": ["a", "b"]}
 
 
-def test_changed_topics_are_taken_and_single_ones_add_to_the_rest(brokers: Brokers) -> None:
+def test_registration_with_a_new_version_updates_topics(brokers: Brokers) -> None:
     brokers.register("a", "T", "U")
     brokers.register("a", "T", queues=2)
     assert brokers.route("T") == {"a": (4, 6)}, "the same version says nothing new"
@@ -82,14 +82,14 @@ def test_changed_topics_are_taken_and_single_ones_add_to_the_rest(brokers: Broke
     assert brokers.route("U") == {"a": (4, 6)}, "what a registration leaves out stays, as in RocketMQ"
 
 
-def test_topics_that_a_broker_no_longer_has_go_where_the_setting_says_so(brokers: Brokers) -> None:
+def test_missing_topics_are_deleted_only_if_so_configured(brokers: Brokers) -> None:
     brokers.table = RouteTable(delete_topic_with_broker_registration=True)
     brokers.register("a", "T", "U")
     brokers.register("a", "T", counter=2)
     assert brokers.table.topics() == ["T"]
 
 
-def test_slaves_add_an_address_and_learn_their_master(brokers: Brokers) -> None:
+def test_registration_of_a_slave_returns_its_master(brokers: Brokers) -> None:
     assert brokers.register("a", "T") is None
     assert brokers.register("a", "X", broker_id=1) == ("a:0", "ha-a:0")
     assert brokers.route("X") is None, "only a master's topics count"
@@ -102,7 +102,7 @@ def test_slaves_add_an_address_and_learn_their_master(brokers: Brokers) -> None:
     assert brokers.table.cluster_info().brokers == {}
 
 
-def test_a_replica_that_becomes_master_stands_under_one_id(brokers: Brokers) -> None:
+def test_replica_that_becomes_master_has_one_id(brokers: Brokers) -> None:
     brokers.register("a", "T")
     brokers.register("a", broker_id=1)
     brokers.table.unregister("a", 0, "a:0")
@@ -110,7 +110,7 @@ def test_a_replica_that_becomes_master_stands_under_one_id(brokers: Brokers) -> 
     assert brokers.table.cluster_info().brokers["a"].broker_addrs == {0: "a:1"}
 
 
-def test_the_topics_of_a_slave_that_becomes_master_count_from_then_on(brokers: Brokers) -> None:
+def test_topics_of_a_promoted_slave_are_registered(brokers: Brokers) -> None:
     brokers.register("a")
     brokers.register("a", "T", broker_id=1)
     brokers.table.unregister("a", 0, "a:0")
@@ -119,7 +119,7 @@ def test_the_topics_of_a_slave_that_becomes_master_count_from_then_on(brokers: B
     assert brokers.route("T") == {"a": (4, 6)}
 
 
-def test_an_older_process_under_the_same_id_is_refused_by_name(brokers: Brokers) -> None:
+def test_older_broker_process_with_the_same_id_is_refused(brokers: Brokers) -> None:
     brokers.register("a", "T", state_version=5)
     with pytest.raises(Refused, match="a former master that still runs"):
         brokers.register("a", "T", address="elsewhere:0", state_version=4)
@@ -131,7 +131,7 @@ def test_an_older_process_under_the_same_id_is_refused_by_name(brokers: Brokers)
     assert brokers.route("T") is not None, "the former holder's farewell is not the new one's"
 
 
-def test_a_silent_broker_is_dropped_after_its_time_and_not_before(brokers: Brokers) -> None:
+def test_silent_broker_is_removed_after_its_expiry_time(brokers: Brokers) -> None:
     brokers.register("a", "T")
     brokers.register("b", "T")
     assert brokers.table.heard("b:0", 60_000_000_000)
@@ -141,7 +141,7 @@ def test_a_silent_broker_is_dropped_after_its_time_and_not_before(brokers: Broke
     assert not brokers.table.heard("a:0", 0)
 
 
-def test_a_closed_connection_drops_its_broker_unless_it_came_back_over_another(brokers: Brokers) -> None:
+def test_closed_connection_removes_brokers_without_a_newer_connection(brokers: Brokers) -> None:
     brokers.register("a", "T", connection="first")
     brokers.register("b", "T", connection="other")
     brokers.register("a", "T", connection="second")
@@ -151,7 +151,7 @@ def test_a_closed_connection_drops_its_broker_unless_it_came_back_over_another(b
     assert brokers.route("T") == {"b": (4, 6)}
 
 
-def test_write_permission_is_wiped_and_given_back(brokers: Brokers) -> None:
+def test_write_permission_is_wiped_and_restored(brokers: Brokers) -> None:
     brokers.register("a", "T", "U")
     brokers.register("b", "T")
     assert brokers.table.change_write_permission("a", is_writable=False) == 2
@@ -161,7 +161,7 @@ def test_write_permission_is_wiped_and_given_back(brokers: Brokers) -> None:
     assert brokers.table.change_write_permission("nobody", is_writable=False) == 0
 
 
-def test_a_registration_brings_back_what_was_wiped_deleted_or_lost(brokers: Brokers) -> None:
+def test_registration_restores_wiped_and_deleted_topics(brokers: Brokers) -> None:
     brokers.register("a", "T", "U")
     brokers.table.change_write_permission("a", is_writable=False)
     brokers.register("a", "T", "U", counter=2)
@@ -185,7 +185,7 @@ def test_a_topic_is_deleted_in_one_cluster_or_in_all(brokers: Brokers) -> None:
     assert brokers.table.topics() == []
 
 
-def test_an_encoded_route_is_never_out_of_date(brokers: Brokers) -> None:
+def test_cached_route_is_invalidated_by_every_change(brokers: Brokers) -> None:
     brokers.register("a", "T")
     first = brokers.table.encoded_route("T", None)
     assert brokers.table.encoded_route("T", None) is first

@@ -91,7 +91,7 @@ def test_a_broker_registers_and_clients_find_its_topics() -> None:
     with_nameserver(story)
 
 
-def test_a_broker_whose_connection_ends_or_that_says_goodbye_is_gone() -> None:
+def test_disconnected_or_unregistered_broker_is_removed() -> None:
     async def story(service: NameserverService, ask: Ask) -> None:
         broker = RemotingClient(SystemClock())
         register = RemotingCommand(RequestCode.REGISTER_BROKER, BROKER.to_ext(), BODY.encode())
@@ -108,7 +108,7 @@ def test_a_broker_whose_connection_ends_or_that_says_goodbye_is_gone() -> None:
     with_nameserver(story)
 
 
-def test_a_silent_broker_is_dropped_and_its_connection_closed(clock) -> None:
+def test_silent_broker_is_removed_and_its_connection_closed(clock) -> None:
     async def story(service: NameserverService, ask: Ask) -> None:
         await ask(RequestCode.REGISTER_BROKER, BROKER.to_ext(), BODY.encode())
         clock.advance(100_000)
@@ -124,9 +124,7 @@ def test_a_silent_broker_is_dropped_and_its_connection_closed(clock) -> None:
     with_nameserver(story, clock=clock)
 
 
-def test_silent_brokers_are_dropped_after_an_expiry_that_failed(
-    clock, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_expiry_continues_after_a_failure(clock, monkeypatch: pytest.MonkeyPatch) -> None:
     async def story(service: NameserverService, ask: Ask) -> None:
         def fail(_now_ns: int) -> None:
             monkeypatch.undo()
@@ -141,7 +139,7 @@ def test_silent_brokers_are_dropped_after_an_expiry_that_failed(
     with_nameserver(story, clock=clock, scan_interval_ms=1)
 
 
-def test_a_java_brokers_way_of_registering_is_understood() -> None:
+def test_registration_of_a_java_broker_is_accepted() -> None:
     async def story(service: NameserverService, ask: Ask) -> None:
         header = {**BROKER.to_ext(), "enableActingMaster": "false", "heartbeatTimeoutMillis": "10000"}
         body = BODY.encode()
@@ -168,7 +166,7 @@ def test_a_java_brokers_way_of_registering_is_understood() -> None:
     with_nameserver(story)
 
 
-def test_write_permission_and_topics_are_taken_away() -> None:
+def test_write_permission_is_wiped_and_topic_is_deleted() -> None:
     async def story(service: NameserverService, ask: Ask) -> None:
         await ask(RequestCode.REGISTER_BROKER, BROKER.to_ext(), BODY.encode())
         wiped = await ask(RequestCode.WIPE_WRITE_PERM_OF_BROKER, {"brokerName": "broker-a"})
@@ -184,7 +182,7 @@ def test_write_permission_and_topics_are_taken_away() -> None:
     with_nameserver(story)
 
 
-def test_kv_config_outlives_the_nameserver(tmp_path: Path) -> None:
+def test_kv_config_survives_a_restart(tmp_path: Path) -> None:
     async def put(service: NameserverService, ask: Ask) -> None:
         for key in ("T", "U"):
             ext = {"namespace": "ORDER_TOPIC_CONFIG", "key": key, "value": "broker-a:4"}
@@ -219,12 +217,12 @@ def test_kv_config_outlives_the_nameserver(tmp_path: Path) -> None:
     with_nameserver(get, tmp_path)
 
 
-def test_settings_take_rocketmqs_keys() -> None:
+def test_settings_accept_rocketmqs_keys() -> None:
     settings = NameserverSettings.model_validate({"listenPort": 1234, "scanNotActiveBrokerInterval": 7})
     assert (settings.listen_port, settings.scan_interval_ms) == (1234, 7)
 
 
-def test_settings_are_told_and_changed_as_mqadmin_asks() -> None:
+def test_namesrv_config_is_read_and_updated_as_by_mqadmin() -> None:
     async def story(service: NameserverService, ask: Ask) -> None:
         async def settings() -> dict[str, str]:
             return parse_properties(bytes((await ask(RequestCode.GET_NAMESRV_CONFIG)).body).decode())
@@ -259,7 +257,7 @@ def test_settings_are_told_and_changed_as_mqadmin_asks() -> None:
     with_nameserver(story)
 
 
-def test_a_nameserver_whose_expiry_always_fails_stops_with_the_reason(
+def test_permanently_failing_expiry_stops_the_nameserver(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def fail(_table: RouteTable, _now_ns: int) -> None:

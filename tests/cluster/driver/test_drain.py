@@ -76,7 +76,7 @@ def test_find_broker_accepts_names_without_replica_number() -> None:
 
 
 def test_restart_and_drain_reject_invalid_arguments() -> None:
-    with pytest.raises(LaunchRefused, match="--rolling for all"):
+    with pytest.raises(LaunchRefused, match="--rolling to restart all"):
         restart(overrides=[])
-    with pytest.raises(LaunchRefused, match="--timeout 0 is no time"):
+    with pytest.raises(LaunchRefused, match="--timeout 0 is invalid"):
         drain(TOPOLOGY, "broker-a", timeout_s=0)

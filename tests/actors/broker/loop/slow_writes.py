@@ -1,4 +1,4 @@
-"""SlowWrites: a disk that holds up the thread that writes consume-queue units."""
+"""SlowWrites: a fake disk that blocks the thread that writes consume-queue units."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from tests.actors.broker.brokers import Peer, settings_of
 from tests.eventually import LIMIT_S, eventually_async
 
 QUEUES = 20
-"""Units of so many queues are left to a thread, if their files are new or not open."""
+"""Number of queues whose units are written by a thread, if their files are new or not open."""
 
 
 class SlowWrites:
-    """Lets the units of many queues be written only after `go_on`, and dispatches only for readers."""
+    """Blocks the writes of consume-queue units until `resume`; the broker dispatches only for readers."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self._asked, self._gate = threading.Event(), threading.Event()
+        self._blocked, self._gate = threading.Event(), threading.Event()
         write_units = unit_files.write_units
 
         def wait_then_write(*arguments: object) -> int:
             assert threading.current_thread() is not threading.main_thread()
-            self._asked.set()
+            self._blocked.set()
             assert self._gate.wait(LIMIT_S)
             return int(write_units(*arguments))
 
@@ -40,17 +40,17 @@ class SlowWrites:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.go_on()  # also if the test has failed: the store is to be closed
+        self.resume()  # also after a failed test, so that the store can be closed
 
-    def go_on(self) -> None:
+    def resume(self) -> None:
         self._gate.set()
 
-    async def until_asked(self) -> None:
-        await eventually_async(self._asked.is_set)
+    async def until_blocked(self) -> None:
+        await eventually_async(self._blocked.is_set)
 
 
 def dispatch_for_readers_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let no turn dispatch messages that nobody waits for, from the second turn that has some on."""
+    """Make turns dispatch only messages that a reader waits for, except for the first turn with messages."""
     monkeypatch.setattr(turns, "DISPATCH_LATER_NS", 10**15)
 
 

@@ -1,4 +1,4 @@
-"""A request sees every message that was acknowledged before it arrived; the loop does not wait for that."""
+"""A read request sees every message acknowledged before it; the event loop does not block meanwhile."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ async def max_offset(peer: Peer) -> int:
 
 
 def ask_max_offset(peer: Peer) -> asyncio.Task[RemotingCommand]:
-    """Begin a read that waits for what was sent, and may be refused."""
+    """Start a read that waits for dispatch and may be refused."""
     return asyncio.create_task(peer.ask(RequestCode.GET_MAX_OFFSET, TopicQueueHeader("T", QUEUE).to_ext()))
 
 
@@ -139,7 +139,7 @@ async def reset_to_end(peer: Peer) -> int:
     return decode_offsets((await ask(peer, RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, header)).body)[Q3]
 
 
-async def offset_of_young_topic(peer: Peer) -> bool:
+async def offset_of_new_topic(peer: Peer) -> bool:
     header = QueryConsumerOffsetHeader("CG", "T", QUEUE)
     return (await ask(peer, RequestCode.QUERY_CONSUMER_OFFSET, header)).ext["offset"] == "0"
 
@@ -175,7 +175,7 @@ READS: list[Read] = [
     time_span,
     consume_queue,
     reset_to_end,
-    offset_of_young_topic,
+    offset_of_new_topic,
     read_by_handle,
     offsets_by_handle,
     unread_of_drain,
@@ -192,12 +192,12 @@ def test_a_read_waits_for_units_being_written_while_others_are_served(
         with SlowWrites(monkeypatch) as disk:
             await send_to_all(peer, b"1", properties="KEYS\x01all\x02")
             reading = asyncio.ensure_future(read(peer))
-            await disk.until_asked()
+            await disk.until_blocked()
             assert (await peer.send("U")).code == ResponseCode.SUCCESS
             described = peer.broker.describe()
             assert described["dispatched"] < described["confirmed"]  # type: ignore[operator]
             assert not reading.done()
-            disk.go_on()
+            disk.resume()
             assert await reading == 1
 
     with_broker(story, settings(tmp_path))
@@ -211,13 +211,13 @@ def test_reads_of_many_connections_wait_together(tmp_path: Path, monkeypatch: py
         with SlowWrites(monkeypatch) as disk:
             await send_to_all(peer, b"1")
             first = asyncio.gather(*(max_offset(each) for each in peers))
-            await disk.until_asked()
-            await send_to_all(peer, b"2")  # for whose units another step is needed
+            await disk.until_blocked()
+            await send_to_all(peer, b"2")  # their units need another dispatch step
             second = asyncio.gather(*(max_offset(each) for each in peers), pull(peer))
             assert (await peer.send("U")).code == ResponseCode.SUCCESS
             assert not first.done()
             assert not second.done()
-            disk.go_on()
+            disk.resume()
             assert set(await first) <= {1, 2}
             assert set(await second) == {2}
             for each in peers:
@@ -230,17 +230,17 @@ def test_a_pull_of_dispatched_messages_does_not_wait_for_later_ones(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def story(peer: Peer) -> None:
-        for body in (b"1", b"2"):  # the first makes the files, the second opens as many as may be open
+        for body in (b"1", b"2"):  # the first creates the files, the second opens as many as allowed
             await send_to_all(peer, body)
             await max_offset(peer)
         with SlowWrites(monkeypatch) as disk:
             await send_to_all(peer, b"3")
             reading = asyncio.create_task(max_offset(peer))
-            await disk.until_asked()
+            await disk.until_blocked()
             assert await pull(peer) == 2
             assert await read_by_handle(peer) == 2
             assert not reading.done()
-            disk.go_on()
+            disk.resume()
             assert await reading == 3
 
     with_broker(story, settings(tmp_path))
@@ -254,7 +254,7 @@ def test_a_read_after_sends_across_log_files_sees_all_of_them(
         await peer.send("T", b"x" * 40_000)
         assert await peer.offset(code, "T") == 1
         dispatch_for_readers_only(monkeypatch)
-        for _ in range(3):  # each in a file of its own
+        for _ in range(3):  # each in a new log file
             assert (await peer.send("T", b"x" * 40_000)).code == ResponseCode.SUCCESS
         assert await peer.offset(code, "T") == 4
         for _ in range(3):
@@ -271,7 +271,7 @@ def test_reads_are_refused_while_dispatch_fails_except_of_dispatched_messages(
         assert (await peer.send("U", b"dispatched")).code == ResponseCode.SUCCESS
         assert len(await peer.messages("U")) == 1
         queues = tmp_path / "store" / "consumequeue"
-        (queues / "T").touch()  # where a directory is to be made
+        (queues / "T").touch()  # where the store needs a directory
         assert (await peer.send("T")).code == ResponseCode.SUCCESS
         for refused in (
             await peer.ask(RequestCode.GET_MAX_OFFSET, TopicQueueHeader("T", 0).to_ext()),
@@ -303,10 +303,10 @@ def test_a_read_that_waits_gets_an_error_if_the_units_cannot_be_written(
             splitting = asyncio.create_task(
                 peer.ask(RayMQRequestCode.DESCRIBE_SPLITS, TopicHeader("T").to_ext())
             )
-            await disk.until_asked()
+            await disk.until_blocked()
             shutil.rmtree(queues / "T", ignore_errors=True)
             (queues / "T").touch()
-            disk.go_on()
+            disk.resume()
             for refused in (await reading, await splitting):
                 assert refused.code == ResponseCode.SYSTEM_ERROR
                 assert "consume queues or index cannot be written" in (refused.remark or "")
@@ -328,32 +328,32 @@ def test_a_read_that_waits_too_long_is_refused_and_the_next_one_sees_all(
         with SlowWrites(monkeypatch) as disk:
             await send_to_all(peer, b"1")
             reading = ask_max_offset(peer)
-            await disk.until_asked()
+            await disk.until_blocked()
             clock.advance(5_000)
             refused = await reading
             assert refused.code == ResponseCode.SYSTEM_BUSY
             assert "period in queue: 5000ms, size of queue: 1: " in (refused.remark or "")
             assert "(wait_in_pull_queue_ms 5000)" in (refused.remark or "")
             reading = ask_max_offset(peer)
-            disk.go_on()
+            disk.resume()
             assert (await reading).ext["offset"] == "1"
 
     with_broker(story, settings(tmp_path, wait_in_pull_queue_ms=5_000), clock)
 
 
-def test_reads_that_wait_are_answered_before_the_broker_stops(
+def test_waiting_reads_are_refused_before_the_broker_stops(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     disk: list[SlowWrites] = []
 
     def read(address: str) -> bytes:
-        """A client with a thread of its own: the broker's waits for the units when it closes the store."""
+        """Read in another thread, because the event loop blocks when the broker closes the store."""
         host, _, port = address.rpartition(":")
         header = TopicQueueHeader("T", QUEUE).to_ext()
         with socket.create_connection((host, int(port)), timeout=LIMIT_S) as peer:
             peer.sendall(encode_command(RemotingCommand(RequestCode.GET_MAX_OFFSET, header)))
             answer = peer.recv(65_536)
-        disk[0].go_on()
+        disk[0].resume()
         return answer
 
     async def story() -> None:
@@ -365,7 +365,7 @@ def test_reads_that_wait_are_answered_before_the_broker_stops(
         disk.append(SlowWrites(monkeypatch))
         await send_to_all(peer, b"1")
         reading = asyncio.create_task(asyncio.to_thread(read, broker.address))
-        await disk[0].until_asked()
+        await disk[0].until_blocked()
         await peer.client.close()
         await broker.stop()
         assert b"this broker is shutting down" in await reading
@@ -373,18 +373,18 @@ def test_reads_that_wait_are_answered_before_the_broker_stops(
     run(story)
 
 
-def test_a_read_is_answered_while_the_broker_still_registers(
+def test_read_is_served_while_the_broker_still_registers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def story() -> None:
-        registers, goes_on = asyncio.Event(), asyncio.Event()
+        registers, may_continue = asyncio.Event(), asyncio.Event()
 
-        async def keep_silent(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        async def never_respond(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             registers.set()
-            await goes_on.wait()
+            await may_continue.wait()
             writer.close()
 
-        nameserver = await asyncio.start_server(keep_silent, "127.0.0.1", 0)
+        nameserver = await asyncio.start_server(never_respond, "127.0.0.1", 0)
         host, port = nameserver.sockets[0].getsockname()
         broker = BrokerService(settings(tmp_path, nameservers=f"{host}:{port}"), SystemClock())
         starting = asyncio.create_task(broker.start())
@@ -393,16 +393,17 @@ def test_a_read_is_answered_while_the_broker_still_registers(
         with SlowWrites(monkeypatch) as disk:
             await send_to_all(peer, b"1")
             reading = asyncio.create_task(max_offset(peer))
-            await disk.until_asked()
-            disk.go_on()
+            await disk.until_blocked()
+            disk.resume()
             assert await reading == 1
             assert not starting.done()
-            goes_on.set()
+            may_continue.set()
             nameserver.close()
             await starting
             await peer.client.close()
             await broker.stop()
 
     monkeypatch.setattr("actors.broker.registration.REGISTER_TIMEOUT_MS", A_DAY_MS)
-    monkeypatch.setattr("actors.broker.registration.SETTLE_MS", 1)  # the topic's sends wait no longer for it
+    # Sends that create the topic do not wait for the registration.
+    monkeypatch.setattr("actors.broker.registration.SETTLE_TIMEOUT_MS", 1)
     run(story)

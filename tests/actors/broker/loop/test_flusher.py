@@ -1,4 +1,4 @@
-"""The flusher: one flush at a time, the next at once when somebody waits; a failed one is final."""
+"""Flusher: one flush at a time, the next one for all sends that wait; a failed flush is final."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from tests.actors.broker.brokers import run
 from tests.eventually import LIMIT_S
 
 
-class JobInHand:
-    """A flush that lasts until the test lets it go."""
+class ControlledJob:
+    """A flush that runs until the test sets `may_end`."""
 
     def __init__(self, error: OSError | None = None) -> None:
         self.may_end = threading.Event()
@@ -34,15 +34,15 @@ class JobInHand:
             raise self._error
 
 
-class StoreInHand:
+class FakeStore:
     def __init__(self) -> None:
-        self.dirty: list[JobInHand] = []
-        self.asked = 0
+        self.dirty: list[ControlledJob] = []
+        self.jobs_requested = 0
         self.done: list[object] = []
         self.failed: list[OSError] = []
 
     def flush_job(self) -> FlushJob | None:
-        self.asked += 1
+        self.jobs_requested += 1
         return cast("FlushJob", self.dirty.pop(0)) if self.dirty else None
 
     def flush_done(self, job: FlushJob) -> None:
@@ -53,13 +53,13 @@ class StoreInHand:
 
 
 def with_flusher(
-    story: Callable[[StoreInHand, Flusher, asyncio.Queue[None]], Awaitable[None]],
+    story: Callable[[FakeStore, Flusher, asyncio.Queue[None]], Awaitable[None]],
     *,
     sync: bool,
     interval_ms: int = 1,
 ) -> None:
-    async def told() -> None:
-        store, progress = StoreInHand(), asyncio.Queue[None]()
+    async def scenario() -> None:
+        store, progress = FakeStore(), asyncio.Queue[None]()
         flusher = Flusher(
             store,
             SystemClock(),
@@ -71,54 +71,54 @@ def with_flusher(
         await story(store, flusher, progress)
         await flusher.stop()
 
-    run(told)
+    run(scenario)
 
 
-def test_senders_gather_behind_the_flush_in_flight() -> None:
-    async def story(store: StoreInHand, flusher: Flusher, progress: asyncio.Queue[None]) -> None:
-        first, second = JobInHand(), JobInHand()
+def test_sends_during_a_flush_share_the_next_one() -> None:
+    async def story(store: FakeStore, flusher: Flusher, progress: asyncio.Queue[None]) -> None:
+        first, second = ControlledJob(), ControlledJob()
         store.dirty = [first]
-        flusher.poke()
-        assert store.asked == 1
+        flusher.flush_if_idle()
+        assert store.jobs_requested == 1
         store.dirty = [second]
-        flusher.poke()
-        flusher.poke()
-        assert store.asked == 1
+        flusher.flush_if_idle()
+        flusher.flush_if_idle()
+        assert store.jobs_requested == 1
         first.may_end.set()
         await progress.get()
         assert store.done == [first]
-        flusher.poke()
+        flusher.flush_if_idle()
         second.may_end.set()
         await progress.get()
         assert store.done == [first, second]
         assert flusher.flushes == 2
-        flusher.poke()
-        flusher.poke()
-        assert store.asked == 4  # nothing was dirty, so the first of them put no flush in flight
+        flusher.flush_if_idle()
+        flusher.flush_if_idle()
+        assert store.jobs_requested == 4  # without dirty data, a call leaves no flush in flight
 
     with_flusher(story, sync=True)
 
 
-def test_under_async_flush_the_timer_flushes_and_ticks_do_not() -> None:
-    async def story(store: StoreInHand, flusher: Flusher, progress: asyncio.Queue[None]) -> None:
-        job = JobInHand()
+def test_async_flush_is_started_by_the_timer_only() -> None:
+    async def story(store: FakeStore, flusher: Flusher, progress: asyncio.Queue[None]) -> None:
+        job = ControlledJob()
         job.may_end.set()
         store.dirty = [job]
-        flusher.poke()
-        assert store.asked == 0
+        flusher.flush_if_idle()
+        assert store.jobs_requested == 0
         await progress.get()
         assert store.done == [job]
 
     with_flusher(story, sync=False)
 
 
-def test_a_timed_flush_that_cannot_be_started_is_not_the_last(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def story(store: StoreInHand, flusher: Flusher, progress: asyncio.Queue[None]) -> None:
+def test_flush_timer_continues_after_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story(store: FakeStore, flusher: Flusher, progress: asyncio.Queue[None]) -> None:
         def fail() -> None:
             monkeypatch.undo()
             raise ZeroDivisionError
 
-        job = JobInHand()
+        job = ControlledJob()
         job.may_end.set()
         store.dirty = [job]
         monkeypatch.setattr(store, "flush_job", fail)
@@ -128,12 +128,12 @@ def test_a_timed_flush_that_cannot_be_started_is_not_the_last(monkeypatch: pytes
     with_flusher(story, sync=False)
 
 
-def test_a_failed_flush_is_given_to_the_store_with_its_cause() -> None:
-    async def story(store: StoreInHand, flusher: Flusher, progress: asyncio.Queue[None]) -> None:
-        job = JobInHand(OSError(5, "Input/output error"))
+def test_failed_flush_is_reported_to_the_store() -> None:
+    async def story(store: FakeStore, flusher: Flusher, progress: asyncio.Queue[None]) -> None:
+        job = ControlledJob(OSError(5, "Input/output error"))
         job.may_end.set()
         store.dirty = [job]
-        flusher.poke()
+        flusher.flush_if_idle()
         await progress.get()
         assert [str(error) for error in store.failed] == ["[Errno 5] Input/output error"]
         assert store.done == []
@@ -141,11 +141,11 @@ def test_a_failed_flush_is_given_to_the_store_with_its_cause() -> None:
     with_flusher(story, sync=True)
 
 
-def test_stopping_waits_for_the_flush_in_flight() -> None:
-    async def story(store: StoreInHand, flusher: Flusher, progress: asyncio.Queue[None]) -> None:
-        job = JobInHand()
+def test_stop_waits_for_the_flush_in_flight() -> None:
+    async def story(store: FakeStore, flusher: Flusher, progress: asyncio.Queue[None]) -> None:
+        job = ControlledJob()
         store.dirty = [job]
-        flusher.poke()
+        flusher.flush_if_idle()
         stopping = asyncio.create_task(flusher.stop())
         await asyncio.sleep(0)
         assert not stopping.done()
@@ -157,7 +157,7 @@ def test_stopping_waits_for_the_flush_in_flight() -> None:
 
 
 @pytest.mark.parametrize("fault", [OSError(5, "Input/output error"), ZeroDivisionError("a bug")])
-def test_whatever_a_flush_raises_fails_the_store(tmp_path: Path, fault: Exception) -> None:
+def test_any_exception_of_a_flush_fails_the_store(tmp_path: Path, fault: Exception) -> None:
     async def story() -> None:
         identity = StoreIdentity("C", "b", 0)
         store = MessageStore.open(tmp_path, StoreSettings(flush="sync"), identity, SystemClock())
@@ -168,7 +168,7 @@ def test_whatever_a_flush_raises_fails_the_store(tmp_path: Path, fault: Exceptio
         store.on_confirmed(result.physical_offset + result.size_bytes, errors.append)
         with pytest.MonkeyPatch.context() as patched:
             patched.setattr(FlushJob, "run", lambda _: (_ for _ in ()).throw(fault))
-            flusher.poke()
+            flusher.flush_if_idle()
             await progress.wait()
         assert "failed, restart to recover" in str(errors[0])
         assert "failed, restart to recover" in (store.write_refusal or "")

@@ -1,4 +1,4 @@
-"""OffLoop: work in threads, in order, bounded in number and in time."""
+"""OffLoop: functions run in threads, in order, with limits on their number and waiting time."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.eventually import LIMIT_S, eventually_async
 
 
 class Gate:
-    """Work that ends when it is opened, and notes its order."""
+    """Work that blocks until `open`, and records its order."""
 
     def __init__(self) -> None:
         self.begun: list[int] = []
@@ -47,7 +47,7 @@ def run(story: Callable[[OffLoop, Gate], Awaitable[None]], clock: ClockAtRest, c
 
 
 async def start(off_loop: OffLoop, gate: Gate, count: int) -> list[asyncio.Task[int]]:
-    """Start pieces of work, of which the first is running."""
+    """Start `count` pieces of work on one thread, and wait until the first one runs."""
     tasks = [asyncio.create_task(off_loop.run(gate.work(number))) for number in range(count)]
     await eventually_async(lambda: gate.begun == [0] and len(off_loop) == count)
     return tasks
@@ -79,7 +79,7 @@ def test_failing_work_fails_its_caller_only(clock: ClockAtRest) -> None:
     run(story, clock)
 
 
-def test_cancelled_work_leaves_its_thread_to_the_next(clock: ClockAtRest) -> None:
+def test_cancelled_work_releases_its_thread(clock: ClockAtRest) -> None:
     async def story(off_loop: OffLoop, gate: Gate) -> None:
         tasks = await start(off_loop, gate, 3)
         tasks[1].cancel()

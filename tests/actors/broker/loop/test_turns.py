@@ -1,6 +1,6 @@
-"""Units for many queues are written by another thread: meanwhile the loop serves other requests.
+"""The event loop serves other requests while a thread writes consume-queue units of many queues.
 
-`test_catch_up` has the requests that ask for the messages.
+`test_catch_up` tests the requests that read these messages.
 """
 
 from __future__ import annotations
@@ -29,33 +29,31 @@ async def max_offset(peer: Peer, queue_id: int) -> int:
 
 
 async def fill(peer: Peer) -> None:
-    """Two messages in each queue: the first makes the files, the second opens as many as may be open."""
+    """Send two messages to each queue: the first creates the files, the second opens as many as allowed."""
     for end in (1, 2):
         await send_to_all(peer, b"before")
         assert [await max_offset(peer, queue_id) for queue_id in range(QUEUES)] == [end] * QUEUES
 
 
-def test_all_are_served_while_units_are_written_and_held_pulls_get_them_then(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_requests_are_served_while_units_are_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def story(peer: Peer) -> None:
         await fill(peer)
-        last = QUEUES - 1  # its message is the one for which all are dispatched
+        last = QUEUES - 1  # all messages are dispatched for the pull of this queue
         held = asyncio.create_task(peer.pull("T", 2, last, wait_ms=HOLD_MS))
         await peer.until_held(1)
         with SlowWrites(monkeypatch) as disk:
-            await send_to_all(peer, b"1")  # acknowledged: that they are in the log is what counts
-            await disk.until_asked()
+            await send_to_all(peer, b"1")  # acknowledged when they are in the log
+            await disk.until_blocked()
             assert (await peer.send("U")).code == ResponseCode.SUCCESS
             assert not held.done()
-            disk.go_on()
+            disk.resume()
             assert (await held).code == ResponseCode.SUCCESS
             assert [await max_offset(peer, queue_id) for queue_id in range(QUEUES)] == [3] * QUEUES
 
     with_broker(story, settings(tmp_path))
 
 
-def test_a_topic_deleted_while_its_units_are_written_is_gone(
+def test_topic_deleted_while_its_units_are_written_is_removed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def story(peer: Peer) -> None:
@@ -65,10 +63,10 @@ def test_a_topic_deleted_while_its_units_are_written_is_gone(
             delete = asyncio.create_task(
                 peer.ask(RequestCode.DELETE_TOPIC_IN_BROKER, DeleteTopicHeader("T").to_ext())
             )
-            await disk.until_asked()
+            await disk.until_blocked()
             assert (await peer.send("U")).code == ResponseCode.SUCCESS
             assert not delete.done()
-            disk.go_on()
+            disk.resume()
             assert (await delete).code == ResponseCode.SUCCESS
             assert list((tmp_path / "store").glob("*/consumequeue/T")) == []
             await send_to_all(peer, b"2")
@@ -77,32 +75,30 @@ def test_a_topic_deleted_while_its_units_are_written_is_gone(
     with_broker(story, settings(tmp_path))
 
 
-def test_answers_are_written_before_what_was_sent_is_dispatched(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    is_answered = threading.Event()
+def test_responses_are_written_before_dispatch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    has_response = threading.Event()
     waits: list[bool] = []
     step = Dispatcher.step
 
     def wait_then_step(*arguments):
-        waits.append(is_answered.wait(LIMIT_S))
+        waits.append(has_response.wait(LIMIT_S))
         return step(*arguments)
 
     def send(address: str) -> bytes:
-        """A client with a processor of its own: the loop is held while it waits for the answer."""
+        """Send in another thread: the event loop is blocked until this client has the response."""
         host, _, port = address.rpartition(":")
         header = SendMessageHeader("PG", "T", 0, "").to_ext()
         with socket.create_connection((host, int(port)), timeout=LIMIT_S) as peer:
             peer.sendall(encode_command(RemotingCommand(RequestCode.SEND_MESSAGE_V2, header, b"hello")))
             answer = peer.recv(65_536)
-        is_answered.set()
+        has_response.set()
         return answer
 
     async def story(peer: Peer) -> None:
         assert (await peer.send("T")).code == ResponseCode.SUCCESS
         assert await max_offset(peer, 0) == 1
         monkeypatch.setattr(Dispatcher, "step", wait_then_step)
-        monkeypatch.setattr(turns, "DISPATCH_LATER_NS", 0)  # in the turn of the send
+        monkeypatch.setattr(turns, "DISPATCH_LATER_NS", 0)  # dispatch in the turn of the send
         assert b'"queueOffset":"1"' in await asyncio.to_thread(send, peer.broker.address)
         assert waits == [True]
 

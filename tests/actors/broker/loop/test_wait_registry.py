@@ -1,6 +1,4 @@
-"""WaitRegistry: requests are resumed by what they wait for or at their deadline, and dropped with their
-connection; never more are held than allowed.
-"""
+"""WaitRegistry: arrivals and deadlines release requests, closed connections drop them; a limit."""
 
 from __future__ import annotations
 
@@ -28,7 +26,7 @@ QUEUE: Key = ("T", 0)
 
 
 class Request(HeldRequest[int]):
-    """Waits for a number that is larger than its own."""
+    """Waits for an arrival that is larger than its number."""
 
     def __init__(self, context: RequestContext, key: Key, number: int) -> None:
         super().__init__(context, key)
@@ -38,11 +36,11 @@ class Request(HeldRequest[int]):
         return arrival > self.number
 
     def resume(self) -> None:
-        raise AssertionError("the registry resumes nothing by itself")
+        raise AssertionError("the registry must not resume requests itself")
 
 
 class Peer:
-    """As much of a connection as the registry uses."""
+    """A fake connection with the methods that the registry uses."""
 
     def __init__(self) -> None:
         self.refusals: list[Exception] = []
@@ -100,7 +98,7 @@ def test_request_may_wait_for_a_group(held, peer) -> None:
     assert held.arrived(("T", "group"), 99) == [popped]
 
 
-def test_sooner_deadline_is_reported_and_no_other(held, peer) -> None:
+def test_only_an_earlier_deadline_is_reported(held, peer) -> None:
     reported: list[int | None] = []
     held.on_earlier_deadline(lambda: reported.append(held.next_deadline_ns))
     for wait_ms in (500, 500, 700, 200, 300):
@@ -111,7 +109,7 @@ def test_sooner_deadline_is_reported_and_no_other(held, peer) -> None:
     assert reported[1] < reported[0]
 
 
-def test_deadlines_come_in_order_and_only_once(held, peer, clock) -> None:
+def test_requests_expire_in_order_and_once(held, peer, clock) -> None:
     late, early, also_early = (peer.request() for _ in range(3))
     begin_ns = clock.monotonic_ns()
     for request, wait_ms in ((late, 300), (early, 100), (also_early, 100)):
@@ -183,18 +181,18 @@ def test_each_request_is_released_once(steps: list[tuple[str, int, int, int]]) -
         assert set(held.keys) == {each.key for each in waiting}
 
 
-def test_closed_connection_takes_its_requests_along(held, peer, clock) -> None:
+def test_closed_connection_drops_its_requests(held, peer, clock) -> None:
     gone = Peer()
     held.hold(gone.request(), WAIT_MS)
     kept = peer.request()
     held.hold(kept, WAIT_MS)
     gone.close()
     assert held.arrived(QUEUE, 11) == [kept]
-    held.hold(gone.request(), WAIT_MS)  # of a connection that is closed already
+    held.hold(gone.request(), WAIT_MS)  # its connection is already closed
     assert len(held) == 0
 
 
-def test_requests_of_a_connection_are_released_by_choice(held, peer, clock) -> None:
+def test_selected_requests_of_a_connection_are_released(held, peer, clock) -> None:
     mine, not_chosen = peer.request(1), peer.request(2)
     for request in (mine, not_chosen, Peer().request(1)):
         held.hold(request, WAIT_MS)
@@ -227,7 +225,7 @@ def test_closed_registry_refuses_held_and_further_requests(held, peer) -> None:
     assert len(held) == 0
 
 
-def test_released_requests_leave_nothing_behind(held, peer, clock) -> None:
+def test_released_requests_leave_no_state(held, peer, clock) -> None:
     for number in range(10_000):
         held.hold(peer.request(number), number % 100)
         held.arrived(QUEUE, number + 1)
@@ -242,12 +240,12 @@ def test_released_requests_leave_nothing_behind(held, peer, clock) -> None:
         (4_999, 20_000, 4_999),
         (5_000, 20_000, 10_000),
         (10_000, 20_000, 15_000),
-        (15_000, 20_000, 20_000),  # as long as RocketMQ's broker may hold it, which checks every 5 s
+        (15_000, 20_000, 20_000),  # RocketMQ's broker, which checks every 5 s, may hold it as long
         (60_000, 20_000, 20_000),
         (3_000, 1_000, 1_000),
     ],
 )
-def test_long_wait_is_as_long_as_rocketmqs_and_within_the_limit(
+def test_hold_time_follows_rocketmq_within_the_limit(
     requested_ms: int, max_hold_ms: int, held_ms: int
 ) -> None:
     assert suspend_ms(requested_ms, max_hold_ms) == held_ms

@@ -1,4 +1,4 @@
-"""Answers to senders wait for `confirmed`, and say what happened when it does not come."""
+"""Responses to sends wait for confirmation; without it they have the cause."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from actors.remoting.codes import ResponseCode
 from store.store_errors import StoreError
 
 
-class Answers(PendingAck):
+class Responses(PendingAck):
     def __init__(self) -> None:
         super().__init__()
-        self.given: list[tuple[ResponseCode, str | None]] = []
+        self.sent: list[tuple[ResponseCode, str | None]] = []
 
-    def answer(self, code: ResponseCode, remark: str | None) -> None:
-        self.given.append((code, remark))
+    def respond(self, code: ResponseCode, remark: str | None) -> None:
+        self.sent.append((code, remark))
 
 
-class StoreThatConfirmsLater:
+class StoreConfirmingLater:
     def __init__(self) -> None:
         self.callbacks: list[tuple[int, Callable[[StoreError | None], None]]] = []
 
@@ -31,37 +31,37 @@ class StoreThatConfirmsLater:
             callback(error)
 
 
-def test_the_answer_comes_with_the_confirmation(clock) -> None:
-    store = StoreThatConfirmsLater()
-    answers = Answers()
+def test_response_is_sent_at_confirmation(clock) -> None:
+    store = StoreConfirmingLater()
+    responses = Responses()
     acks = Acks(store, clock, timeout_ms=5000, may_wait=True)
-    acks.when_confirmed(100, answers)
+    acks.when_confirmed(100, responses)
     assert len(acks) == 1
-    assert answers.given == []
+    assert responses.sent == []
     store.confirm()
-    assert answers.given == [(ResponseCode.SUCCESS, None)]
+    assert responses.sent == [(ResponseCode.SUCCESS, None)]
     assert len(acks) == 0
 
 
-def test_a_failed_store_is_told_to_the_sender(clock) -> None:
-    store = StoreThatConfirmsLater()
-    answers = Answers()
+def test_store_error_becomes_the_response(clock) -> None:
+    store = StoreConfirmingLater()
+    responses = Responses()
     acks = Acks(store, clock, timeout_ms=5000, may_wait=True)
-    acks.when_confirmed(100, answers)
+    acks.when_confirmed(100, responses)
     store.confirm(StoreError("fdatasync failed: Input/output error"))
-    assert answers.given == [(ResponseCode.SYSTEM_ERROR, "fdatasync failed: Input/output error")]
+    assert responses.sent == [(ResponseCode.SYSTEM_ERROR, "fdatasync failed: Input/output error")]
 
 
-def test_a_flush_that_takes_too_long_is_answered_once(clock) -> None:
-    store = StoreThatConfirmsLater()
-    answers = Answers()
+def test_slow_flush_gets_flush_disk_timeout_once(clock) -> None:
+    store = StoreConfirmingLater()
+    responses = Responses()
     acks = Acks(store, clock, timeout_ms=5000, may_wait=True)
-    acks.when_confirmed(100, answers)
+    acks.when_confirmed(100, responses)
     acks.sweep()
     clock.advance(4999)
     acks.sweep()
-    assert answers.given == []
+    assert responses.sent == []
     clock.advance(1)
     acks.sweep()
     store.confirm()
-    assert [code for code, _ in answers.given] == [ResponseCode.FLUSH_DISK_TIMEOUT]
+    assert [code for code, _ in responses.sent] == [ResponseCode.FLUSH_DISK_TIMEOUT]

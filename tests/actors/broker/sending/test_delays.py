@@ -1,4 +1,4 @@
-"""Delayed messages: when they come, what they are then, and that a restart forgets none."""
+"""Delayed messages: time of delivery, stored content, restarts, and messages that cannot be delivered."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import structlog
 
-from actors.broker.sending.delays import Bring, Delays, Waiting
+from actors.broker.sending.delays import Delays, DelayTimer, LoadPages
 from actors.remoting.codes import RequestCode
 from store.clock import Clock
 from store.disk.disk_use import DiskUse
@@ -24,7 +24,7 @@ LEVEL_2_MS = 5_000
 MS = 1_000_000
 
 
-def test_a_delayed_message_comes_when_its_level_says(tmp_path: Path, clock) -> None:
+def test_delayed_message_is_delivered_after_the_delay_of_its_level(tmp_path: Path, clock) -> None:
     async def story(peer: Peer) -> None:
         sent = await peer.send(
             "T", b"late", 1, "DELAY\x012\x02TAGS\x01t\x02", born_timestamp=77, reconsume_times=3, flag=9
@@ -46,7 +46,7 @@ def test_a_delayed_message_comes_when_its_level_says(tmp_path: Path, clock) -> N
     with_broker(story, settings_of(tmp_path), clock)
 
 
-def test_levels_too_high_are_the_highest_and_none_is_none(tmp_path: Path, clock) -> None:
+def test_level_above_the_highest_is_reduced_and_level_0_is_no_delay(tmp_path: Path, clock) -> None:
     async def story(peer: Peer) -> None:
         await peer.send("T", properties="DELAY\x0199\x02")
         (waiting,) = await peer.messages("SCHEDULE_TOPIC_XXXX", queue_id=17)
@@ -58,18 +58,18 @@ def test_levels_too_high_are_the_highest_and_none_is_none(tmp_path: Path, clock)
 
 
 @pytest.fixture
-def by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the broker deliver nothing, so that the test's own `Delays` do."""
+def manual_delivery(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Disable the broker's delivery, so that the test delivers with its own `Delays`."""
     monkeypatch.setattr("actors.broker.build.DELIVERY_INTERVAL_MS", 1_000_000_000)
 
 
-def delays_of(peer: Peer, clock: Clock, bring: Bring | None = None) -> Delays:
-    """Return delays on the broker's store; without `bring` they read whatever is in the page cache."""
-    return Delays(peer.broker.graph.loop.store, clock, DelayOffsetTable(clock), bring)
+def delays_of(peer: Peer, clock: Clock, load_pages: LoadPages | None = None) -> Delays:
+    """Return a `Delays` for the broker's store; without `load_pages` its reads may wait for the disk."""
+    return Delays(peer.broker.graph.loop.store, clock, DelayOffsetTable(clock), load_pages)
 
 
-@pytest.mark.usefixtures("by_hand")
-def test_the_highest_level_is_delivered_and_one_more_is_the_highest(tmp_path: Path, clock) -> None:
+@pytest.mark.usefixtures("manual_delivery")
+def test_messages_of_custom_levels_are_delivered_when_due(tmp_path: Path, clock) -> None:
     async def story(peer: Peer) -> None:
         delays = delays_of(peer, clock)
         for level in (1, 2, 3, 4):
@@ -87,13 +87,11 @@ def test_the_highest_level_is_delivered_and_one_more_is_the_highest(tmp_path: Pa
     with_broker(story, settings_of(tmp_path, {"message_delay_level": "1s 2s 3s", "flush": "async"}), clock)
 
 
-@pytest.mark.usefixtures("by_hand")
-def test_a_level_is_delivered_in_slices_and_goes_on_behind_a_message_that_leads_nowhere(
-    tmp_path: Path, clock
-) -> None:
+@pytest.mark.usefixtures("manual_delivery")
+def test_level_is_delivered_in_slices_and_skips_an_undeliverable_message(tmp_path: Path, clock) -> None:
     async def story(peer: Peer) -> None:
         broker = peer.broker
-        for number in range(70):  # 64 go in one slice
+        for number in range(70):  # one slice has 64
             await peer.send("T", b"%d" % number, properties="DELAY\x011\x02")
         lost = RecordDraft("SCHEDULE_TOPIC_XXXX", 0, b"lost", b"REAL_TOPIC\x01T\x02REAL_QID\x01x\x02")
         broker.graph.loop.store.append(lost)
@@ -125,17 +123,15 @@ def test_a_level_is_delivered_in_slices_and_goes_on_behind_a_message_that_leads_
     with_broker(story, settings_of(tmp_path, {"flush": "async"}), clock)
 
 
-@pytest.mark.usefixtures("by_hand")
-@pytest.mark.parametrize("leap_ms", [1_100, 3_600_000])
-def test_a_wall_that_leaps_forward_brings_no_message_before_its_delay(
-    leap_ms: int, tmp_path: Path, clock
-) -> None:
+@pytest.mark.usefixtures("manual_delivery")
+@pytest.mark.parametrize("jump_ms", [1_100, 3_600_000])
+def test_wall_clock_jump_delivers_no_message_early(jump_ms: int, tmp_path: Path, clock) -> None:
     async def story(peer: Peer) -> None:
         delays = delays_of(peer, clock)
         await peer.send("T", b"before", properties="DELAY\x012\x02")
         assert len(await peer.messages("SCHEDULE_TOPIC_XXXX", queue_id=1)) == 1
         delays.deliver()
-        clock.set_wall_ms(clock.wall_ms() + leap_ms)
+        clock.set_wall_ms(clock.wall_ms() + jump_ms)
         delays.deliver()
         await peer.send("T", b"after", properties="DELAY\x012\x02")
         assert len(await peer.messages("SCHEDULE_TOPIC_XXXX", queue_id=1)) == 2
@@ -150,8 +146,8 @@ def test_a_wall_that_leaps_forward_brings_no_message_before_its_delay(
     with_broker(story, settings_of(tmp_path), clock)
 
 
-@pytest.mark.usefixtures("by_hand")
-def test_a_level_whose_messages_are_on_the_disk_only_is_asked_for_once_and_then_goes_on(
+@pytest.mark.usefixtures("manual_delivery")
+def test_pages_of_a_cold_level_are_loaded_once_before_delivery(
     tmp_path: Path, clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def is_cold(*_: Any) -> None:
@@ -159,8 +155,8 @@ def test_a_level_whose_messages_are_on_the_disk_only_is_asked_for_once_and_then_
 
     async def story(peer: Peer) -> None:
         store = peer.broker.graph.loop.store
-        brought: list[Callable[[], None]] = []
-        delays = delays_of(peer, clock, lambda _, done: brought.append(done))
+        loads: list[Callable[[], None]] = []
+        delays = delays_of(peer, clock, lambda _, done: loads.append(done))
         for level in (1, 1, 2):
             await peer.send("T", b"1", properties=f"DELAY\x01{level}\x02")
         assert len(await peer.messages("SCHEDULE_TOPIC_XXXX")) == 2
@@ -170,18 +166,18 @@ def test_a_level_whose_messages_are_on_the_disk_only_is_asked_for_once_and_then_
                 patched.setattr(store, "get_message", is_cold)
                 delays.deliver()
                 delays.deliver()
-            assert len(brought) == 2  # once for each level, however often it is looked at
+            assert len(loads) == 2  # once per level, although `deliver` was called several times
             delays.deliver()
-            assert delays.table.offsets == {}  # it is on its way
-            brought.pop()()
-            brought.pop()()
+            assert delays.table.offsets == {}  # the pages are still being loaded
+            loads.pop()()
+            loads.pop()()
         delays.deliver()
         assert (delays.skipped, delays.table.offsets) == (0, {1: 2, 2: 1})
 
     with_broker(story, settings_of(tmp_path, {"flush": "async"}), clock)
 
 
-def test_a_restart_delivers_what_was_waiting_and_nothing_twice(tmp_path: Path, clock) -> None:
+def test_restart_delivers_pending_messages_once(tmp_path: Path, clock) -> None:
     async def before(peer: Peer) -> None:
         for body in (b"0", b"1"):
             await peer.send("T", body, properties="DELAY\x011\x02")
@@ -197,7 +193,7 @@ def test_a_restart_delivers_what_was_waiting_and_nothing_twice(tmp_path: Path, c
     with_broker(after, settings_of(tmp_path), clock)
 
 
-def test_a_clock_set_back_keeps_no_message_for_longer_than_its_delay(tmp_path: Path, clock) -> None:
+def test_clock_set_back_does_not_extend_the_delay(tmp_path: Path, clock) -> None:
     async def story(peer: Peer) -> None:
         await peer.send("T", b"late", properties="DELAY\x011\x02")
         clock.set_wall_ms(clock.wall_ms() - 3_600_000)
@@ -209,17 +205,17 @@ def test_a_clock_set_back_keeps_no_message_for_longer_than_its_delay(tmp_path: P
     with_broker(story, settings_of(tmp_path), clock)
 
 
-def test_a_level_has_waited_only_since_the_last_look_that_saw_it_grow() -> None:
-    """Looks shortly after one another are one note: the earlier may have seen fewer messages."""
-    waiting = Waiting(1_000)
-    waiting.note(1, 0)
-    waiting.note(2, 40 * MS)
-    assert not waiting.is_over(1, 1_000 * MS)
-    assert waiting.is_over(1, 1_040 * MS)
-    assert not waiting.is_over(2, 1_040 * MS), "nobody has seen that one yet"
+def test_delay_timer_counts_from_the_last_observation_of_growth() -> None:
+    """Observations in quick succession are merged into one with the later time: none is counted too early."""
+    timer = DelayTimer(1_000)
+    timer.observe(1, 0)
+    timer.observe(2, 40 * MS)
+    assert not timer.has_elapsed(1, 1_000 * MS)
+    assert timer.has_elapsed(1, 1_040 * MS)
+    assert not timer.has_elapsed(2, 1_040 * MS), "this message was not observed yet"
 
 
-def test_a_message_over_a_lowered_limit_is_skipped_and_blocks_nothing(tmp_path: Path, clock) -> None:
+def test_message_over_a_lowered_size_limit_is_skipped(tmp_path: Path, clock) -> None:
     async def story(peer: Peer) -> None:
         for level, body in ((1, b"before"), (1, b"x" * 200_000), (1, b"after"), (2, b"other level")):
             assert (await peer.send("T", body, level, f"DELAY\x01{level}\x02")).code == 0
@@ -233,8 +229,8 @@ def test_a_message_over_a_lowered_limit_is_skipped_and_blocks_nothing(tmp_path: 
         assert await peer.send("T", b"later", 1, "DELAY\x011\x02")
         clock.advance(1_000)
         assert decode_record((await peer.pull("T", 2, 1, wait_ms=HOLD_MS)).body).body == b"later"
-        told = peer.broker.describe()
-        assert (told["delayed_messages_skipped"], told["background_task_failures"]) == (1, 0)
+        described = peer.broker.describe()
+        assert (described["delayed_messages_skipped"], described["background_task_failures"]) == (1, 0)
 
     with structlog.testing.capture_logs() as logs:
         with_broker(story, settings_of(tmp_path), clock)
@@ -243,8 +239,8 @@ def test_a_message_over_a_lowered_limit_is_skipped_and_blocks_nothing(tmp_path: 
     assert "is over max_message_bytes 1,000" in line["error"]
 
 
-def test_a_message_that_fits_no_log_file_is_skipped(tmp_path: Path, clock) -> None:
-    """Under its own topic, whose name is longer, the record is larger than it was while it waited."""
+def test_message_too_large_for_a_log_file_is_skipped(tmp_path: Path, clock) -> None:
+    """The record grows at delivery, because the name of its own topic is longer than SCHEDULE_TOPIC_XXXX."""
     topic, file_bytes = "T" * 100, 1 << 16
 
     async def story(peer: Peer) -> None:
@@ -261,7 +257,7 @@ def test_a_message_that_fits_no_log_file_is_skipped(tmp_path: Path, clock) -> No
     with_broker(story, settings_of(tmp_path, {"commit_log_file_bytes": file_bytes}), clock)
 
 
-def test_a_full_disk_skips_no_message_and_it_comes_when_there_is_space(tmp_path: Path, clock) -> None:
+def test_full_disk_delays_messages_until_there_is_space(tmp_path: Path, clock) -> None:
     used_percent = 10
 
     def probe(_: Path) -> DiskUse:
@@ -289,10 +285,10 @@ def test_a_full_disk_skips_no_message_and_it_comes_when_there_is_space(tmp_path:
         with_broker(story, settings_of(tmp_path), clock, probe)
 
 
-@pytest.mark.parametrize("digits", [11, 5_000])  # beyond 32 bits; more than `int` reads
-def test_a_message_for_a_queue_that_cannot_be_is_skipped(digits: int, tmp_path: Path, clock) -> None:
+@pytest.mark.parametrize("digits", [11, 5_000])  # more than 32 bits; more digits than `int` accepts
+def test_message_with_an_impossible_queue_id_is_skipped(digits: int, tmp_path: Path, clock) -> None:
     async def story(peer: Peer) -> None:
-        real = b"REAL_TOPIC\x01T\x02REAL_QID\x01%b\x02" % (b"9" * digits)  # as an adopted store may have it
+        real = b"REAL_TOPIC\x01T\x02REAL_QID\x01%b\x02" % (b"9" * digits)  # possible in an adopted store
         peer.broker.graph.loop.store.append(RecordDraft("SCHEDULE_TOPIC_XXXX", 0, b"lost", real))
         await peer.send("T", b"after", properties="DELAY\x011\x02")
         clock.advance(1_000)
@@ -302,7 +298,7 @@ def test_a_message_for_a_queue_that_cannot_be_is_skipped(digits: int, tmp_path: 
     with_broker(story, settings_of(tmp_path), clock)
 
 
-def test_a_skipped_message_stays_skipped_over_a_restart(tmp_path: Path, clock) -> None:
+def test_skipped_message_stays_skipped_after_a_restart(tmp_path: Path, clock) -> None:
     def skipped(peer: Peer) -> object:
         return peer.broker.describe()["delayed_messages_skipped"]
 

@@ -1,4 +1,4 @@
-"""Send interceptors: a broker with one of its own, and the broker's own in their order."""
+"""Send interceptors: an added one, and the broker's own ones."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from tests.actors.broker.brokers import Peer, settings_of, with_broker
 
 
 class Quarantine:
-    """Stores messages of the topic `Checked` under `Quarantine` instead, and refuses some."""
+    """Redirects messages of topic `Checked` to topic `Quarantine`, and refuses some of them."""
 
     def before_append(self, draft: SendDraft) -> None:
-        """Redirect messages of one topic."""
+        """Redirect a message of topic `Checked`, or refuse it."""
         if draft.record.topic != "Checked":
             return
         if b"virus" in bytes(draft.record.body):
-            raise Refused(ResponseCode.MESSAGE_ILLEGAL, "the body holds a virus: clean it")
+            raise Refused(ResponseCode.MESSAGE_ILLEGAL, "the body contains a virus: clean it")
         draft.properties += f"CAME_TO\x01{draft.record.topic}\x02"
         draft.record.topic, draft.record.queue_id = "Quarantine", 0
 
@@ -35,7 +35,7 @@ def test_an_interceptor_redirects_or_refuses_messages(tmp_path: Path) -> None:
         assert (sent.code, sent.ext["queueId"], sent.ext["queueOffset"]) == (0, "3", "1")
         refused = await peer.send("Checked", b"a virus")
         assert refused.code == ResponseCode.MESSAGE_ILLEGAL
-        assert refused.remark == "the body holds a virus: clean it"
+        assert refused.remark == "the body contains a virus: clean it"
         assert await peer.messages("Checked", queue_id=3) == []
         first, redirected = await peer.messages("Quarantine")
         assert (first.body, redirected.body) == (b"0", b"1")
@@ -55,7 +55,7 @@ def test_an_added_interceptor_runs_before_the_delay(tmp_path: Path, clock) -> No
     with_broker(story, settings_of(tmp_path), clock, interceptors=[Quarantine()])
 
 
-def test_batches_pass_no_interceptor(tmp_path: Path) -> None:
+def test_batches_bypass_interceptors(tmp_path: Path) -> None:
     async def story(peer: Peer) -> None:
         ext = SendMessageHeader("PG", "Checked", 0, batch=True).to_ext()
         body = encode_batch([Message("Checked", b"1"), Message("Checked", b"2")])
@@ -65,8 +65,8 @@ def test_batches_pass_no_interceptor(tmp_path: Path) -> None:
     with_broker(story, settings_of(tmp_path), interceptors=[Quarantine()])
 
 
-def test_a_dead_letter_is_stored_whatever_queue_and_delay_its_retry_names(tmp_path: Path) -> None:
-    """As in RocketMQ: the queue is one of the retry topic, and a delay no longer matters."""
+def test_dead_letter_ignores_queue_and_delay_of_the_retry(tmp_path: Path) -> None:
+    """As in RocketMQ: the queue is one of the retry topic, and the delay is ignored."""
 
     async def story(peer: Peer) -> None:
         config = orjson.dumps({"groupName": "G", "retryQueueNums": 2, "retryMaxTimes": 1})
@@ -82,8 +82,8 @@ def test_a_dead_letter_is_stored_whatever_queue_and_delay_its_retry_names(tmp_pa
     with_broker(story, settings_of(tmp_path))
 
 
-def test_a_returned_transaction_is_refused_once_it_is_a_dead_letter(tmp_path: Path) -> None:
-    """A dead letter has no delay, which told a retry of an old client from a transaction (RocketMQ 5.3.3)."""
+def test_transactional_retry_is_refused_as_a_dead_letter(tmp_path: Path) -> None:
+    """A dead letter has no delay, by which a retry of an old client is recognized (as in RocketMQ 5.3.3)."""
 
     async def story(peer: Peer) -> None:
         prepared = "TRAN_MSG\x01true\x02DELAY\x013\x02"

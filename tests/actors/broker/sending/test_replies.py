@@ -1,4 +1,4 @@
-"""Replies: handed to the client that asked, over its own connection, and stored."""
+"""Replies are pushed to the client that sent the request message, and stored."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from store.message.properties import decode_properties
 from tests.actors.broker.brokers import Peer, settings_of, with_broker
 
 TOPIC = "DefaultCluster_REPLY_TOPIC"
-ASKING = "REPLY_TO_CLIENT\x01asker\x02CORRELATION_ID\x01c1"
+REPLY_PROPERTIES = "REPLY_TO_CLIENT\x01requester\x02CORRELATION_ID\x01c1"
 
 
-async def reply(peer: Peer, properties: str = ASKING) -> RemotingCommand:
+async def reply(peer: Peer, properties: str = REPLY_PROPERTIES) -> RemotingCommand:
     ext = SendMessageHeader("PG", TOPIC, 0, properties, born_timestamp=7).to_ext()
-    return await peer.ask(RequestCode.SEND_REPLY_MESSAGE_V2, ext, b"the answer")
+    return await peer.ask(RequestCode.SEND_REPLY_MESSAGE_V2, ext, b"the reply")
 
 
-def asker(peer: Peer, code: int, told: list[RemotingCommand]) -> Peer:
-    """A client that waits for replies, and answers them with this code."""
+def requester(peer: Peer, code: int, received: list[RemotingCommand]) -> Peer:
+    """Return a client that receives pushed replies into `received` and responds with `code`."""
 
     def pushed(context: RequestContext) -> RemotingCommand:
         command = context.command
         command.body = bytes(command.body)
-        told.append(command)
+        received.append(command)
         return RemotingCommand.response(code)
 
     table = RequestTable()
@@ -35,20 +35,20 @@ def asker(peer: Peer, code: int, told: list[RemotingCommand]) -> Peer:
     return Peer(peer.broker, table)
 
 
-def test_a_reply_reaches_who_asked_and_is_stored(tmp_path: Path) -> None:
+def test_reply_is_pushed_to_the_requester_and_stored(tmp_path: Path) -> None:
     async def story(peer: Peer) -> None:
-        told: list[RemotingCommand] = []
-        waiting = asker(peer, ResponseCode.SUCCESS, told)
-        await waiting.heartbeat("asker", "G")
+        received: list[RemotingCommand] = []
+        waiting = requester(peer, ResponseCode.SUCCESS, received)
+        await waiting.heartbeat("requester", "G")
         answer = await reply(peer)
         assert answer.code == ResponseCode.SUCCESS
         assert answer.ext["queueOffset"] == "0"
 
-        [pushed] = told
+        [pushed] = received
         header = SendMessageHeaderV1.from_ext(pushed.ext)
-        assert (header.topic, header.born_timestamp, pushed.body) == (TOPIC, 7, b"the answer")
+        assert (header.topic, header.born_timestamp, pushed.body) == (TOPIC, 7, b"the reply")
         assert decode_properties(header.properties.encode()) == {
-            "REPLY_TO_CLIENT": "asker",
+            "REPLY_TO_CLIENT": "requester",
             "CORRELATION_ID": "c1",
             "PUSH_REPLY_TIME": pushed.ext["storeTimestamp"],
             "MSG_REGION": "DefaultRegion",
@@ -56,26 +56,26 @@ def test_a_reply_reaches_who_asked_and_is_stored(tmp_path: Path) -> None:
         }
         assert pushed.ext["storeHost"] == peer.broker.address
         [stored] = await peer.messages(TOPIC)
-        assert stored.body == b"the answer"
+        assert stored.body == b"the reply"
         await waiting.client.close()
 
     with_broker(story, settings_of(tmp_path))
 
 
-def test_a_reply_that_cannot_be_handed_over_says_why(tmp_path: Path) -> None:
+def test_undeliverable_reply_is_refused_with_the_cause(tmp_path: Path) -> None:
     async def story(peer: Peer) -> None:
-        nobody = await reply(peer)
-        assert nobody.code == ResponseCode.SYSTEM_ERROR
-        assert "channel of <asker> not found" in (nobody.remark or "")
+        unknown = await reply(peer)
+        assert unknown.code == ResponseCode.SYSTEM_ERROR
+        assert "channel of <requester> not found" in (unknown.remark or "")
         unnamed = await reply(peer, "CORRELATION_ID\x01c1")
         assert unnamed.code == ResponseCode.SYSTEM_ERROR
         assert "REPLY_TO_CLIENT" in (unnamed.remark or "")
 
-        waiting = asker(peer, ResponseCode.SYSTEM_BUSY, [])
-        await waiting.heartbeat("asker", "G")
+        waiting = requester(peer, ResponseCode.SYSTEM_BUSY, [])
+        await waiting.heartbeat("requester", "G")
         refused = await reply(peer)
         assert refused.code == ResponseCode.SYSTEM_ERROR
-        assert "push reply message to asker fail" in (refused.remark or "")
+        assert "push reply message to requester fail" in (refused.remark or "")
         await waiting.client.close()
 
     with_broker(story, settings_of(tmp_path))

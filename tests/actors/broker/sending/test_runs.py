@@ -1,4 +1,4 @@
-"""SEND_RUNS is a send like any other: admitted as one, and counted by its messages and its topic."""
+"""SEND_RUNS is admitted and counted like any other send."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from tests.actors.broker.sending.test_sending import send_runs, some_records, so
 from tests.eventually import eventually_async
 
 
-def test_runs_are_refused_as_sends_are_while_the_disk_hangs_and_come_in_after(
+def test_runs_are_refused_while_the_disk_hangs_and_accepted_afterwards(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def story(peer: Peer) -> None:
         await peer.send("T")
-        disk_goes_on = hang_disk(monkeypatch)
+        disk_resumes = hang_disk(monkeypatch)
         body = some_runs("T", {0: 2, 1: 1})
         waiting = [asyncio.create_task(send_runs(peer, body)) for _ in range(3)]
         await eventually_async(lambda: peer.broker.graph.loop.store.positions.waiting == 3)
@@ -33,7 +33,7 @@ def test_runs_are_refused_as_sends_are_while_the_disk_hangs_and_come_in_after(
         assert refused.code == ResponseCode.SYSTEM_BUSY
         assert "[OVERLOAD]" in (refused.remark or "")
         assert "3 sends wait for the disk (send_queue_capacity 3)" in (refused.remark or "")
-        disk_goes_on.set()
+        disk_resumes.set()
         assert [(await task).code for task in waiting] == [ResponseCode.SUCCESS] * 3
         assert (await send_runs(peer, body)).code == ResponseCode.SUCCESS
         assert [len(await peer.messages("T", queue_id=each)) for each in (0, 1)] == [1 + 4 * 2, 4]
@@ -42,12 +42,10 @@ def test_runs_are_refused_as_sends_are_while_the_disk_hangs_and_come_in_after(
     with_broker(story, settings_of(tmp_path, {"flush": "sync"}, send_queue_capacity=3))
 
 
-def test_runs_that_waited_while_the_broker_stood_still_are_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_runs_that_waited_during_a_stall_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def story(peer: Peer) -> None:
         await peer.send("T")
-        # Those that come now have waited, however many turns pass before they do.
+        # All sends from now on count as having waited, however many turns pass.
         peer.broker.graph.loop.lag.stop()
         monkeypatch.setattr(peer.broker.graph.loop.admission, "end_turn", lambda: None)
         peer.broker.graph.loop.admission.note_lag(1_500_000_000)
@@ -59,7 +57,7 @@ def test_runs_that_waited_while_the_broker_stood_still_are_refused(
     with_broker(story, settings_of(tmp_path, os_page_cache_busy_ms=1_000))
 
 
-def test_runs_are_refused_by_a_store_that_takes_no_more_and_nothing_is_counted(
+def test_runs_refused_by_a_full_store_are_not_counted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def story(peer: Peer) -> None:
@@ -81,7 +79,7 @@ def test_runs_are_refused_by_a_store_that_takes_no_more_and_nothing_is_counted(
 
 
 async def puts_of(peer: Peer, topic: str) -> tuple[int, int]:
-    """Messages and bytes that the broker says to have been put to a topic."""
+    """Return the messages and bytes put to a topic, by the broker's statistics."""
     sums = []
     for name in ("TOPIC_PUT_NUMS", "TOPIC_PUT_SIZE"):
         header = BrokerStatsHeader(name, topic)
@@ -91,7 +89,7 @@ async def puts_of(peer: Peer, topic: str) -> tuple[int, int]:
     return sums[0], sums[1]
 
 
-def test_the_messages_of_runs_are_counted_for_their_topic_and_the_broker(tmp_path: Path) -> None:
+def test_runs_are_counted_for_their_topic_and_the_broker(tmp_path: Path) -> None:
     async def story(peer: Peer) -> None:
         records = [some_records("T", 0, 3), some_records("T", 2, 200), some_records("U", 0, 5)]
         await send_runs(peer, some_runs("T", {0: 3, 2: 200}))

@@ -1,4 +1,4 @@
-"""Sending, over the socket: what is stored, what is answered, and what is refused with which code."""
+"""Sends over a socket: stored records, responses and refusals."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_a_message_is_stored_as_rocketmq_stores_it(tmp_path: Path, flush: str) -
     with_broker(story, settings_of(tmp_path, {"flush": flush}))
 
 
-def test_offsets_count_up_in_each_queue(tmp_path: Path) -> None:
+def test_offsets_are_consecutive_in_each_queue(tmp_path: Path) -> None:
     async def story(peer: Peer) -> None:
         offsets = [(await peer.send("T", queue_id=queue)).ext["queueOffset"] for queue in (0, 1, 0, 1, 1)]
         assert offsets == ["0", "0", "1", "1", "2"]
@@ -85,7 +85,7 @@ def test_transient_and_pop_properties_are_not_stored(tmp_path: Path) -> None:
     with_broker(story, settings_of(tmp_path))
 
 
-def test_a_message_that_is_sent_on_has_what_its_broker_adds_once(tmp_path: Path) -> None:
+def test_forwarded_message_gets_broker_properties_once(tmp_path: Path) -> None:
     async def story(peer: Peer) -> None:
         received = "a\x011\x02MSG_REGION\x01elsewhere\x02TRACE_ON\x01false\x02CLUSTER\x01other\x02b\x012\x02"
         await peer.send("T", properties=received)
@@ -99,7 +99,7 @@ def test_a_message_that_is_sent_on_has_what_its_broker_adds_once(tmp_path: Path)
     with_broker(story, settings_of(tmp_path))
 
 
-def test_librocketmqs_send_and_one_way_sends_arrive_too(tmp_path: Path) -> None:
+def test_v1_sends_and_oneway_sends_are_stored(tmp_path: Path) -> None:
     async def story(peer: Peer) -> None:
         old = SendMessageHeaderV1("PG", "T", 0, "TAGS\x01old\x02").to_ext()
         assert (await peer.ask(RequestCode.SEND_MESSAGE, old, b"1")).code == 0
@@ -114,7 +114,7 @@ def test_librocketmqs_send_and_one_way_sends_arrive_too(tmp_path: Path) -> None:
     with_broker(story, settings_of(tmp_path))
 
 
-def test_a_negative_queue_is_any(tmp_path: Path) -> None:
+def test_negative_queue_id_chooses_a_random_queue(tmp_path: Path) -> None:
     async def story(peer: Peer) -> None:
         queues = {(await peer.send("T", queue_id=-1)).ext["queueId"] for _ in range(64)}
         assert queues == {"0", "1", "2", "3"}
@@ -128,10 +128,10 @@ def test_a_batch_is_stored_whole_in_one_queue(tmp_path: Path) -> None:
         ext = SendMessageHeader("PG", "T", 1, "UNIQ_KEY\x01BATCH\x02", batch=True).to_ext()
         sent = await peer.ask(RequestCode.SEND_BATCH_MESSAGE, ext, encode_batch(messages))
         assert (sent.code, sent.ext["queueOffset"], sent.ext["transactionId"]) == (0, "0", "BATCH")
-        assert "batchUniqId" not in sent.ext  # that would be all its messages' id
+        assert "batchUniqId" not in sent.ext  # clients would use it as the id of all messages
         stored = await peer.messages("T", queue_id=1)
         assert [message.body for message in stored] == [b"0", b"1", b"2", b"3", b"4"]
-        # Without a region a Java consumer traces nothing; the batch's own key is not any message's.
+        # A Java consumer writes no trace without a region; the key of the batch is not stored.
         added = {"MSG_REGION": "DefaultRegion", "TRACE_ON": "true", "CLUSTER": "DefaultCluster"}
         assert [message.properties for message in stored] == [{"KEYS": f"k{n}", **added} for n in range(5)]
         assert ",".join(message.offset_msg_id for message in stored) == sent.ext["msgId"]
@@ -157,7 +157,7 @@ def some_records(topic: str, queue_id: int, count: int) -> bytes:
 
 
 @pytest.mark.parametrize("count", [1, 1000])
-def test_records_that_a_client_built_are_stamped_and_stored(tmp_path: Path, count: int) -> None:
+def test_records_encoded_by_a_client_are_stamped_and_stored(tmp_path: Path, count: int) -> None:
     async def story(peer: Peer) -> None:
         await peer.send("T")
         ext = SendRecordsHeader("T", 0, count).to_ext()
@@ -177,7 +177,7 @@ def test_records_that_a_client_built_are_stamped_and_stored(tmp_path: Path, coun
     "records",
     [b"", b"no records", some_records("U", 0, 2), some_records("T", 1, 2), some_records("T", 0, 2)[:-1]],
 )
-def test_records_that_are_none_or_of_another_queue_are_refused_whole(tmp_path: Path, records: bytes) -> None:
+def test_invalid_or_misdirected_records_are_refused_as_a_whole(tmp_path: Path, records: bytes) -> None:
     async def story(peer: Peer) -> None:
         sent = await peer.ask(RayMQRequestCode.SEND_RECORDS, SendRecordsHeader("T", 0, 2).to_ext(), records)
         assert sent.code == ResponseCode.MESSAGE_ILLEGAL
@@ -188,7 +188,7 @@ def test_records_that_are_none_or_of_another_queue_are_refused_whole(tmp_path: P
 
 
 def some_runs(topic: str, counts: dict[int, int]) -> bytes:
-    """A body of runs: so many records of each queue."""
+    """Return a body of runs with `counts[queue_id]` records of each queue."""
     records = [some_records(topic, queue_id, count) for queue_id, count in counts.items()]
     together = b"".join(records)
     runs = Runs([*counts], [*counts.values()], [*map(len, records)], memoryview(together))
@@ -224,9 +224,9 @@ def test_runs_of_several_queues_are_stored_by_one_request(tmp_path: Path, flush:
 @pytest.mark.parametrize(
     ("body", "topic", "code", "words"),
     [
-        (b"", "T", ResponseCode.MESSAGE_ILLEGAL, "no count of runs"),
-        (pack(">i", 0), "T", ResponseCode.MESSAGE_ILLEGAL, "a body of 0 runs"),
-        (some_runs("T", {1: 2, 0: 1}), "T", ResponseCode.MESSAGE_ILLEGAL, "queue ids must rise"),
+        (b"", "T", ResponseCode.MESSAGE_ILLEGAL, "too short for the number of runs"),
+        (pack(">i", 0), "T", ResponseCode.MESSAGE_ILLEGAL, "body of 0 runs"),
+        (some_runs("T", {1: 2, 0: 1}), "T", ResponseCode.MESSAGE_ILLEGAL, "queue ids must be in ascending"),
         (some_runs("T", {0: 1, 1: 2})[:-1], "T", ResponseCode.MESSAGE_ILLEGAL, "bytes of records"),
         (some_runs("U", {0: 1, 1: 1}), "T", ResponseCode.MESSAGE_ILLEGAL, "not of the topic 'T'"),
         (some_runs("T", {0: 1, 4: 1}), "T", ResponseCode.INVALID_PARAMETER, "queue 4 of topic 'T'"),
@@ -234,7 +234,7 @@ def test_runs_of_several_queues_are_stored_by_one_request(tmp_path: Path, flush:
         (some_runs("a b", {0: 1, 1: 1}), "a b", ResponseCode.INVALID_PARAMETER, "a b"),
     ],
 )
-def test_runs_that_cannot_be_stored_are_refused_whole(
+def test_invalid_runs_are_refused_as_a_whole(
     tmp_path: Path, body: bytes, topic: str, code: ResponseCode, words: str
 ) -> None:
     async def story(peer: Peer) -> None:
@@ -247,7 +247,7 @@ def test_runs_that_cannot_be_stored_are_refused_whole(
     with_broker(story, settings_of(tmp_path))
 
 
-def test_runs_wake_the_pulls_that_wait_for_any_of_their_queues(tmp_path: Path) -> None:
+def test_runs_wake_held_pulls_of_their_queues(tmp_path: Path) -> None:
     async def story(peer: Peer) -> None:
         await peer.send("T", queue_id=0)
         waiting = asyncio.ensure_future(peer.pull_records("T", 0, queue_id=2, wait_ms=HOLD_MS))
@@ -278,7 +278,7 @@ REFUSED: list[tuple[dict[str, Any], ResponseCode, str]] = [
 ]  # fmt: skip
 
 
-def test_what_cannot_be_stored_is_refused_with_the_value_and_the_limit(tmp_path: Path) -> None:
+def test_invalid_sends_are_refused_with_value_and_limit(tmp_path: Path) -> None:
     async def story(peer: Peer) -> None:
         await peer.send("T")
         await peer.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, CreateTopicHeader("READ_ONLY", 4, 4, 4).to_ext())
@@ -290,16 +290,16 @@ def test_what_cannot_be_stored_is_refused_with_the_value_and_the_limit(tmp_path:
                 answer.remark,
             )
         assert len(await peer.messages("T")) == 1
-        # These only look like a transaction: a property of another name, and what an old consumer sends back.
+        # Not transactions: a property with a similar name, and the retry of an old consumer.
         assert (await peer.send("T", properties="MY_TRAN_MSG\x01true\x02TRAN_MSG\x01false\x02")).code == 0
         again = "TRAN_MSG\x01true\x02DELAY\x013\x02"
         assert (await peer.send("T", properties=again, reconsume_times=1)).code == 0
-        assert len(await peer.messages("T")) == 2  # the other one waits
+        assert len(await peer.messages("T")) == 2  # the other one is delayed
 
     with_broker(story, settings_of(tmp_path, {"max_message_bytes": 1000}))
 
 
-def test_without_auto_create_an_unknown_topic_stays_unknown(tmp_path: Path) -> None:
+def test_unknown_topic_is_refused_without_auto_create(tmp_path: Path) -> None:
     async def story(peer: Peer) -> None:
         assert (await peer.send("T")).code == ResponseCode.TOPIC_NOT_EXIST
         assert (await peer.pull("T")).code == ResponseCode.TOPIC_NOT_EXIST
@@ -309,7 +309,7 @@ def test_without_auto_create_an_unknown_topic_stays_unknown(tmp_path: Path) -> N
     with_broker(story, settings_of(tmp_path, auto_create_topics=False))
 
 
-def test_a_producers_retry_goes_to_the_dead_letters_in_the_end(tmp_path: Path) -> None:
+def test_retry_beyond_the_limit_goes_to_the_dlq(tmp_path: Path) -> None:
     async def story(peer: Peer) -> None:
         assert (await peer.send("%RETRY%G", reconsume_times=16)).code == 0
         assert (await peer.send("%RETRY%G", reconsume_times=17)).code == 0
@@ -320,12 +320,12 @@ def test_a_producers_retry_goes_to_the_dead_letters_in_the_end(tmp_path: Path) -
     with_broker(story, settings_of(tmp_path))
 
 
-def test_what_a_consumer_in_order_gives_up_is_dead_at_once(tmp_path: Path) -> None:
+def test_retry_of_an_orderly_consumer_goes_to_the_dlq_immediately(tmp_path: Path) -> None:
     async def story(peer: Peer) -> None:
         queue = MessageQueue("T", "broker-a", 0)
         await peer.ask(RequestCode.LOCK_BATCH_MQ, body=LockRequest("G", "one", [queue]).encode())
-        given_up = "KEYS\x01k\x02DELAY\x015\x02MSG_REGION\x01Elsewhere\x02"
-        assert (await peer.send("%RETRY%G", properties=given_up, reconsume_times=1)).code == 0
+        orderly_retry = "KEYS\x01k\x02DELAY\x015\x02MSG_REGION\x01Elsewhere\x02"
+        assert (await peer.send("%RETRY%G", properties=orderly_retry, reconsume_times=1)).code == 0
         [dead] = await peer.messages("%DLQ%G")
         assert (dead.properties["DELAY"], dead.properties["KEYS"]) == ("-1", "k")
         assert dead.properties["MSG_REGION"] == "DefaultRegion"
@@ -337,7 +337,7 @@ def test_what_a_consumer_in_order_gives_up_is_dead_at_once(tmp_path: Path) -> No
     with_broker(story, settings_of(tmp_path))
 
 
-def test_headers_that_cannot_be_read_are_answered_by_the_field(tmp_path: Path) -> None:
+def test_invalid_header_is_refused_with_the_field_name(tmp_path: Path) -> None:
     async def story(peer: Peer) -> None:
         ext = SendMessageHeader("PG", "T", 0).to_ext()
         for field, value in (("e", "x"), ("b", None)):
