@@ -268,7 +268,7 @@ def test_check_runs_on_the_node_with_the_resource(running: RayMQ) -> None:
     assert len(ray_port.run_on(resource, free_ports, ["127.0.0.1"], timeout_s=LIMIT_S)) == 1
 
 
-def test_actor_end_waits_until_its_name_is_free(running: RayMQ, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_actor_kill_waits_until_its_name_is_free(running: RayMQ, monkeypatch: pytest.MonkeyPatch) -> None:
     import ray
 
     class Idle:
@@ -279,17 +279,17 @@ def test_actor_end_waits_until_its_name_is_free(running: RayMQ, monkeypatch: pyt
     ray_port.create(Idle, where, (), resource=resource)
     kill, requests = ray.kill, []
     monkeypatch.setattr(ray, "kill", lambda actor, **options: requests.append(lambda: kill(actor, **options)))
-    with pytest.raises(ray_port.ActorUnavailable, match="has not ended idle"):
-        ray_port.end(where, timeout_s=0.1)
+    with pytest.raises(ray_port.ActorUnavailable, match="has not terminated actor idle"):
+        ray_port.kill(where, timeout_s=0.1)
     with ThreadPoolExecutor() as pool:
-        ended = pool.submit(ray_port.end, where, LIMIT_S)
-        eventually(lambda: len(requests) == 2 or ended.done(), "the second request to kill it")
+        ended = pool.submit(ray_port.kill, where, LIMIT_S)
+        eventually(lambda: len(requests) == 2 or ended.done(), "the second kill request")
         assert not ended.done()
         requests[0]()
         ended.result(timeout=LIMIT_S)
     ray_port.create(Idle, where, (), resource=resource)
     monkeypatch.undo()
-    ray_port.end(where)
+    ray_port.kill(where)
 
 
 def test_job_upload_contains_only_source_folders(tmp_path: Path) -> None:
