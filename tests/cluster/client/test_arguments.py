@@ -164,7 +164,7 @@ def test_assign_rejects_unknown_queues_and_assigns_nothing(cluster: Cluster, gro
         with pytest.raises(ConfigInvalid, match="does not exist"):
             consumer.assign([MessageQueue(topic, "a", 2)])
         with pytest.raises(BrokerUnreachable, match="no route names that broker; the topic is on a, b"):
-            consumer.assign([MessageQueue(topic, "nobody", 0)])
+            consumer.assign([MessageQueue(topic, "unknown-broker", 0)])
         with pytest.raises(TopicNotFound):
             consumer.assign([MessageQueue("no-such-topic", "a", 0)])
         for wrong in (topic, None, [(topic, 0)], MessageQueue(topic, "a", 0)):
