@@ -35,7 +35,9 @@ class Connection:
         try:
             self._socket = socket.create_connection((host, int(port)), timeout_s)
         except (OSError, ValueError) as error:
-            raise FetchFailed(f"cannot connect to {address}: {error}") from error
+            raise FetchFailed(
+                f"cannot connect to broker {address}: {error}; check that it runs and is reachable"
+            ) from error
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._opaque = 0
 
@@ -50,7 +52,7 @@ class Connection:
         try:
             self._socket.sendall(encode_command(command))
         except OSError as error:
-            raise FetchFailed(f"cannot send a request to {self.address}: {error}") from error
+            raise FetchFailed(f"cannot send a request to broker {self.address}: {error}") from error
         return self._opaque
 
     def receive(self, opaque: int) -> RemotingCommand:
@@ -81,9 +83,9 @@ class Connection:
             try:
                 count = self._socket.recv_into(view[filled:])
             except OSError as error:
-                raise FetchFailed(f"no response from {self.address}: {error}") from error
+                raise FetchFailed(f"no response from broker {self.address}: {error}") from error
             if not count:
-                raise FetchFailed(f"{self.address} closed the connection before it responded")
+                raise FetchFailed(f"broker {self.address} closed the connection before it responded")
             filled += count
         return data
 

@@ -11,8 +11,7 @@ from store.message.message_queue import MessageQueue
 
 
 def describe_topic(nameservers: Nameservers | None, topic: str) -> list[QueueState]:
-    """Return every queue of `topic` with its confirmed offsets and the location of its store, sorted by
-    queue.
+    """Return the confirmed offsets and the store location of every queue of `topic`, sorted by queue.
 
     `nameservers` is "host:port;host:port", a list, or None for the value of the environment or the default.
     Raises `cluster.client.ClientError`, for example TopicNotFound. It is also raised if a single broker does

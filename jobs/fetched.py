@@ -1,6 +1,7 @@
 """Read a split from its broker over a socket, if the store is on another machine.
 
-The next request is sent before the current response is converted to Arrow, so the broker works meanwhile.
+The next request is sent before the current response is converted to Arrow, so that the broker can work
+meanwhile.
 """
 
 from __future__ import annotations

@@ -54,8 +54,7 @@ class Split:
 def choose_ranges(
     states: Iterable[QueueState], starting: Offsets, ending: Offsets
 ) -> tuple[list[Split], list[MissingRange]]:
-    """Return the range to read from each queue, as one split per queue, and the requested ranges that are
-    missing.
+    """Return one split per queue with the range to read, and the requested ranges that do not exist.
 
     Raises `OffsetsInvalid` if a range ends before it starts, or if an option lists a queue that does not
     exist.

@@ -31,9 +31,9 @@ _SHAPE = '"earliest", "latest", an integer, or {"topic": {"broker": {"queueId": 
 
 @dataclass(frozen=True)
 class Offsets:
-    """A parsed offsets option: an offset, EARLIEST or LATEST for each listed queue.
+    """A parsed offsets option.
 
-    `default` for the others.
+    `listed` has an offset, EARLIEST or LATEST for some queues; `default` applies to all others.
     """
 
     default: int

@@ -48,7 +48,7 @@ class Times:
         return self.everywhere if self.everywhere is not None else self.listed.get(queue)
 
     def by_queue(self, states: Iterable[QueueState]) -> dict[MessageQueue, int]:
-        """Return the requested time of each queue that has one and is not empty.
+        """Return the requested time of each queue that contains messages, if the option has a time for it.
 
         Raises `OffsetsInvalid` if the option lists a queue that is not among `states`.
         """

@@ -1,4 +1,4 @@
-"""Clock: the injected source of time, so that tests control it (design law 12)."""
+"""Clock: the injected source of time, so that tests control it."""
 
 import time
 from typing import Final, Protocol
@@ -27,6 +27,5 @@ class SystemClock:
         """Return the milliseconds since the Unix epoch."""
         return time.time_ns() // NS_PER_MS
 
-    monotonic_ns = staticmethod(
-        time.monotonic_ns
-    )  # without a Python wrapper: it is called often in each loop turn
+    # Not wrapped in a Python function, because it is called often in each loop turn.
+    monotonic_ns = staticmethod(time.monotonic_ns)

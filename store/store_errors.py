@@ -7,9 +7,8 @@ class StoreError(Exception):
     """A store is damaged or cannot be used. The text contains the file and the byte position, if known."""
 
     def __init__(self, reason: str, path: Path | str | None = None, position: int | None = None) -> None:
-        super().__init__(
-            reason, path, position
-        )  # pass all arguments: pickling restores an exception from its args
+        # Pass all arguments: pickling restores an exception from them.
+        super().__init__(reason, path, position)
         self.reason = reason
         self.path = path
         self.position = position

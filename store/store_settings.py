@@ -65,7 +65,7 @@ class StoreSettings(SettingsModel):
     commit_log_paths: tuple[Path, ...] = Field((Path("commitlog"),), min_length=1, alias="storePathCommitLog")
     """Directories of the CommitLog, absolute or relative to the store's root.
 
-    New files are created in turn.
+    New files are created in each of them in turn.
     """
     read_only_commit_log_paths: tuple[Path, ...] = Field((), alias="readOnlyCommitLogStorePaths")
     """Directories of the CommitLog in which no new files are created."""

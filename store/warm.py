@@ -1,4 +1,4 @@
-"""Warm-up: compile or load all kernels before the broker serves requests (design law 4).
+"""Warm-up: compile or load all kernels before the broker serves requests.
 
 A kernel without declared argument types is compiled at its first call, for the types of that call. So the
 warm-up also writes and reads a few messages in a temporary store, on every path that a broker uses.

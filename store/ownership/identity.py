@@ -1,4 +1,4 @@
-"""The identity of a store and the guarantee that only one process writes to it (design law 9).
+"""The identity of a store and the guarantee that only one process writes to it.
 
 <root>/raymq.json     identity of the store: format, cluster, broker, replica, store id, file sizes
 <root>/raymq.epoch    a number that each writer increases when it opens the store
@@ -181,7 +181,7 @@ def _check_directories_exist(root: Path, noted: Iterable[str]) -> None:
     for directory in sorted(root / path for path in noted):
         if not directory.is_relative_to(root) and not directory.is_dir():
             raise StoreError(
-                "this directory holds files of this store's CommitLog but does not exist: mount its disk, "
+                "no such directory, but it contained files of this store's CommitLog: mount its disk, "
                 "or create the directory if the files are lost",
                 directory,
             )
@@ -280,7 +280,7 @@ def writer_of(root: Path) -> int | None:
 
 
 class WriterEpoch:
-    """The epoch of this writer: fences it once another process has increased the store's epoch."""
+    """The epoch of this writer, which is fenced once another process has increased the store's epoch."""
 
     def __init__(self, root: Path) -> None:
         self._path = root / EPOCH_FILE

@@ -1,4 +1,4 @@
-"""Summary of a store: identity, topics, files. Reads notes and the ends of files, so it is fast."""
+"""Summary of a store: identity, topics and files. Fast, because it reads only the ends of files."""
 
 import os
 from collections.abc import Iterator, Sequence
@@ -195,7 +195,7 @@ class _StoreInspection:
     def _tail(self) -> Tail:
         """Find the end of the log.
 
-        Start at the last record that the notes or a consume queue unit contain.
+        Start at the last record that is in raymq.derived or in a consume queue.
         """
         noted = self.summary.last_record if self.summary is not None else -1
         starts = (max(noted, self.last_unit), self.log.first)

@@ -279,7 +279,7 @@ class Rebuild:
 
     @property
     def places(self) -> dict[tuple[str, int], int]:
-        """The next offset of each queue before the rebuild, if it was in the notes."""
+        """The next offset of each queue before the rebuild, as far as raymq.derived contained it."""
         noted = self._begun["places"] if self._begun is not None else {}
         return {
             (topic, int(queue_id)): offset

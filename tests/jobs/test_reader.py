@@ -30,9 +30,7 @@ def states(orders: Orders) -> list[QueueState]:
 def copied(states: list[QueueState], tmp_path: Path) -> Split:
     """Return a split of the longest queue in a copy of its broker's store, which a test may damage."""
     state = max(states, key=lambda state: state.max_offset)
-    being_saved = shutil.ignore_patterns(
-        "*.new"
-    )  # temporary files of tables: they may be removed before they are copied
+    being_saved = shutil.ignore_patterns("*.new")  # tables being saved: these files may vanish
     root = Path(shutil.copytree(state.location.store_root, tmp_path / "store", ignore=being_saved))
     return Split(
         state.queue, state.min_offset, state.max_offset, replace(state.location, store_root=str(root))

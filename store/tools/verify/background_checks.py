@@ -40,16 +40,16 @@ class BackgroundChecks:
         return None
 
     def check_whole(self, file: MappedFile, begin: int, end: int) -> None:
-        """Submit a check of the records in [begin, end) that contain a CRC of the whole record.
+        """Submit a check of the CRC of whole records, between the bytes `begin` and `end` of a log file.
 
-        RocketMQ writes such records with enabledAppendPropCRC.
+        Only records written with enabledAppendPropCRC contain such a CRC.
         """
         path, array = file.path, file.array
 
         def check() -> None:
             place = begin
             while place < end:
-                bad, size = resync.next_bad_whole(array, place, end)
+                bad, size = resync.next_bad_crc_property(array, place, end)
                 if bad < end:
                     self._report.add(path, bad, size, "log", "the CRC of the whole record is wrong")
                 place = bad + size if bad < end else end

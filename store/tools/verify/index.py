@@ -74,10 +74,7 @@ class IndexCheck:
         self._entry_count = 0
         self._before = 0 if log.begin == 0 else -1  # if log files were deleted, index files may have been too
         self.entries = 0
-        self._missing = (
-            0,
-            -1,
-        )  # the number of missing keys, and the physical offset of the first one's record
+        self._missing = (0, -1)  # number of missing keys, and the offset of the first one's record
         self._open_next()
 
     def _valid_paths(self, directory: Path) -> list[Path]:
@@ -115,9 +112,9 @@ class IndexCheck:
         return True
 
     def _next_entry_number(self, file: IndexFile) -> int:
-        """Return the number of the next entry: indexCount, or what slots and entries agree on.
+        """Return the number that the next entry of the file gets: indexCount in its header.
 
-        Reports indexCount as damaged if they agree on another number.
+        If slots and entries agree on another number, report indexCount as damaged and return that number.
         """
         stored = int.from_bytes(file.array[_COUNT_AT:HEADER_BYTES].tobytes(), "big", signed=True)
         count = max(stored, 1)  # 0 in a new file of RocketMQ
@@ -164,7 +161,7 @@ class IndexCheck:
 
     @property
     def missing_count(self) -> int:
-        """Number of keys of the log after the end of the index."""
+        """Number of keys in the log after the last one in the index."""
         return self._missing[0]
 
     def finish(self) -> None:
@@ -183,7 +180,7 @@ class IndexCheck:
 
     def _end_file(self, file: IndexFile) -> None:
         while self._state[kernel.STATE_NUMBER] < self._entry_count:
-            problems = kernel.pass_rest(
+            problems = kernel.check_remaining_entries(
                 file.array, self._entry_count, self._newest, self._state, *self._bounds, self._problems,
             )  # fmt: skip
             self._report_problems(file, problems)

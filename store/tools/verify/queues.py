@@ -1,6 +1,7 @@
 """Compare the consume queues with the log.
 
-The log is dispatched as in a rebuild. Instead of writing a unit, it is compared with the unit in the file.
+The log is dispatched as in a rebuild. Each unit that a rebuild would write is compared with the unit in the
+file.
 """
 
 import os
@@ -68,7 +69,7 @@ class CheckedQueue(ConsumeQueue):
         self.truncate_to(offset, 0)
 
     def start_again(self, offset: int) -> None:
-        """Discard all differences: the topic was deleted and created again, old messages have no units."""
+        """Discard all differences: the topic was deleted and created again, so old units do not exist."""
         self.differences, self.absences, self.unlisted = [], [], 0
         self.start_at(offset)
 
@@ -96,10 +97,7 @@ class CheckedQueue(ConsumeQueue):
     # ---- the files -----------------------------------------------------------------------------------------
 
     def on_disk(self, offset: int, count: int) -> bytes:
-        """Return at least one and up to `count` units, up to the end of a file.
-
-        Zeros if the file is missing.
-        """
+        """Return 1 to `count` units from `offset` on, up to the end of a file; zeros for a missing file."""
         per_file = self.units_per_file
         count = min(count, per_file - offset % per_file)
         base = (offset - offset % per_file) * UNIT_BYTES
@@ -144,7 +142,7 @@ class QueueChecker:
         *,
         may_lag: bool,
     ) -> None:
-        """Args are the state of the log at its end.
+        """Create a checker; call it after the dispatch of the whole log, which ends at `log_end`.
 
         `refused` are the positions of records with a damaged queue offset. `may_lag` is True if the store is
         open or was not closed cleanly, so that the last units may be missing.

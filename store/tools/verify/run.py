@@ -248,9 +248,7 @@ def verify(
     """
     given = {} if message_delay_level is None else {"message_delay_level": message_delay_level}
     work = Verification(root, log_paths, StoreSettings.model_validate(given))
-    if (
-        is_locking
-    ):  # lock after the checks, so that no lock file is created in a directory that is not a store
+    if is_locking:  # lock only now, so that no lock file is created in what is not a store
         work.close()
         return _locked(root, log_paths, work.settings, progress)
     try:
