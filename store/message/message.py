@@ -97,7 +97,7 @@ def _checked_properties(properties: Mapping[str, str]) -> dict[str, str]:
     given = dict(properties)
     for name, value in given.items():
         if not isinstance(name, str) or not isinstance(value, str):
-            raise TypeError(f"property {name!r} has the value {value!r}: names and values must be strings")
+            raise TypeError(f"properties contain {name!r}: {value!r}: give names and values as strings")
     return given
 
 

@@ -151,7 +151,7 @@ def test_a_disk_that_hangs_is_waited_for_once_and_then_told_at_once(stores, draf
 
     monkeypatch.setattr(mapped_file.os, "posix_fallocate", fallocate_that_hangs)
     monkeypatch.setattr(allocate, "_WAIT_S", 0.01)
-    with pytest.raises(StoreError, match=r"has not made the next file within 0\.01 s: try again"):
+    with pytest.raises(StoreError, match=r"next CommitLog file was not allocated within 0\.01 s: try again"):
         store.append(draft(b"x" * 3000))
     monkeypatch.setattr(allocate, "_WAIT_S", NEVER_S)
     with pytest.raises(StoreError, match="try again"):
