@@ -219,8 +219,8 @@ def check_remaining_entries(
 ) -> int:
     """Check the remaining entries after the last key of the log, and return the number of problems.
 
-    An entry that refers to the log is a problem: no record has its key. The arguments are those of
-    `compare_keys`.
+    An entry whose offset is within the log is a problem, because no record there has its key. The arguments
+    are those of `compare_keys`.
     """
     entries = HEADER_BYTES + SLOT_BYTES * newest.size
     count = 0

@@ -83,12 +83,13 @@ def gather_records(
     progress: Numbers,  # counters between calls (READ_FIELDS); updated
     runs: Numbers,  # output: ranges (begin, end) of adjacent records in the file
 ) -> tuple[int, int]:
-    """Find the records of consume-queue units in one log file, and check them.
+    """Find and check the records of consume-queue units in one log file; fill `runs` with their ranges.
 
     Starts at the unit after those counted in `progress`.
 
     Returns:
-        The number of runs, and the reason why it stopped.
+        The number of ranges in `runs`, and the reason why it stopped: ALL_UNITS, OTHER_FILE, ENOUGH or
+        BAD_UNIT.
     """
     count = 0
     index = progress[READ_UNITS]

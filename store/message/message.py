@@ -42,6 +42,7 @@ class Message:
         self.body = body
         self.flag = flag
         self.properties = given = _checked_properties(properties) if properties else {}
+        # The client puts "of a message to …" after the first word of this module's errors: keep their form.
         if tags is not None:
             if not isinstance(tags, str):
                 raise TypeError(f"tags are {tags!r}: give a string")
