@@ -65,12 +65,12 @@ def test_command_refuses_a_path_that_is_not_a_directory(root, command):
 @pytest.mark.parametrize(
     ("name", "make", "remedy"),
     [
-        ("raymq.json", make_directory, "move the directory away"),
-        ("raymq.derived", make_directory, "move the directory away"),
-        ("commitlog", make_file, "move away what has its name"),
-        ("consumequeue", make_file, "move away what has its name"),
-        ("index", make_file, "move away what has its name"),
-        ("commitlog", make_loop, "move away what has its name"),
+        ("raymq.json", make_directory, "move away the directory of that name"),
+        ("raymq.derived", make_directory, "move away the directory of that name"),
+        ("commitlog", make_file, "move away the file of that name"),
+        ("consumequeue", make_file, "move away the file of that name"),
+        ("index", make_file, "move away the file of that name"),
+        ("commitlog", make_loop, "move away the file of that name"),
         (f"commitlog/{0:020d}", make_broken_link, "No such file or directory"),
     ],
 )
