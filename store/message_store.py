@@ -40,7 +40,7 @@ _log = get_logger(__name__)
 
 
 class Recovered(NamedTuple):
-    """What recovery did: the number of records it walked, and the offset from which it dispatched."""
+    """Result of recovery: the number of records it walked, and the offset from which it dispatched."""
 
     records: int
     dispatched_from: int
@@ -174,7 +174,7 @@ class MessageStore(ReadableStore):
 
     @property
     def recovered(self) -> Recovered:
-        """What recovery did when the store was opened."""
+        """Result of the recovery when the store was opened."""
         return Recovered(self._parts.tail.records, self._parts.dispatched_from)
 
     # ---- append --------------------------------------------------------------------------------------------
@@ -243,7 +243,7 @@ class MessageStore(ReadableStore):
     def is_at_end(self, topic: str, queue_id: int, offset: int) -> bool:
         """Return True if the log is known to have no message of the queue at `offset` or later.
 
-        Messages that are appended but not yet dispatched count too.
+        The result also covers messages that are appended but not yet dispatched.
         """
         if not self._appender.assigned_is_known:
             return False
@@ -253,7 +253,7 @@ class MessageStore(ReadableStore):
     def await_messages(self, queues: Collection[tuple[str, int]]) -> None:
         """Watch these queues, given as (topic, queue id).
 
-        Appends to them are recorded in `positions.awaited`, and `advance` returns those that received
+        An append to one of them updates `positions.awaited`, and `advance` returns the queues that received
         messages.
         """
         self._appender.awaited_queues = self._parts.queue_sink.awaited = queues
@@ -294,7 +294,7 @@ class MessageStore(ReadableStore):
 
     @property
     def has_more_to_do(self) -> bool:
-        """True if the owner should call `advance` again without waiting for an event."""
+        """True if the owner should call `advance` again immediately, without waiting for an event."""
         if self._dispatch.is_under_way:
             return False  # the `on_work_ended` callback wakes the owner
         return self.has_more_to_dispatch or (
@@ -359,14 +359,15 @@ class MessageStore(ReadableStore):
         self.retention.turn()
 
     def _check_epoch(self) -> bool:
-        """Return True if this is still the writer; otherwise mark the store as failed for good."""
+        """Return True if no other writer has opened the store; otherwise make this store read-only."""
         if not self.is_superseded and not self._guards.epoch.is_ours():
             self.is_superseded = True
-            self._fail(StoreError("another writer has opened this store: this writer is fenced", self.root))
+            reason = "another writer has opened this store: this writer is fenced and can no longer write"
+            self._fail(StoreError(reason, self.root))
         return not self.is_superseded
 
     def _fail(self, error: StoreError) -> None:
-        """Make the store read-only for good."""
+        """Make the store read-only until it is reopened, and report the error to all waiting callers."""
         if self._failure is None:
             _log.error("store_failed", root=str(self.root), error=str(error))
             self._failure = error
@@ -398,7 +399,7 @@ class MessageStore(ReadableStore):
         """Report that `job.run` has raised: the store is read-only from now on (design law 7)."""
         self._flushing = None
         cause = explain(error) if isinstance(error, OSError) else repr(error)
-        reason = f"flush to offset {job.target:,} failed, restart the broker to recover: {cause}"
+        reason = f"flush to offset {job.target:,} failed, restart to recover: {cause}"
         self._fail(StoreError(reason, self.root))
 
     def flush_now(self) -> None:

@@ -1,4 +1,4 @@
-"""The version of the code that a process runs, so that the driver can tell an actor made with older code."""
+"""The version of the code that an actor runs; the driver restarts actors that run older code."""
 
 from __future__ import annotations
 
@@ -11,16 +11,17 @@ HEX_DIGITS = 12
 
 @functools.cache
 def code_version() -> str:
-    """Hash of the sources that actors run (`actors`, `store`): 12 hex digits, taken once, when first asked.
+    """Return a hash of the Python sources in `actors` and `store`, 12 hex digits.
 
-    An actor asks in its constructor: afterwards the files may change under it, what it has loaded does not.
+    It is computed once per process. An actor calls this in its constructor, because the files may change
+    later while the process still runs the loaded code.
     """
     here = Path(__file__).resolve().parents[1]
     return hash_sources([here, here.parent / "store"])
 
 
 def hash_sources(folders: list[Path]) -> str:
-    """Hash names and contents of the Python files below `folders`."""
+    """Return a hash of the names and contents of all Python files below `folders`."""
     digest = hashlib.sha256()
     for folder in folders:
         for path in sorted(folder.rglob("*.py")):

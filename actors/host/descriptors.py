@@ -1,4 +1,4 @@
-"""The number of files and sockets that this process may open."""
+"""The limit of open files and sockets of this process (RLIMIT_NOFILE)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _log = get_logger(__name__)
 
 
 def connections_that_fit(wanted: int, reserved: int) -> int:
-    """Return how many of the `wanted` connections fit beside `reserved` other descriptors.
+    """Return how many of `wanted` connections are possible in addition to `reserved` other descriptors.
 
     Raises the soft limit as far as the hard limit allows, and logs a warning if fewer than `wanted` fit.
     """
@@ -26,8 +26,8 @@ def connections_that_fit(wanted: int, reserved: int) -> int:
     _log.warning(
         "max_connections_reduced",
         max_connections=wanted,
-        taken=fitting,
+        effective=fitting,
         descriptors=soft,
-        advice="raise the limit of open files (ulimit -n), or lower max_connections",
+        remedy="raise the limit of open files (ulimit -n), or lower max_connections",
     )
     return fitting

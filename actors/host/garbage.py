@@ -1,7 +1,8 @@
-"""Garbage collection in a serving process: full collections are rare, because each one blocks the loop.
+"""Garbage collection in a serving process: makes full collections rare, because each one blocks the loop.
 
-Reference counts free almost all objects of a broker. A full collection visits every object that may be part
-of a cycle: 20 ms with 50,000 held pulls, every few seconds at Python's own thresholds.
+Almost all objects of a broker are freed by their reference counts. A full collection visits every object that
+may be part of a cycle. With 50,000 held pulls that takes 20 ms, every few seconds at Python's default
+thresholds.
 """
 
 from __future__ import annotations
@@ -9,13 +10,13 @@ from __future__ import annotations
 import gc
 from typing import Final
 
-# Net allocations between collections of generation 0, of those between generation 1, of those between full
-# collections. An object costs up to 0.25 µs: the first two take 4 ms at most.
+# Thresholds of `gc.set_threshold` for generations 0, 1 and 2. Visiting an object takes up to 0.25 µs, so a
+# collection of generations 0 and 1 takes 4 ms at most.
 THRESHOLDS: Final = (4_000, 2, 10_000)
 
 
-def settle() -> None:
-    """Exclude all objects alive now from later collections; call once when the process has started."""
+def freeze() -> None:
+    """Exclude all present objects from later collections, and set the thresholds; called after the start."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(*THRESHOLDS)

@@ -1,8 +1,8 @@
-"""LoopLag: how late an event loop runs what is due.
+"""LoopLag: measures how late an event loop runs its timers.
 
-A timer that is due every 10 ms notes how late it runs. That costs next to nothing, and what holds the loop
-– a slow callback, a collection of garbage, another process on the same core – shows in it, to the millisecond
-that the loop's timers go by.
+A timer that is due every 10 ms records how late it runs. It costs little, and every cause of a blocked loop
+is visible in it: a slow callback, a garbage collection, another process on the same core. The resolution is
+one millisecond, that of the loop's timers.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from store.clock import NS_PER_MS, Clock
 
 SAMPLE_MS: Final = 10
 BOUNDS_US: Final = tuple(round(100 * 1.25**step) for step in range(60))
-"""The upper bounds of the buckets: 0.1 ms, and each a quarter more, up to 52 s."""
-_SAMPLES_A_WINDOW: Final = 60_000 // SAMPLE_MS
+"""The upper bounds of the histogram's buckets: 0.1 ms, each 25 % above the previous one, up to 52 s."""
+_SAMPLES_PER_WINDOW: Final = 60_000 // SAMPLE_MS
 
 
 class LoopLag:
-    """Measures the loop that `start` runs on. Counts since the start, and of the last one to two minutes."""
+    """Measures the lag of one event loop: since the start, and during the last one to two minutes."""
 
     def __init__(self, clock: Clock, on_sample: Callable[[int], None] | None = None) -> None:
-        """`on_sample` is told each lag, in nanoseconds."""
+        """Create the object; `on_sample` is called with each measured lag, in nanoseconds."""
         self.longest_ns = 0
         self.last_ns = 0
         self.buckets = [0] * (len(BOUNDS_US) + 1)
@@ -37,32 +37,32 @@ class LoopLag:
         self._timer: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
-        """Begin to measure, on the running loop."""
+        """Start to measure the running loop."""
         self._arm(asyncio.get_running_loop())
 
     def stop(self) -> None:
-        """Measure no more."""
+        """Stop measuring."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
     def note(self, lag_ns: int) -> None:
-        """Count one sample."""
+        """Count one sample of the lag, in nanoseconds."""
         bucket = bisect_left(BOUNDS_US, lag_ns // 1000)
         self.buckets[bucket] += 1
         self._window[bucket] += 1
         self.longest_ns = max(self.longest_ns, lag_ns)
         self._window_samples += 1
-        if self._window_samples == _SAMPLES_A_WINDOW:
+        if self._window_samples == _SAMPLES_PER_WINDOW:
             self._window_before, self._window = self._window, [0] * len(self.buckets)
             self._window_samples = 0
 
     def recent_us(self, share: float) -> int:
-        """The lag below which `share` of the samples of the last one to two minutes lie."""
+        """Return percentile `share` (0 to 1) of the lag during the last one to two minutes."""
         return percentile_us([a + b for a, b in zip(self._window, self._window_before, strict=True)], share)
 
     def figures(self) -> dict[str, object]:
-        """What a broker tells about it; `loop_lag_buckets` are counts since the start, by `BOUNDS_US`."""
+        """Return the fields for DESCRIBE_BROKER; the buckets (`BOUNDS_US`) have counts since the start."""
         return {
             "loop_lag_p50_us": self.recent_us(0.5),
             "loop_lag_p99_us": self.recent_us(0.99),
@@ -84,7 +84,7 @@ class LoopLag:
 
 
 def percentile_us(buckets: Sequence[int], share: float) -> int:
-    """The upper bound of the bucket in which `share` of all samples is reached; 0 where there are none."""
+    """Return the upper bound of the bucket that contains percentile `share` (0 to 1); 0 without samples."""
     wanted = share * sum(buckets)
     if not wanted:
         return 0
@@ -97,6 +97,6 @@ def percentile_us(buckets: Sequence[int], share: float) -> int:
 
 
 def longest_us(buckets: Sequence[int]) -> int:
-    """The upper bound of the last bucket that holds a sample; 0 where there are none."""
+    """Return the upper bound of the last bucket that is not empty; 0 without samples."""
     last = max((bucket for bucket, count in enumerate(buckets) if count), default=-1)
     return BOUNDS_US[min(last, len(BOUNDS_US) - 1)] if last >= 0 else 0

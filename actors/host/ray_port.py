@@ -1,7 +1,8 @@
-"""The one place where our actors meet Ray: how they are made, found, asked and ended.
+"""All uses of Ray by actors and the driver: create, find, call and kill actors.
 
-All that is decided is decided elsewhere, in plain Python; here are only Ray's calls, with deadlines. Ray is
-imported by the first of them: what it reads at its import must be set before (`cluster.session.environment`).
+This module has only calls of Ray, with deadlines, and makes no decisions. Functions import Ray when they are
+called, because Ray reads environment variables at its import, which must be set before
+(`cluster.session.environment`).
 """
 
 from __future__ import annotations
@@ -15,58 +16,58 @@ from typing import Any, TypeVar
 Method = TypeVar("Method", bound=Callable[..., Any])
 
 PIN_SHARE = 0.001
-"""How much of its node's resource an actor takes: enough to be bound to the node, nothing that is missed."""
+"""The amount of the node's resource that an actor requests; it only binds the actor to the node."""
 
-END_TIMEOUT_S = 30.0
-END_PAUSE_S = 0.01
+KILL_TIMEOUT_S = 30.0
+KILL_POLL_S = 0.01
 
 CONCURRENCY_GROUPS = {"control": 2, "append": 4, "read": 16}
-"""Threads by kind of call: a read that waits for messages keeps neither `describe` nor an append waiting."""
+"""Number of threads per kind of method, so that a waiting read does not block appends or control calls."""
 
 
 def control(method: Method) -> Method:
-    """Mark an actor's method as one that must answer whatever else runs."""
+    """Decorate an actor's method that must not wait for reads and appends."""
     import ray
 
     return ray.method(concurrency_group="control")(method)
 
 
 def append(method: Method) -> Method:
-    """Mark an actor's method as one that writes."""
+    """Decorate an actor's method that appends messages."""
     import ray
 
     return ray.method(concurrency_group="append")(method)
 
 
 def read(method: Method) -> Method:
-    """Mark an actor's method as one that may wait for data."""
+    """Decorate an actor's method that may wait for messages."""
     import ray
 
     return ray.method(concurrency_group="read")(method)
 
 
 class ActorNotFound(Exception):
-    """No actor of this name, or it has ended for good."""
+    """There is no actor of this name, or it has terminated and Ray does not restart it."""
 
 
 class ActorUnavailable(Exception):
-    """The actor exists but does not answer now: it is starting, restarting, or its node is away."""
+    """The actor exists but does not respond: it is starting or restarting, or its node is unreachable."""
 
 
 class ActorMethodFailed(Exception):
-    """The actor's method raised; the message says what."""
+    """The actor's method raised an exception; the message has its type and text."""
 
 
 @dataclass(frozen=True, order=True)
 class ActorName:
-    """Where an actor is found."""
+    """The name and namespace of an actor."""
 
     namespace: str
     name: str
 
 
 def list_actors() -> list[ActorName]:
-    """All named actors of the Ray cluster, those of other programs among them."""
+    """Return all named actors of the Ray cluster, including those of other programs."""
     import ray
 
     found = ray.util.list_named_actors(all_namespaces=True)
@@ -74,9 +75,9 @@ def list_actors() -> list[ActorName]:
 
 
 def create(actor_class: type, where: ActorName, arguments: tuple[object, ...], *, resource: str) -> None:
-    """Make a detached actor that Ray restarts for ever, bound to the node that has `resource`.
+    """Create a detached actor that Ray always restarts, on the node that has `resource`.
 
-    Appends are never retried by Ray (design law 13). Raises ValueError when the name is taken.
+    Ray never retries its calls (design, invariant 13). Raises ValueError if the name is in use.
     """
     import ray
 
@@ -93,7 +94,7 @@ def create(actor_class: type, where: ActorName, arguments: tuple[object, ...], *
 
 
 def has_method(where: ActorName, method: str) -> bool:
-    """Whether an actor's class has a method; raises ActorNotFound where there is no such actor."""
+    """Return True if an actor's class has a method. Raises ActorNotFound."""
     return hasattr(_find(where), method)
 
 
@@ -103,52 +104,62 @@ def _find(where: ActorName) -> Any:
     try:
         return ray.get_actor(where.name, namespace=where.namespace)
     except ValueError as error:
-        raise ActorNotFound(f"no actor {where.name} in namespace {where.namespace}") from error
+        raise ActorNotFound(f"there is no actor {where.name} in namespace {where.namespace}") from error
 
 
-def ask(where: ActorName, method: str, *arguments: object, timeout_s: float) -> Any:
-    """Call an actor's method and wait; raises ActorNotFound, ActorUnavailable, ActorMethodFailed."""
+def call(where: ActorName, method: str, *arguments: object, timeout_s: float) -> Any:
+    """Call an actor's method and return its result.
+
+    Raises:
+        ActorNotFound: there is no such actor, or it has terminated.
+        ActorUnavailable: the actor does not respond within `timeout_s`.
+        ActorMethodFailed: the method raised an exception.
+    """
     import ray
 
     reference = getattr(_find(where), method).remote(*arguments)
     try:
         return ray.get(reference, timeout=timeout_s)
     except ray.exceptions.GetTimeoutError as error:
-        raise ActorUnavailable(f"{where.name} gave no answer in {timeout_s:g} s") from error
-    # An actor that died is gone even so while Ray restarts it is "unavailable".
+        raise ActorUnavailable(
+            f"actor {where.name} did not respond to {method} within {timeout_s:g} s"
+        ) from error
+    # While Ray restarts an actor it is "unavailable"; after its last death it is "died".
     except ray.exceptions.ActorUnavailableError as error:
-        raise ActorUnavailable(f"{where.name} is not available: {error}") from error
+        raise ActorUnavailable(f"actor {where.name} is unavailable: {error}") from error
     except ray.exceptions.ActorUnschedulableError as error:
-        raise ActorNotFound(f"{where.name} can be placed nowhere: {error}") from error
+        raise ActorNotFound(f"actor {where.name} cannot be placed on any node: {error}") from error
     except ray.exceptions.ActorDiedError as error:
-        raise ActorNotFound(f"{where.name} has ended: {error}") from error
+        raise ActorNotFound(f"actor {where.name} has terminated: {error}") from error
     except ray.exceptions.RayTaskError as error:
         cause = error.cause if error.cause is not None else error
-        raise ActorMethodFailed(f"{where.name}.{method}: {type(cause).__name__}: {cause}") from error
+        raise ActorMethodFailed(
+            f"actor method {where.name}.{method} failed: {type(cause).__name__}: {cause}"
+        ) from error
 
 
-def end(where: ActorName, timeout_s: float = END_TIMEOUT_S) -> None:
-    """End an actor for good, as kill -9 would: ask it to stop before. Its name is free afterwards.
+def kill(where: ActorName, timeout_s: float = KILL_TIMEOUT_S) -> None:
+    """Kill an actor (SIGKILL) without a restart, and wait until its name can be used again.
 
-    Raises ActorUnavailable when Ray still has it after `timeout_s`.
+    The caller stops its service first. Raises ActorUnavailable if the name is still in use after `timeout_s`.
     """
     import ray
 
     try:
         ray.kill(_find(where), no_restart=True)
-        # Ray only begins to end it: until this process is told, `_find` and a new actor meet the old name.
+        # ray.kill returns early: for a while `_find` still finds the actor, and its name cannot be used.
         deadline_s = time.monotonic() + timeout_s
         while time.monotonic() < deadline_s:
-            time.sleep(END_PAUSE_S)
+            time.sleep(KILL_POLL_S)
             _find(where)
     except ActorNotFound:
         return
-    raise ActorUnavailable(f"Ray has not ended {where.name} within {timeout_s:g} s")
+    raise ActorUnavailable(f"Ray has not terminated actor {where.name} within {timeout_s:g} s")
 
 
 @dataclass(frozen=True)
 class Node:
-    """A living node: its address, its resources and, where it is told, the actors' own names for it."""
+    """A live node: its address, its resources, and whether it is the head node."""
 
     ip: str
     resources: Mapping[str, float]
@@ -156,28 +167,28 @@ class Node:
 
 
 def own_actor_id() -> str:
-    """The id of the actor that this process is; it stays the same when Ray restarts it."""
+    """Return the id of the actor that runs in this process; it stays the same after a restart."""
     import ray
 
     return str(ray.get_runtime_context().get_actor_id())
 
 
 def own_node_ip() -> str:
-    """The address of the node that this process runs on."""
+    """Return the address of the node that this process runs on."""
     import ray
 
     return str(ray.util.get_node_ip_address())
 
 
 def logs_folder() -> Path:
-    """Where Ray keeps the logs of its session on this machine; its dashboard and `ray logs` look there."""
+    """Return the directory of Ray's logs on this machine, which Ray's dashboard and `ray logs` read."""
     import ray
 
     return Path(ray._private.worker._global_node.get_logs_dir_path())  # noqa: SLF001 - as Ray Serve finds it
 
 
 def nodes() -> list[Node]:
-    """The living nodes of the Ray cluster."""
+    """Return the live nodes of the Ray cluster."""
     import ray
 
     return [
@@ -188,7 +199,10 @@ def nodes() -> list[Node]:
 
 
 def run_on(resource: str, function: Callable[..., Any], *arguments: object, timeout_s: float) -> Any:
-    """Run a function on the node that has `resource`. Raises ActorUnavailable if none runs it in time."""
+    """Run a function on the node that has `resource`, and return its result.
+
+    Raises ActorUnavailable if no node runs it within `timeout_s`. An exception of the function propagates.
+    """
     import ray
 
     task = ray.remote(num_cpus=0, resources={resource: PIN_SHARE}, max_retries=0)(function)
@@ -198,7 +212,7 @@ def run_on(resource: str, function: Callable[..., Any], *arguments: object, time
     except ray.exceptions.GetTimeoutError as error:
         ray.cancel(reference, force=True)
         raise ActorUnavailable(
-            f"no node with resource {resource!r} ran a check in {timeout_s:g} s"
+            f"no node with resource {resource!r} ran the function within {timeout_s:g} s"
         ) from error
     except ray.exceptions.RayTaskError as error:
         raise error.as_instanceof_cause() from error

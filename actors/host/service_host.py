@@ -1,13 +1,13 @@
-"""ServiceHost: the lifetime of a service inside an actor's process: its loop, start, state and stop.
+"""ServiceHost: runs a service in an actor's process, on an event loop in a thread.
 
     STARTING ──start()──> SERVING ──stop()──> STOPPED
-        │                    └─ fail(reason) ──> NOT_SERVING: the service stops, then Ray makes a new process
-        │ held by another (port, store's lock): retried until the deadline, then Ray makes a new process
-        │ no space on the disk ──> NOT_SERVING with the reason, retried every 5 s until there is space
-        └─ anything else ──> NOT_SERVING with the reason, until an operator acts
+        │                    └─ fail(reason) ──> NOT_SERVING: the process exits and Ray restarts the actor
+        │ port or store in use: retried until the deadline, then the process exits and Ray restarts the actor
+        │ disk full ──> NOT_SERVING with the reason, retried every 5 s
+        └─ any other error ──> NOT_SERVING with the reason, until an operator acts
 
-An exception in an actor's constructor during a restart ends that actor for ever, so nothing here raises in
-a constructor: `state` and `reason` report what is wrong.
+Ray never restarts an actor whose constructor raises during a restart. So an error of the start is not raised:
+it is in `state` and `reason`.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ FULL_DISK_RETRY_S = 5.0
 CALL_TIMEOUT_S = 5.0
 STOP_TIMEOUT_S = 30.0
 EXIT_START_FAILED = 17
-EXIT_LOOP_DIED = 18
+EXIT_LOOP_FAILED = 18
 EXIT_SERVICE_FAILED = 19
 
 log = get_logger(__name__)
@@ -52,10 +52,10 @@ class State(StrEnum):
 
 
 class Service(Protocol):
-    """What a host runs; both methods run on the host's loop."""
+    """A service that a host runs; both methods run on the host's event loop."""
 
     async def start(self) -> None:
-        """Begin to serve. Raises OSError or StoreError."""
+        """Start to serve. Raises OSError or StoreError if that is not possible."""
         ...
 
     async def stop(self) -> None:
@@ -68,7 +68,7 @@ class NotServing(Exception):
 
 
 class ServiceHost:
-    """Runs one service on a uvloop in a thread of its own, and runs calls of other threads on that loop."""
+    """Runs one service on a uvloop event loop in a separate thread; other threads call it through `call`."""
 
     def __init__(
         self,
@@ -77,8 +77,17 @@ class ServiceHost:
         start_deadline_s: float = START_DEADLINE_S,
         retry_s: float = RETRY_S,
         full_disk_retry_s: float = FULL_DISK_RETRY_S,
-        leave: Callable[[int], None] = os._exit,
+        exit_process: Callable[[int], None] = os._exit,
     ) -> None:
+        """Start the thread and the service.
+
+        Args:
+            make: creates the service; called again for each attempt to start.
+            start_deadline_s: how long a port or store in use is retried before the process exits.
+            retry_s: time between these attempts.
+            full_disk_retry_s: time between attempts while the disk is full.
+            exit_process: ends the process with an exit code.
+        """
         self.state = State.STARTING
         self.reason = ""
         self.service: Service | None = None
@@ -89,8 +98,8 @@ class ServiceHost:
         self._start_deadline_s = start_deadline_s
         self._retry_s = retry_s
         self._full_disk_retry_s = full_disk_retry_s
-        self._leave = leave
-        self._ending: asyncio.Task[None] | None = None
+        self._exit_process = exit_process
+        self._exiting: asyncio.Task[None] | None = None
         self._loop = uvloop.new_event_loop()
         self._thread = threading.Thread(target=self._run, name="service-loop", daemon=True)
         self._thread.start()
@@ -103,7 +112,7 @@ class ServiceHost:
     def call(
         self, function: Callable[..., Result], *arguments: object, timeout_s: float = CALL_TIMEOUT_S
     ) -> Result:
-        """Run `function` on the service's loop; returns its result. Raises NotServing, TimeoutError."""
+        """Run `function` on the service's loop and return its result. Raises NotServing or TimeoutError."""
 
         async def run() -> Result:
             return function(*arguments)
@@ -113,13 +122,16 @@ class ServiceHost:
     def call_async(
         self, function: Callable[[], Coroutine[object, object, Result]], *, timeout_s: float = CALL_TIMEOUT_S
     ) -> Result:
-        """Run the coroutine of `function` on the service's loop; raises NotServing, TimeoutError."""
+        """Run the coroutine `function()` on the service's loop. Raises NotServing or TimeoutError."""
         if self.state is not State.SERVING:
-            raise NotServing(f"{self.state}: {self.reason or 'not yet up'}")
+            raise NotServing(f"{self.state}: {self.reason or 'the start has not finished'}")
         return self._post(function(), timeout_s)
 
     def stop(self, timeout_s: float = STOP_TIMEOUT_S) -> None:
-        """Stop the service in order, once. Raises TimeoutError, or what the service raised."""
+        """Stop the service and the thread; does nothing if already stopped.
+
+        Raises TimeoutError; an exception of the service's `stop` propagates.
+        """
         if self.state is State.STOPPED:
             return
         service, self.state = self.service, State.STOPPED
@@ -129,21 +141,21 @@ class ServiceHost:
         self._thread.join(timeout_s)
 
     def fail(self, reason: str) -> None:
-        """Stop the service in order and end the process, so that Ray starts another; called on the loop."""
-        if self._ending is not None or self._is_stopped():
+        """Stop the service and exit the process, so that Ray restarts the actor; called on the loop."""
+        if self._exiting is not None or self._is_stopped():
             return
         service, self.service = self.service, None
         self.state, self.reason = State.NOT_SERVING, reason
         log.error("service_failed", reason=reason)
-        self._ending = self._loop.create_task(self._end(service))
+        self._exiting = self._loop.create_task(self._exit_after_stop(service))
 
-    async def _end(self, service: Service | None) -> None:
+    async def _exit_after_stop(self, service: Service | None) -> None:
         try:
             async with asyncio.timeout(STOP_TIMEOUT_S):
                 await self._stop_failed(service)
         except TimeoutError:
-            log.warning("service_stop_failed", after_s=STOP_TIMEOUT_S)
-        self._leave(EXIT_SERVICE_FAILED)
+            log.warning("service_stop_failed", timeout_s=STOP_TIMEOUT_S)
+        self._exit_process(EXIT_SERVICE_FAILED)
 
     def _post(self, coroutine: Coroutine[object, object, Result], timeout_s: float) -> Result:
         future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
@@ -151,26 +163,26 @@ class ServiceHost:
             return future.result(timeout_s)
         except TimeoutError:
             future.cancel()
-            raise TimeoutError(f"no answer from the service's loop in {timeout_s:g} s") from None
+            raise TimeoutError(f"the service's event loop did not respond within {timeout_s:g} s") from None
 
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
         try:
-            self._loop.create_task(self._bring_up())
+            self._loop.create_task(self._start_service())
             self._loop.run_forever()
         finally:
             if self.state is not State.STOPPED:
                 log.error("service_loop_failed", state=str(self.state), reason=self.reason)
-                self._leave(EXIT_LOOP_DIED)
+                self._exit_process(EXIT_LOOP_FAILED)
 
-    async def _bring_up(self) -> None:
+    async def _start_service(self) -> None:
         deadline_s = time.monotonic() + self._start_deadline_s
         while self.state in (State.STARTING, State.NOT_SERVING):
             service: Service | None = None
             try:
                 service = self._make()
                 await service.start()
-            # Any error: raised in a constructor it would end the actor for ever.
+            # Any error: Ray never restarts an actor whose constructor raises.
             except Exception as error:  # noqa: BLE001 - logged by `_note_failure`
                 self._note_failure(error)
                 await self._stop_failed(service)
@@ -186,21 +198,21 @@ class ServiceHost:
                     return
                 self.service, self.reason, self.state = service, "", State.SERVING
                 self.serving_ms = int(time.time() * 1000)
-                garbage.settle()
+                garbage.freeze()
                 log.info("service_serving", code_version=self.code_version, pid=os.getpid())
                 return
             if time.monotonic() > deadline_s:
-                log.error("service_start_timed_out", reason=self.reason, after_s=self._start_deadline_s)
-                self._leave(EXIT_START_FAILED)
+                log.error("service_start_timed_out", reason=self.reason, timeout_s=self._start_deadline_s)
+                self._exit_process(EXIT_START_FAILED)
                 return
             await asyncio.sleep(self._retry_s)
 
     def _is_stopped(self) -> bool:
-        """Return True if another thread has stopped the host meanwhile."""
+        """Return True if another thread has stopped the host in the meantime."""
         return self.state is State.STOPPED
 
     def _note_failure(self, error: Exception) -> None:
-        """Log a failed start once, unless another process holds a port or lock that it may release soon."""
+        """Record the reason of a failed start; log it once, unless the port or store may soon be released."""
         reason = describe_error(error)
         if not is_held_by_another(error) and not self._is_stopped():
             if (self.state, self.reason) != (State.NOT_SERVING, reason):
@@ -209,25 +221,25 @@ class ServiceHost:
         self.reason = reason
 
     async def _stop_failed(self, service: Service | None) -> None:
-        """Stop a service that failed, at its start or later: the next one opens ports and files anew."""
+        """Stop a failed service, because the next one needs its ports and files."""
         if service is None:
             return
         try:
             await service.stop()
-        # What failed may fail again while it stops; the first reason is what counts.
+        # A failed service may also fail to stop; `reason` keeps the first error.
         except Exception:
             log.warning("service_stop_failed", exc_info=True)
 
 
 def is_held_by_another(error: BaseException) -> bool:
-    """Return True if a retry may succeed: another process still holds a port or a store."""
+    """Return True if the port or the store is in use by another process, so that a retry may succeed."""
     if isinstance(error, OSError):
         return error.errno in (errno.EADDRINUSE, errno.EAGAIN)
     return isinstance(error, StoreLocked)
 
 
 def is_full_disk(error: BaseException) -> bool:
-    """Return True if an error is a full disk, or was caused by one."""
+    """Return True if the error, or one of its causes, is a full disk or an exceeded quota."""
     seen: BaseException | None = error
     while seen is not None:
         if isinstance(seen, OSError) and seen.errno in (errno.ENOSPC, errno.EDQUOT):
@@ -237,6 +249,6 @@ def is_full_disk(error: BaseException) -> bool:
 
 
 def describe_error(error: BaseException) -> str:
-    """Return one line on an error, with its type unless it is a StoreError."""
+    """Return the text of an error, with its type unless it is a StoreError."""
     text = str(error) or type(error).__name__
     return text if isinstance(error, StoreError) else f"{type(error).__name__}: {text}"

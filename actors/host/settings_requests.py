@@ -1,6 +1,6 @@
-"""RocketMQ's get…Config and update…Config: read the settings of a service and change the live ones.
+"""SettingsRequests: RocketMQ's requests to read and change the settings of a broker or nameserver.
 
-The texts of a service may hold more than its settings: constants that RocketMQ's tools look for.
+Only live settings can be changed. The response to a read also has constants that RocketMQ's tools expect.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from store.clock import Clock
 from store.live_settings import Difference, LiveSettings, Settings
 from store.metadata import DataVersion
 
-# Keys that RocketMQ's processes refuse to change by request.
+# Keys that RocketMQ's brokers and nameservers refuse to change by request.
 BLACK_LIST = frozenset(
     {"brokerConfigPath", "configBlackList", "configStorePath", "kvConfigPath", "rocketmqHome"}
 )
-_REMEDY = "set it in the topology and run raymq up, which restarts what has to be"
+_REMEDY = "set it in the topology and run raymq up, which restarts the processes"
 
 
 class SettingsRequests(Generic[Settings]):
-    """Handles the configuration requests of one service."""
+    """Handles the configuration requests of one broker or nameserver."""
 
     def __init__(
         self,
@@ -37,13 +37,13 @@ class SettingsRequests(Generic[Settings]):
         by_field: Callable[[Mapping[str, str]], tuple[dict[str, Any], list[str]]],
         clock: Clock,
     ) -> None:
-        """Serve `live`.
+        """Create the handlers.
 
         Args:
-            live: The settings of the service.
-            as_properties: Returns all settings as texts by key.
-            by_field: Returns the changes by field that texts mean, and the keys that are no setting.
-            clock: Stamps the version of the settings.
+            live: the settings of the service.
+            as_properties: converts all settings to texts by key.
+            by_field: converts texts by key to changes by field; also returns the unknown keys.
+            clock: for the timestamp of the settings' version.
         """
         self._live = live
         self._clock = clock
@@ -53,30 +53,32 @@ class SettingsRequests(Generic[Settings]):
         self._by_field = by_field
 
     def get(self, context: RequestContext) -> RemotingCommand:
-        """Handle GET_BROKER_CONFIG, GET_NAMESRV_CONFIG: all settings as properties text, by RocketMQ's keys
-        if it has them.
+        """Handle GET_BROKER_CONFIG and GET_NAMESRV_CONFIG: return all settings as a properties text.
+
+        The keys are RocketMQ's, if RocketMQ has the setting.
         """
         text = encode_properties_text(self._as_properties(self._live.settings))
         version = orjson.dumps(self._version.to_json()).decode()
         return RemotingCommand.response(ext={"version": version}, body=text.encode())
 
     def update(self, context: RequestContext) -> RemotingCommand:
-        """Handle UPDATE_BROKER_CONFIG, UPDATE_NAMESRV_CONFIG: change the settings in the properties text of
-        the body, all of them or none.
+        """Handle UPDATE_BROKER_CONFIG and UPDATE_NAMESRV_CONFIG: change settings, all or none.
+
+        The body is a properties text of the settings to change.
         """
         present = self._as_properties(self._live.settings)
-        given = _parsed(context.command.body)
+        given = _parse_body(context.command.body)
         if BLACK_LIST & given.keys():
             raise Refused(ResponseCode.NO_PERMISSION, "Can not update config in black list.")
         changes, unknown = self._by_field(
             {key: value.strip() for key, value in given.items() if value != present.get(key)}
         )
         if unknown:
-            raise _refused(unknown, present)
+            raise _refusal_of(unknown, present)
         try:
             self._live.update(changes)
         except ValidationError as error:
-            raise Refused(ResponseCode.INVALID_PARAMETER, _explained(error)) from error
+            raise Refused(ResponseCode.INVALID_PARAMETER, _describe_errors(error)) from error
         except ValueError as error:
             raise Refused(ResponseCode.NO_PERMISSION, f"{error}: {_REMEDY}") from error
         return RemotingCommand.response()
@@ -85,28 +87,30 @@ class SettingsRequests(Generic[Settings]):
         self._version = self._version.next(self._clock.wall_ms())
 
 
-def _parsed(body: Buffer) -> dict[str, str]:
+def _parse_body(body: Buffer) -> dict[str, str]:
     try:
         given = parse_properties(bytes(body).decode())
     except ValueError as error:
-        raise Refused(ResponseCode.INVALID_PARAMETER, f"the body is no properties text: {error}") from error
+        raise Refused(
+            ResponseCode.INVALID_PARAMETER, f"the body is not valid properties text: {error}"
+        ) from error
     if not given:
-        raise Refused(ResponseCode.INVALID_PARAMETER, "the body has no setting: send lines of key=value")
+        raise Refused(ResponseCode.INVALID_PARAMETER, "the body has no settings: send lines of key=value")
     return given
 
 
-def _refused(unknown: list[str], present: Mapping[str, str]) -> Refused:
+def _refusal_of(unknown: list[str], present: Mapping[str, str]) -> Refused:
     fixed = [key for key in unknown if key in present]
     if fixed:
-        told = ", ".join(f"{key} is {present[key]}" for key in fixed)
-        return Refused(ResponseCode.NO_PERMISSION, f"{told}: always so here, it cannot be set")
+        values = ", ".join(f"{key} is {present[key]}" for key in fixed)
+        return Refused(ResponseCode.NO_PERMISSION, f"{values}: a constant in RayMQ, it cannot be changed")
     return Refused(
         ResponseCode.INVALID_PARAMETER,
-        f"{', '.join(unknown)}: no such setting here; getBrokerConfig or getNamesrvConfig lists all",
+        f"{', '.join(unknown)}: unknown setting; getBrokerConfig or getNamesrvConfig lists all settings",
     )
 
 
-def _explained(error: ValidationError) -> str:
+def _describe_errors(error: ValidationError) -> str:
     return "; ".join(
         f"{'.'.join(map(str, found['loc']))} = {found['input']!r}: {found['msg']}" for found in error.errors()
     )

@@ -1,4 +1,4 @@
-"""ActorShell: the common part of our Ray actors: status for the driver, settings, and an orderly stop."""
+"""ActorShell: the base class of all actors: status, change of settings, and stop."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import socket
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from actors.host.kept_spec import KeptSpec, directory_of
 from actors.host.ray_port import control, logs_folder, own_actor_id, own_node_ip
+from actors.host.saved_spec import SavedSpec, directory_of
 from actors.host.service_host import NotServing, Service, ServiceHost
 from store.live_settings import Difference, with_values
 from store.logs import get_logger, log_to_file
@@ -19,65 +19,69 @@ log = get_logger(__name__)
 
 
 class ActorShell:
-    """Holds a service in its host. A subclass makes the service and adds the methods of its handle.
+    """Runs a service in a `ServiceHost`. A subclass creates the service and adds the methods of the handle.
 
-    `spec` is the driver's target state of this actor (`cluster.driver.plan.ActorSpec` as JSON). It changes
-    only with live settings, and `raymq_status` shows it, so that the next driver can compare.
+    `spec` is the driver's target state of this actor (`cluster.driver.plan.ActorSpec` as JSON). Changes of
+    live settings update it; the driver reads it by `raymq_status` and compares it with the topology.
     """
 
     def __init__(self, spec: Mapping[str, Any]) -> None:
         self._log = start_log(str(spec.get("namespace", "raymq")), str(spec["name"]))
-        self._kept = KeptSpec(directory_of(spec), own_actor_id())
-        self._spec = self._kept.load(spec)
+        self._saved = SavedSpec(directory_of(spec), own_actor_id())
+        self._spec = self._saved.load(spec)
         with contextlib.suppress(PermissionError):
-            # Workers of a Ray cluster that we did not start are nice(15); only root can undo that.
+            # Ray may start workers with a lower priority (nice 15); only root can raise it again.
             os.setpriority(os.PRIO_PROCESS, 0, 0)
         self._host = ServiceHost(self.make_service)
 
     def make_service(self) -> Service:
-        """Make the service without starting it; heavy imports belong here, on the service's thread."""
+        """Create the service; large modules are imported here, on the service's thread."""
         raise NotImplementedError
 
     def details(self) -> dict[str, Any]:
-        """Return the service's own status in plain values; called on its loop."""
+        """Return the status of the service as plain values; called on its loop."""
         return {}
 
     def change_settings(self, settings: Mapping[str, Any]) -> None:
-        """Change the service's settings; called on its loop.
+        """Change the service's settings to these; called on its loop.
 
-        Raises ValueError, naming them, for settings that need a restart.
+        Raises ValueError, with their names, if settings were changed that need a restart.
         """
         raise NotImplementedError
 
     def settings_changed(self, changes: Sequence[Difference]) -> None:
-        """Keep changed settings in the spec: a restart begins with them, and the driver sees them."""
+        """Update and save the spec, so that a restart uses the changed settings and the driver sees them."""
         settings = with_values(self._spec["settings"], {each.path: each.wanted for each in changes})
         self._spec = {**self._spec, "settings": settings}
-        asyncio.get_running_loop().run_in_executor(None, self._keep_spec)
+        asyncio.get_running_loop().run_in_executor(None, self._save_spec)
 
-    def _keep_spec(self) -> None:
+    def _save_spec(self) -> None:
         try:
-            self._kept.keep(self._spec)
+            self._saved.save(self._spec)
         except OSError:
-            log.exception("settings_save_failed", effect="a restart loses them")
+            log.exception("settings_save_failed", effect="the changes are lost at a restart")
 
     def service_failed(self, reason: str) -> None:
-        """Stop the service and end this process, so that Ray starts another; called on the service's loop."""
+        """Stop the service and exit the process, so that Ray restarts it; called on the service's loop."""
         self._host.fail(reason)
 
     @control
     def raymq_change(self, spec: Mapping[str, Any]) -> None:
-        """Change the settings to those of another spec, also for later restarts.
+        """Change the settings to those of another spec, and save it for restarts.
 
-        Raises ValueError for settings that need a restart, NotServing, TimeoutError, OSError.
+        Raises:
+            ValueError: a changed setting needs a restart.
+            NotServing: the service is not running.
+            TimeoutError: the service's loop does not respond.
+            OSError: the spec cannot be saved.
         """
         self._host.call(self.change_settings, spec["settings"])
         self._spec = dict(spec)
-        self._kept.keep(self._spec)
+        self._saved.save(self._spec)
 
     @control
     def raymq_status(self) -> dict[str, Any]:
-        """Return the actor's state in plain values; works in every state."""
+        """Return the state of the actor as plain values; works in every state."""
         host = self._host
         status = {
             "spec": self._spec,
@@ -101,14 +105,15 @@ class ActorShell:
 
     @control
     def raymq_stop(self) -> None:
-        """Stop the service: flush, and release ports and files. The driver ends the actor afterwards."""
+        """Stop the service: flush, and release ports and files. The driver kills the actor afterwards."""
         self._host.stop()
 
 
 def start_log(namespace: str, name: str) -> str:
-    """Log this actor's events to `<Ray's session>/logs/<namespace>/<name>.log`; returns the file's path.
+    """Log the events of this actor to `<Ray's session>/logs/<namespace>/<name>.log`.
 
-    Returns an empty path if the file cannot be written: an actor without a log is better than none.
+    Returns:
+        The file's path; an empty string if it cannot be written, which does not prevent the actor's start.
     """
     file = logs_folder() / namespace / f"{name}.log"
     try:

@@ -1,9 +1,9 @@
-"""A whole cluster in one process and without Ray: for tests, benches and a first look.
+"""Run a whole cluster in one process, without Ray: for tests and benchmarks.
 
     python -m actors.host.standalone --store-root DIR
 
-starts a nameserver, a rebalancer and one or more brokers on one event loop, says `READY host:port` (the
-nameserver's) on its standard output, and serves until SIGTERM or SIGINT; then it ends in order.
+starts a nameserver, a rebalancer and one or more brokers on one event loop, prints `READY host:port` (the
+address of the nameserver), and serves until SIGTERM or SIGINT. Then it stops all services and exits.
 """
 
 from __future__ import annotations
@@ -37,23 +37,23 @@ from store.store_settings import StoreSettings
 
 @dataclass(frozen=True, slots=True)
 class StandaloneSettings:
-    """What a standalone cluster is told. Ports are chosen by the system where they are 0."""
+    """The settings of a standalone cluster. Port 0 chooses a free port."""
 
     store_root: Path
     nameserver_port: int = 0
     broker_port: int = 0
-    """The first broker's; each of the others has one that is higher by 10, as RocketMQ's examples have it."""
+    """The port of the first broker; each further broker has a port 10 higher, as in RocketMQ's examples."""
     brokers: int = 1
     cluster_name: str = "DefaultCluster"
     auto_create_topics: bool = True
     store: StoreSettings = field(default_factory=lambda: StoreSettings.model_validate({}))
     with_rebalancer: bool = True
     adopt_store: bool = False
-    """Whether stores that RocketMQ wrote are taken over."""
+    """Whether stores that RocketMQ or other brokers wrote may be opened."""
 
 
 class ServiceFailed(Exception):
-    """A service of the cluster cannot go on; the message is the reason."""
+    """A service of the cluster has failed permanently; the message is the reason."""
 
 
 class _Stoppable(Protocol):
@@ -61,7 +61,7 @@ class _Stoppable(Protocol):
 
 
 class StandaloneCluster:
-    """Nameserver, rebalancer and brokers, in this order; `stop` ends them in the other."""
+    """A nameserver, a rebalancer and brokers, started in this order and stopped in reverse order."""
 
     def __init__(self, settings: StandaloneSettings, clock: Clock, give_up: GiveUp | None = None) -> None:
         self.settings = settings
@@ -73,7 +73,7 @@ class StandaloneCluster:
         self._started: list[_Stoppable] = []
 
     async def start(self) -> None:
-        """Start all. Raises what the first that cannot start raises; those before it are stopped again."""
+        """Start all services. If one cannot be started, stop the others and raise its exception."""
         try:
             await self._start_all()
         except BaseException:
@@ -81,12 +81,12 @@ class StandaloneCluster:
             raise
 
     async def stop(self) -> None:
-        """Stop all that has been started."""
+        """Stop all services that were started."""
         while self._started:
             await self._started.pop().stop()
 
     def describe(self) -> dict[str, object]:
-        """Where everything is."""
+        """Return the addresses of all services."""
         return {
             "nameserver": self.nameserver_address,
             "rebalancer": self.rebalancer_address,
@@ -138,33 +138,45 @@ class StandaloneCluster:
 
 
 def parse_arguments(arguments: Sequence[str]) -> tuple[StandaloneSettings, bool]:
-    """The settings, and whether to describe the cluster as JSON."""
+    """Parse the command line; return the settings, and True if `--json` was given."""
     parser = argparse.ArgumentParser(
         prog="python -m actors.host.standalone", description=(__doc__ or "").partition("\n")[0]
     )
-    parser.add_argument("--store-root", type=Path, required=True, help="where the brokers keep their stores")
-    parser.add_argument("--nameserver-port", type=int, default=9876, help="0: any that is free")
-    parser.add_argument("--broker-port", type=int, default=10911, help="of the first; 0: any that is free")
-    parser.add_argument("--brokers", type=int, default=1, help="how many brokers (default 1)")
-    parser.add_argument("--cluster", default="DefaultCluster", help="the cluster's name")
-    parser.add_argument("--flush", choices=["sync", "async"], default="sync", help="default sync")
+    parser.add_argument("--store-root", type=Path, required=True, help="directory of the brokers' stores")
+    parser.add_argument("--nameserver-port", type=int, default=9876, help="default 9876; 0: a free port")
     parser.add_argument(
-        "--auto-create-topics", action=argparse.BooleanOptionalAction, default=True, help="default yes"
+        "--broker-port",
+        type=int,
+        default=10911,
+        help="port of the first broker, default 10911; 0: a free port",
+    )
+    parser.add_argument("--brokers", type=int, default=1, help="number of brokers (default 1)")
+    parser.add_argument("--cluster", default="DefaultCluster", help="name of the cluster")
+    parser.add_argument(
+        "--flush", choices=["sync", "async"], default="sync", help="flush mode of the brokers (default sync)"
+    )
+    parser.add_argument(
+        "--auto-create-topics",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="create topics on the first send (default yes)",
     )
     parser.add_argument(
         "--store",
         action="append",
         default=[],
         metavar="KEY=VALUE",
-        help="any other setting of the store, as commit_log_file_bytes=67108864",
+        help="another setting of the store, such as commit_log_file_bytes=67108864",
     )
     parser.add_argument(
         "--rebalancer",
         action=argparse.BooleanOptionalAction,
         default=True,
-        help="with a rebalancer (default yes)",
+        help="start a rebalancer (default yes)",
     )
-    parser.add_argument("--adopt-store", action="store_true", help="take over a store that RocketMQ wrote")
+    parser.add_argument(
+        "--adopt-store", action="store_true", help="open a store that RocketMQ or another broker wrote"
+    )
     parser.add_argument("--json", action="store_true", help="print all addresses as JSON before READY")
     given = parser.parse_args(arguments)
     store = dict(pair.partition("=")[::2] for pair in given.store)
@@ -185,7 +197,7 @@ def parse_arguments(arguments: Sequence[str]) -> tuple[StandaloneSettings, bool]
 
 
 async def run(settings: StandaloneSettings, *, as_json: bool) -> None:
-    """Serve until a signal to stop comes. Raises ServiceFailed when one of the services gives up."""
+    """Serve until SIGTERM or SIGINT. Raises ServiceFailed if a service fails permanently."""
     stop = asyncio.Event()
     reasons: list[str] = []
 
@@ -198,7 +210,7 @@ async def run(settings: StandaloneSettings, *, as_json: bool) -> None:
         loop.add_signal_handler(number, stop.set)
     cluster = StandaloneCluster(settings, SystemClock(), give_up)
     await cluster.start()
-    garbage.settle()
+    garbage.freeze()
     if as_json:
         sys.stdout.write(orjson.dumps(cluster.describe()).decode() + "\n")
     sys.stdout.write(f"READY {cluster.nameserver_address}\n")
@@ -212,7 +224,7 @@ async def run(settings: StandaloneSettings, *, as_json: bool) -> None:
 
 
 def main() -> None:
-    """Run what the command line says. Standard output is for addresses, standard error for the log."""
+    """Run the program. Addresses are printed to standard output, the log to standard error."""
     log_to_handler(logging.StreamHandler(sys.stderr))
     settings, as_json = parse_arguments(sys.argv[1:])
     try:

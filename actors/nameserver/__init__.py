@@ -1,1 +1,1 @@
-"""The nameserver: which brokers there are, and which topics they have."""
+"""The nameserver: brokers register their topics with it, clients request the routes of topics."""

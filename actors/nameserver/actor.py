@@ -1,4 +1,4 @@
-"""The nameserver as a Ray actor: lifetime and thread hand-over, nothing else."""
+"""The nameserver as a Ray actor: each method runs its work on the nameserver's event loop."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 
 
 class Nameserver(ActorShell):
-    """One nameserver."""
+    """The actor of one nameserver."""
 
     def make_service(self) -> Service:
-        """The nameserver's service, with the settings of its spec."""
+        """Create the nameserver's service from the settings in the actor's spec."""
         from actors.nameserver.nameserver_settings import NameserverSettings
         from actors.nameserver.service import build_nameserver
         from store.clock import SystemClock
@@ -28,18 +28,18 @@ class Nameserver(ActorShell):
         return service
 
     def change_settings(self, settings: Mapping[str, Any]) -> None:
-        """Take over settings that are live. Raises ValueError."""
+        """Change live settings. Raises ValueError if a changed setting needs a restart."""
         from actors.nameserver.nameserver_settings import NameserverSettings
 
         self._service.live.change(NameserverSettings.model_validate(settings))
 
     def details(self) -> dict[str, Any]:
-        """What it knows, counted."""
+        """Return the nameserver's address, and the number of its topics and of failures of its tasks."""
         return self._service.describe()
 
     @control
     def route(self, topic: str) -> bytes | None:
-        """RocketMQ's TopicRouteData of a topic as JSON (as request 105); None for an unknown topic."""
+        """Return RocketMQ's TopicRouteData of a topic as JSON (as request 105); None for an unknown topic."""
         return self._host.call(lambda: self._service.routes.encoded_route(topic, None))
 
     @property

@@ -1,6 +1,4 @@
-"""KVConfig: small settings that clients and brokers share, by namespace and key; kept in
-`config/kvConfig.json`.
-"""
+"""KVConfig: values by namespace and key that brokers and tools share, saved in `config/kvConfig.json`."""
 
 from pathlib import Path
 from typing import Any, Final
@@ -12,8 +10,10 @@ ORDER_TOPIC_CONFIG: Final = "ORDER_TOPIC_CONFIG"
 
 
 class KVConfig:
-    """RocketMQ's KVConfigManager. Every change is on disk before it is answered; raises OSError where it
-    cannot be.
+    """The table of RocketMQ's KVConfigManager, saved after every change.
+
+    Without a `data_dir` the table is only in memory. Methods that change it raise OSError if it cannot be
+    saved.
     """
 
     def __init__(self, data_dir: Path | None) -> None:
@@ -21,25 +21,25 @@ class KVConfig:
         self._table: dict[str, dict[str, str]] = {}
 
     def load(self) -> None:
-        """Read what was kept; raises StoreError where that is damaged."""
+        """Load the saved table. Raises StoreError if the file and its backup are damaged."""
         found = None if self._file is None else self._file.read(_table)
         self._table = found or {}
 
     def get(self, namespace: str, key: str) -> str | None:
-        """One value."""
+        """Return the value of a key, or None if there is none."""
         return self._table.get(namespace, {}).get(key)
 
     def namespace(self, namespace: str) -> dict[str, str] | None:
-        """All values of a namespace."""
+        """Return all keys and values of a namespace, or None for an unknown namespace."""
         return self._table.get(namespace)
 
     def put(self, namespace: str, key: str, value: str) -> None:
-        """Set a value."""
+        """Set a value, and save the table."""
         self._table.setdefault(namespace, {})[key] = value
         self._save()
 
     def delete(self, namespace: str, key: str) -> None:
-        """Remove a value; one that is not there is removed already. Its namespace stays, as in RocketMQ."""
+        """Remove a key if it exists, and save the table. The namespace stays, as in RocketMQ."""
         if self._table.get(namespace, {}).pop(key, None) is not None:
             self._save()
 

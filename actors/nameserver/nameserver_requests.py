@@ -1,4 +1,4 @@
-"""NameserverRequests: the handlers of a nameserver's requests, and the table that names them."""
+"""NameserverRequests: the handlers of a nameserver's requests, and its request table."""
 
 import zlib
 
@@ -38,12 +38,12 @@ from actors.remoting.targets import Action, Resource, on_cluster, on_every, on_t
 from store.clock import NS_PER_MS, Clock
 
 _CRC_MASK = 0x7FFF_FFFF
-# RocketMQ's clients append a line of their own to a remark that does not end like this.
+# Without this ending, RocketMQ's clients append another line to the remark.
 SEE_FAQ = "\nSee https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details."
 
 
 class NameserverRequests:
-    """Handles the requests of brokers, clients and tools over one route table and one kv config."""
+    """Handles the requests of brokers, clients and tools, with one route table and one kv config."""
 
     def __init__(
         self, settings: NameserverSettings, routes: RouteTable, kv_config: KVConfig, clock: Clock
@@ -122,7 +122,9 @@ class NameserverRequests:
         header: RegisterBrokerHeader = context.header
         body = context.command.body
         if header.body_crc32 and header.body_crc32 != zlib.crc32(body) & _CRC_MASK:
-            raise Refused(ResponseCode.SYSTEM_ERROR, "the body's CRC is not the one that the header gives")
+            raise Refused(
+                ResponseCode.SYSTEM_ERROR, "the CRC of the body differs from bodyCrc32 in the header"
+            )
         decoded = RegisterBrokerBody.decode(body, header.compressed) if body else RegisterBrokerBody()
         broker = BrokerIdentity(
             header.cluster_name,
@@ -140,10 +142,12 @@ class NameserverRequests:
         if connection not in self._brokers:
             self._brokers.add(connection)
             connection.on_close(self._connection_closed)
-        answer = RegisterBrokerResponse() if master is None else RegisterBrokerResponse(master[1], master[0])
+        response = (
+            RegisterBrokerResponse() if master is None else RegisterBrokerResponse(master[1], master[0])
+        )
         order = self._kv_config.namespace(ORDER_TOPIC_CONFIG)
         body = encode_kv_table(order) if order else b""
-        return RemotingCommand.response(ext=answer.to_ext(), body=body)
+        return RemotingCommand.response(ext=response.to_ext(), body=body)
 
     def _connection_closed(self, connection: Connection) -> None:
         self._brokers.discard(connection)
@@ -160,13 +164,13 @@ class NameserverRequests:
         ours = self._routes.data_version(header.broker_addr)
         is_changed = ours != theirs
         if not is_changed:
-            self._routes.heard(header.broker_addr, self._clock.monotonic_ns())
+            self._routes.record_heartbeat(header.broker_addr, self._clock.monotonic_ns())
         body = b"" if ours is None else encode_data_version(ours)
         return RemotingCommand.response(ext={"changed": "true" if is_changed else "false"}, body=body)
 
     def _heartbeat(self, context: RequestContext) -> RemotingCommand:
         header: BrokerHeartbeatHeader = context.header
-        self._routes.heard(header.broker_addr, self._clock.monotonic_ns())
+        self._routes.record_heartbeat(header.broker_addr, self._clock.monotonic_ns())
         return RemotingCommand.response()
 
     def _wipe(self, context: RequestContext) -> RemotingCommand:

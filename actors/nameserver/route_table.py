@@ -1,9 +1,10 @@
-"""RouteTable: which brokers there are and which topics they have (RocketMQ RouteInfoManager). Pure: no
-sockets, no clock.
+"""RouteTable: the registered brokers and their topics (RocketMQ RouteInfoManager).
 
     brokers   broker name → cluster, {broker id: address}
-    live      address → who registered it, when, over which connection, with which version of its topics
+    live      address → identity, last heartbeat, connection, data version of the topics
     queues    topic → {broker name: QueueData}
+
+It uses no sockets and no clock.
 """
 
 from collections.abc import Hashable
@@ -30,7 +31,7 @@ _log = get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class BrokerIdentity:
-    """One replica of a broker, as it names itself."""
+    """The names and addresses of one replica of a broker group, from its registration."""
 
     cluster: str
     name: str
@@ -42,7 +43,7 @@ class BrokerIdentity:
 
 @dataclass(slots=True)
 class LiveBroker:
-    """One registered replica."""
+    """A registered replica that has not expired."""
 
     identity: BrokerIdentity
     data_version: DataVersion
@@ -52,20 +53,18 @@ class LiveBroker:
 
 
 class RouteTable:
-    """Everything a nameserver knows of brokers and topics; times are monotonic nanoseconds given by the
-    caller.
-    """
+    """The brokers and topics of a nameserver. Callers pass the time, in monotonic nanoseconds."""
 
     def __init__(self, delete_topic_with_broker_registration: bool = False) -> None:
         self._brokers: dict[str, BrokerData] = {}
         self._live: dict[str, LiveBroker] = {}
         self._queues: dict[str, dict[str, QueueData]] = {}
-        # What each broker registered last, by topic: most of a thousand topics are as they were.
-        self._taken: dict[str, dict[str, dict[str, Any]]] = {}
+        # By broker, the topics of its last registration: a new one usually changes few of them.
+        self._registered_configs: dict[str, dict[str, dict[str, Any]]] = {}
         self._deletes_missing_topics = delete_topic_with_broker_registration
         self._encoded: dict[str, bytes] = {}
 
-    # ---- brokers come and go -------------------------------------------------------------------------
+    # ---- brokers -------------------------------------------------------------------------------------
 
     def register(
         self,
@@ -75,10 +74,13 @@ class RouteTable:
         now_ns: int,
         expiry_ns: int,
     ) -> tuple[str, str] | None:
-        """Take a broker's registration; returns its master's address and HA address where it is no master
-        itself.
+        """Register a broker and its topics.
 
-        Raises Refused where another process holds the same id with newer topics.
+        Returns:
+            For a slave, the address and HA address of its master, if that is registered; else None.
+
+        Raises:
+            Refused: another address is registered with the same broker id and a higher state version.
         """
         data = self._brokers.get(broker.name)
         self._refuse_stale(broker, data, body)
@@ -93,15 +95,15 @@ class RouteTable:
         if broker.broker_id == MASTER_ID and (
             before is None or known is None or known.data_version != body.data_version
         ):
-            self._take_topics(broker.name, body)
+            self._update_topics(broker.name, body)
         if known is None:
             _log.info("broker_registered", broker=broker.name, id=broker.broker_id, address=broker.address)
         self._live[broker.address] = LiveBroker(broker, body.data_version, now_ns, expiry_ns, connection)
         self._encoded.clear()
         return self._master_of(broker, data)
 
-    def heard(self, address: str, now_ns: int) -> bool:
-        """A broker without news is alive; False where it is not registered."""
+    def record_heartbeat(self, address: str, now_ns: int) -> bool:
+        """Record that a broker is alive; return False if it is not registered."""
         live = self._live.get(address)
         if live is None:
             return False
@@ -109,12 +111,12 @@ class RouteTable:
         return True
 
     def data_version(self, address: str) -> DataVersion | None:
-        """The version of the topics that this broker registered last."""
+        """Return the data version of a broker's last registration; None if it is not registered."""
         live = self._live.get(address)
         return None if live is None else live.data_version
 
     def unregister(self, name: str, broker_id: int, address: str) -> None:
-        """Forget a replica; its topics too, where it was the broker's last."""
+        """Remove a replica, and the topics of its broker group if it was the last replica."""
         self._live.pop(address, None)
         data = self._brokers.get(name)
         if data is None or data.broker_addrs.get(broker_id) != address:
@@ -123,18 +125,18 @@ class RouteTable:
         _log.info("broker_removed", broker=name, id=broker_id, address=address)
         if not data.broker_addrs:
             del self._brokers[name]
-            self._taken.pop(name, None)
+            self._registered_configs.pop(name, None)
             for topic in [topic for topic, queues in self._queues.items() if name in queues]:
                 self._remove_queues(topic, name)
         self._encoded.clear()
 
     def connection_closed(self, connection: Hashable) -> None:
-        """Forget the brokers that registered over this connection, and over no later one."""
+        """Remove the brokers whose last registration came over this connection."""
         for live in [live for live in self._live.values() if live.connection is connection]:
             self._drop(live)
 
     def expire(self, now_ns: int) -> list[LiveBroker]:
-        """Forget the brokers that have been silent for too long; returns them."""
+        """Remove and return the brokers whose last registration or heartbeat is too old."""
         silent = [live for live in self._live.values() if now_ns - live.last_heartbeat_ns > live.expiry_ns]
         for live in silent:
             _log.warning("broker_expired", broker=live.identity.name, address=live.identity.address)
@@ -144,17 +146,19 @@ class RouteTable:
     # ---- topics --------------------------------------------------------------------------------------
 
     def delete_topic(self, topic: str, cluster: str | None = None) -> None:
-        """Forget a topic, in one cluster or in all."""
+        """Remove a topic from one cluster, or from all if `cluster` is None."""
         for name in list(self._queues.get(topic, ())):
             if cluster is None or self._cluster_of(name) == cluster:
                 self._remove_queues(topic, name)
         self._encoded.clear()
 
     def change_write_permission(self, name: str, is_writable: bool) -> int:
-        """Let producers use a broker, or keep them off, until it registers changed topics; returns how many
-        topics.
+        """Add or remove the write permission of a broker's topics, until it registers changed topics.
+
+        Returns:
+            The number of its topics.
         """
-        self._taken.pop(name, None)
+        self._registered_configs.pop(name, None)
         count = 0
         for queues in self._queues.values():
             held = queues.get(name)
@@ -165,10 +169,10 @@ class RouteTable:
         self._encoded.clear()
         return count
 
-    # ---- answers -------------------------------------------------------------------------------------
+    # ---- routes --------------------------------------------------------------------------------------
 
     def route(self, topic: str) -> TopicRouteData | None:
-        """Where a topic is, or None where no broker that lives has it."""
+        """Return the queues and brokers of a topic; None if no registered broker has it."""
         queues = self._queues.get(topic)
         if not queues:
             return None
@@ -178,7 +182,10 @@ class RouteTable:
         return TopicRouteData([queues[name] for name in sorted(queues)], brokers)
 
     def encoded_route(self, topic: str, order_conf: str | None) -> bytes | None:
-        """The same as a body, encoded once for all who ask."""
+        """Return the route of a topic as a response body; None if no registered broker has it.
+
+        The encoded route is cached if `order_conf` is None.
+        """
         if order_conf is None and (known := self._encoded.get(topic)) is not None:
             return known
         route = self.route(topic)
@@ -191,14 +198,14 @@ class RouteTable:
         return body
 
     def cluster_info(self) -> ClusterInfo:
-        """All brokers and clusters."""
+        """Return all brokers and clusters."""
         clusters: dict[str, list[str]] = {}
         for name in sorted(self._brokers):
             clusters.setdefault(self._brokers[name].cluster, []).append(name)
         return ClusterInfo({name: self._brokers[name] for name in sorted(self._brokers)}, clusters)
 
     def topics(self, cluster: str | None = None) -> list[str]:
-        """All topics, or those of one cluster."""
+        """Return all topics, or those of one cluster, sorted by name."""
         if cluster is None:
             return sorted(self._queues)
         return sorted(
@@ -208,11 +215,11 @@ class RouteTable:
         )
 
     def system_topics(self) -> list[str]:
-        """The topics that every cluster and broker has under its own name."""
+        """Return the system topics named after each cluster and broker."""
         info = self.cluster_info()
         return [*sorted(info.clusters), *info.brokers]
 
-    # ---- its own -------------------------------------------------------------------------------------
+    # ---- helpers -------------------------------------------------------------------------------------
 
     def _refuse_stale(
         self, broker: BrokerIdentity, data: BrokerData | None, body: RegisterBrokerBody
@@ -224,29 +231,29 @@ class RouteTable:
         if held is not None and held.data_version.state_version > body.data_version.state_version:
             raise Refused(
                 ResponseCode.SYSTEM_ERROR,
-                f"broker {broker.name} id {broker.broker_id} is {holder}, with state version "
-                f"{held.data_version.state_version}; {broker.address} has the older "
-                f"{body.data_version.state_version}: is it a former master that still runs?",
+                f"broker {broker.name} id {broker.broker_id} is registered at {holder}, with state version "
+                f"{held.data_version.state_version}; {broker.address} has the older state version "
+                f"{body.data_version.state_version}: stop it if it is a former master that still runs",
             )
 
     def _forget_former_role(self, broker: BrokerIdentity, data: BrokerData) -> None:
-        """A replica that has become master is no longer a slave; its address stands under one id."""
+        """Remove the former id of a replica whose id has changed, such as a slave that has become master."""
         for broker_id, address in list(data.broker_addrs.items()):
             if address == broker.address and broker_id != broker.broker_id:
                 del data.broker_addrs[broker_id]
 
-    def _take_topics(self, name: str, body: RegisterBrokerBody) -> None:
-        taken = self._taken.get(name, {})
-        self._taken[name] = body.topic_configs
+    def _update_topics(self, name: str, body: RegisterBrokerBody) -> None:
+        previous = self._registered_configs.get(name, {})
+        self._registered_configs[name] = body.topic_configs
         for topic, config in body.topic_configs.items():
             queues = self._queues.setdefault(topic, {})
-            if name in queues and taken.get(topic) == config:
+            if name in queues and previous.get(topic) == config:
                 continue
-            given = _queue_data(name, config)
-            if queues.get(name) != given:
+            registered = _queue_data(name, config)
+            if queues.get(name) != registered:
                 if not queues:
                     _log.info("topic_registered", topic=topic, broker=name)
-                queues[name] = given
+                queues[name] = registered
         if self._deletes_missing_topics:
             for topic in [topic for topic, queues in self._queues.items() if name in queues]:
                 if topic not in body.topic_configs:

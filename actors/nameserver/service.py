@@ -1,4 +1,7 @@
-"""NameserverService: serves the routes of a cluster; soft state that the brokers register every 30 s."""
+"""NameserverService: starts and stops a nameserver on an event loop; works without Ray.
+
+The routes are only in memory: the brokers register them again every 30 s.
+"""
 
 from actors.host.descriptors import connections_that_fit
 from actors.host.settings_requests import SettingsRequests
@@ -22,7 +25,7 @@ OTHER_DESCRIPTORS = 64
 def build_nameserver(
     settings: NameserverSettings, clock: Clock, give_up: GiveUp | None = None
 ) -> "NameserverService":
-    """Build a nameserver; `give_up` is called with the reason when one of its tasks fails for good."""
+    """Build a nameserver. `give_up` is called with the reason if one of its tasks fails permanently."""
     live = LiveSettings(settings)
     routes = RouteTable(settings.delete_topic_with_broker_registration)
     kv_config = KVConfig(settings.data_dir)
@@ -34,7 +37,7 @@ def build_nameserver(
 
 
 class NameserverService:
-    """One nameserver; nameservers do not know of each other. Made by `build_nameserver`."""
+    """One nameserver, created by `build_nameserver`. Nameservers do not communicate with each other."""
 
     def __init__(
         self,
@@ -55,11 +58,16 @@ class NameserverService:
 
     @property
     def address(self) -> str:
-        """Return the address that it listens on."""
+        """The address that the nameserver listens on, `host:port`."""
         return f"{self.settings.listen_host}:{self.server.port}"
 
     async def start(self) -> None:
-        """Load the kv config and listen as the settings say. Raises OSError or StoreError."""
+        """Load the kv config and listen for connections.
+
+        Raises:
+            StoreError: the kv config file is damaged.
+            OSError: the port is in use.
+        """
         settings = self.settings
         self.kv_config.load()
         await self.server.start(settings.listen_host, settings.listen_port)
@@ -72,7 +80,7 @@ class NameserverService:
         await self.server.stop()
 
     def describe(self) -> dict[str, object]:
-        """Return the nameserver's address and counters."""
+        """Return the nameserver's address, and the number of its topics and of failures of its tasks."""
         return {
             "address": self.address,
             "topics": len(self.routes.topics()),
@@ -80,7 +88,7 @@ class NameserverService:
         }
 
     def expire_brokers(self) -> None:
-        """Drop the brokers whose last registration or heartbeat is too old."""
+        """Remove the brokers whose last registration or heartbeat is too old, and close their connections."""
         for broker in self.routes.expire(self._clock.monotonic_ns()):
             if isinstance(broker.connection, Connection):
-                broker.connection.close("no registration or heartbeat of this broker for too long")
+                broker.connection.close("the broker sent no registration or heartbeat within its expiry time")

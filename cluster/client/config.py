@@ -323,5 +323,5 @@ def parse_addresses(given: str | Sequence[str]) -> list[str]:
     for address in addresses:
         host, colon, port = address.rpartition(":")
         if not colon or not host or "/" in host or not port.isdigit() or not 0 < int(port) < 65536:
-            raise ConfigInvalid(f"nameserver address {address!r} is not host:port")
+            raise ConfigInvalid(f"nameserver address {address!r} does not have the form host:port")
     return addresses

@@ -15,7 +15,7 @@ from typing import Any
 
 import psutil
 
-from actors.host.ray_port import ActorName, ActorNotFound, ActorUnavailable, ask
+from actors.host.ray_port import ActorName, ActorNotFound, ActorUnavailable, call
 from actors.host.service_host import State
 from cluster.launch import leave_embedded, up
 from cluster.launch_report import Report
@@ -77,7 +77,7 @@ class DemoCluster:
         raise DemoFailed(f"{VICTIM} did not restart within {RESTART_TIMEOUT_S:g} s")
 
     def _status(self) -> dict[str, Any]:
-        status: dict[str, Any] = ask(
+        status: dict[str, Any] = call(
             ActorName(DEFAULT_NAMESPACE, VICTIM), "raymq_status", timeout_s=CALL_TIMEOUT_S
         )
         return status

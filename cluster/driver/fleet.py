@@ -62,7 +62,7 @@ def status_of(where: ActorName, timeout_s: float) -> dict[str, Any]:
     deadline_s = time.monotonic() + timeout_s
     while True:
         try:
-            status: dict[str, Any] = ray_port.ask(where, STATUS, timeout_s=CALL_TIMEOUT_S)
+            status: dict[str, Any] = ray_port.call(where, STATUS, timeout_s=CALL_TIMEOUT_S)
         except ActorUnavailable:
             if time.monotonic() > deadline_s:
                 raise
@@ -109,20 +109,20 @@ def stop(namespace: str, name: str) -> str:
     where = ActorName(namespace, name)
     stop_error = ""
     try:
-        ray_port.ask(where, STOP, timeout_s=STOP_TIMEOUT_S + CALL_TIMEOUT_S)
+        ray_port.call(where, STOP, timeout_s=STOP_TIMEOUT_S + CALL_TIMEOUT_S)
     except ActorNotFound:
         pass
     except (ActorUnavailable, ActorMethodFailed) as error:
         # Remove it nevertheless: its store recovers as after a kill.
         stop_error = str(error)
-    ray_port.end(where)
+    ray_port.kill(where)
     return stop_error
 
 
 def change(namespace: str, spec: ActorSpec) -> str:
     """Change the settings of a running actor to those of `spec`. Return the error, else an empty string."""
     try:
-        ray_port.ask(ActorName(namespace, spec.name), CHANGE, spec.to_json(), timeout_s=CHANGE_TIMEOUT_S)
+        ray_port.call(ActorName(namespace, spec.name), CHANGE, spec.to_json(), timeout_s=CHANGE_TIMEOUT_S)
     except (ActorNotFound, ActorUnavailable, ActorMethodFailed) as error:
         return str(error)
     return ""
@@ -135,7 +135,7 @@ def drain(namespace: str, name: str, step: str) -> dict[str, Any]:
 
     Raises ActorNotFound, ActorUnavailable, ActorMethodFailed.
     """
-    progress: dict[str, Any] = ray_port.ask(
+    progress: dict[str, Any] = ray_port.call(
         ActorName(namespace, name), DRAIN, step, timeout_s=DRAIN_REQUEST_TIMEOUT_S
     )
     return progress
@@ -147,7 +147,7 @@ def announce(namespace: str, name: str) -> None:
     An error is ignored, because the broker registers periodically anyway.
     """
     with contextlib.suppress(ActorNotFound, ActorUnavailable, ActorMethodFailed):
-        ray_port.ask(ActorName(namespace, name), ANNOUNCE, timeout_s=CALL_TIMEOUT_S)
+        ray_port.call(ActorName(namespace, name), ANNOUNCE, timeout_s=CALL_TIMEOUT_S)
 
 
 @dataclass(frozen=True)
@@ -182,7 +182,7 @@ def wait_serving(namespace: str, specs: Sequence[ActorSpec], timeout_s: float) -
 def _start_state(where: ActorName) -> tuple[State, StartResult]:
     """Return the state of a starting actor; STARTING if it is not available yet."""
     try:
-        status = ray_port.ask(where, STATUS, timeout_s=CALL_TIMEOUT_S)
+        status = ray_port.call(where, STATUS, timeout_s=CALL_TIMEOUT_S)
     except ActorUnavailable as error:
         return State.STARTING, StartResult(where.name, str(error))
     except (ActorNotFound, ActorMethodFailed) as error:

@@ -138,7 +138,7 @@ def start_head(topology: Topology, home: Path) -> HeadRecord:
             # Ray waits only 30 s for its processes, which may not be enough on a busy machine.
             if is_last:
                 raise
-    raise AssertionError("the last attempt returns or raises")
+    raise AssertionError("unreachable: the last attempt returns or raises")
 
 
 def _start_once(topology: Topology, home: Path) -> HeadRecord:

@@ -116,11 +116,11 @@ def check_file(
             offset, min(window, (expected_to if offset < expected_to else stop) - offset)
         )
         count = len(units) // UNIT_BYTES
-        sound, end = valid_units(np.frombuffer(units, dtype=np.uint8), count, end, log_end)
-        crc = running_crc(units[: sound * UNIT_BYTES], crc)
-        offset += sound
-        if sound < count:
-            is_end = not any(units[sound * UNIT_BYTES : sound * UNIT_BYTES + UNIT_BYTES])
+        valid_count, end = valid_units(np.frombuffer(units, dtype=np.uint8), count, end, log_end)
+        crc = running_crc(units[: valid_count * UNIT_BYTES], crc)
+        offset += valid_count
+        if valid_count < count:
+            is_end = not any(units[valid_count * UNIT_BYTES : valid_count * UNIT_BYTES + UNIT_BYTES])
             return _FileCheck(offset, end, crc, None if is_end else f"unit {offset} is not valid")
         if offset == expected_to and crc != expected_crc:
             damage = f"units {start} to {expected_to} do not match the CRC of the last checkpoint"

@@ -347,7 +347,8 @@ class ConsumeQueue:
         """Return the unit at `offset`. Raises StoreError if the queue does not have it."""
         units = self.read_units(offset, 1)
         if not units:
-            raise StoreError(f"queue {self.topic}-{self.queue_id} has no unit {offset}", self._directory)
+            reason = f"has no offset {offset}: its offsets are [{self.first_offset}, {self.next_offset})"
+            raise StoreError(f"queue {self.topic}-{self.queue_id} {reason}", self._directory)
         return Unit(*UNIT.unpack(units))
 
     def skip_fillers(self, offset: int, stop: int) -> int:

@@ -31,7 +31,7 @@ class LiveDispatch:
         clock: Clock,
         on_step: Callable[[Step], None],
     ) -> None:
-        """Create it; `on_step` is called after each step, when all sinks have accepted its records."""
+        """Create the dispatch; `on_step` is called after each step, when all sinks have its records."""
         self._dispatcher = dispatcher
         self._queues = queues
         self._positions = positions
@@ -55,7 +55,7 @@ class LiveDispatch:
 
     @property
     def is_under_way(self) -> bool:
-        """True while another thread writes units; until `finish`, queues may only be read."""
+        """True while another thread writes units; until `finish` is called, queues may only be read."""
         return self._under_way is not None
 
     @property

@@ -88,9 +88,9 @@ class OutOfOrderUnits:
     def _close_gap(self, queue: ConsumeQueue, queue_offset: int, physical_offset: int, agreeing: int) -> bool:
         """Append fillers up to `queue_offset`; return False if the queue offset is impossible.
 
-        The records of the gap once occupied log space between the last unit's record and this one, so a gap
-        that needs more space than that is impossible. `agreeing` is the number of consecutive records that
-        confirm the offset; more than one record is trusted despite that, up to a limit.
+        Each missing record of the gap occupied log space between the record of the last unit and this record.
+        A gap with too little log space is therefore impossible, unless more than one consecutive record
+        (`agreeing`) confirms the offset and the gap is not larger than `_GAP_MAX`.
         """
         if queue.next_offset == queue.first_offset:
             queue.start_at(queue_offset)
@@ -153,7 +153,10 @@ class OutOfOrderUnits:
 
 
 def _is_present(queue: ConsumeQueue, first: int, units: memoryview, *, is_recovery: bool) -> bool:
-    """Return True if the queue already has these units, as far as it extends."""
+    """Return True if the units that the queue has from offset `first` on equal `units`.
+
+    Outside recovery only the position of the last one is compared.
+    """
     count = min(queue.next_offset - first, len(units) // UNIT_BYTES)
     if not is_recovery:
         physical_offset, size, _ = UNIT.unpack(units[(count - 1) * UNIT_BYTES : count * UNIT_BYTES])

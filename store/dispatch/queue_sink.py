@@ -118,7 +118,7 @@ class ConsumeQueueSink:
         return arrivals
 
     def accept(self, batch: RecordBatch) -> None:
-        """Write the units of a batch into their queues, or leave some of them to the other thread.
+        """Write the units of a batch into their queues, or let the other thread write some of them.
 
         Raises OSError, StoreError.
         """

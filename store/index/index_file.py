@@ -33,8 +33,8 @@ class IndexSnapshot(NamedTuple):
     """State of an index file as stored in a checkpoint.
 
     `entries` is the number of the next entry, `crc` covers all entries before it, and `header` is the file
-    header in hexadecimal. `time_ns` is the modification time, or 0 if it is too recent to detect later
-    changes.
+    header in hexadecimal. `time_ns` is the modification time; it is 0 if the file changed so recently that a
+    later change could keep the same time.
     """
 
     name: str
@@ -99,7 +99,11 @@ class IndexFile:
     def create(
         cls, path: Path, slots: int, capacity: int, scratch: Path, previous: "IndexFile | None" = None
     ) -> "IndexFile":
-        """Create an empty file; `follow` explains `previous`. Raises OSError."""
+        """Create an empty index file. Raises OSError.
+
+        Its header continues that of `previous` (see `follow`); `scratch` is a directory for the temporary
+        file.
+        """
         allocate_file(path, index_file_bytes(slots, capacity), scratch)
         file = cls(path, slots, capacity)
         file.follow(previous)
@@ -200,7 +204,10 @@ class IndexFile:
         return True
 
     def restore(self, snapshot: IndexSnapshot) -> str | None:
-        """Remove all entries added after the snapshot; return what is damaged, or None."""
+        """Return the file to the state of the snapshot: remove all later entries.
+
+        Returns a description of the damage, or None if the file is valid.
+        """
         if not 1 <= snapshot.entries <= min(self.count, self.capacity):
             return f"it has {self.count} entries instead of {snapshot.entries}"
         if self._entries_crc(1, snapshot.entries, 0) != snapshot.crc:

@@ -68,7 +68,7 @@ class IndexService:
         self._dirty: set[Path] = set()
         self._end: int | None = None  # cached `end_physical_offset`; None if it must be computed
         self.next_file: IndexFile | None = None
-        """An empty file created in advance, not yet named; None if there is none."""
+        """An empty file created in advance, not yet named; None if no file is prepared."""
         self.missing_from: int | None = None
         """The first physical offset whose record must be indexed again; known after `load`."""
 
@@ -153,7 +153,7 @@ class IndexService:
             )
 
     def _open(self, path: Path, snapshot: IndexSnapshot, *, may_trust: bool) -> str | None:
-        """Open one file and restore its snapshot; return what is damaged, or None."""
+        """Open one file and restore its snapshot; return a description of the damage, or None."""
         try:
             file = IndexFile(path, self.slots, self.capacity)
         except StoreError as error:

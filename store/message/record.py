@@ -191,8 +191,8 @@ def encode_blank(size_bytes: int) -> bytes:
 def no_room_for_crc(properties_bytes: int) -> MessageInvalid:
     """Return the error for properties that leave no room for the CRC of the whole record."""
     return MessageInvalid(
-        f"properties of {properties_bytes:,} bytes and {CRC_PROPERTY_BYTES} bytes of CRC exceed the limit of "
-        f"{MAX_PROPERTIES_BYTES:,} bytes: move data to the body"
+        f"properties of {properties_bytes:,} bytes and {CRC_PROPERTY_BYTES} bytes of CRC are over the limit "
+        f"of {MAX_PROPERTIES_BYTES:,} bytes: move data to the body"
     )
 
 

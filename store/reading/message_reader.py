@@ -85,7 +85,7 @@ class MessageReader:
         self._spans = np.zeros((kernel.SPANS_MAX, 2), dtype=np.int64)
         self.bad_units = 0  # skipped units that do not lead to their records
         self.gap_units = 0  # skipped fillers, whose records no longer exist
-        self._mean_bytes = MIN_RECORD_BYTES  # of the records of the last read
+        self._mean_bytes = MIN_RECORD_BYTES  # mean size of the records of the last read
         self._reported: set[tuple[str, int, int]] = set()
 
     def read(
@@ -198,15 +198,15 @@ class MessageReader:
     ) -> int:
         """Raise NotResident unless everything that the next read of this file accesses is resident.
 
-        Returns the number of messages at which that read stops. It is limited so that the records are in few
-        places, because waiting for many places takes long.
+        Returns the number of messages at which that read stops. The number is limited if the records are in
+        many different places, because loading all of them would take long.
         """
         residency, progress = self._log.residency, self._progress
         first = int(progress[kernel.READ_UNITS]) * UNIT_BYTES
         begin = UNIT.unpack_from(units.data, first)[0] - file.base
         last, size, _ = UNIT.unpack_from(units.data, len(units) - UNIT_BYTES)
         end = last - file.base + size
-        is_short = 0 < end - begin < READ_AHEAD_FROM_BYTES  # first check the whole range at once
+        is_short = 0 < end - begin < READ_AHEAD_FROM_BYTES  # a short range is checked as a whole
         if is_short and residency.missing_range(file, begin, min(end, limit)) is None:
             return max_messages
         spans, messages = kernel.record_spans(

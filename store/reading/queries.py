@@ -124,7 +124,7 @@ def offset_by_timestamp(log: CommitLog, queue: ConsumeQueue, timestamp_ms: int, 
 
 
 def _next_valid(log: CommitLog, queue: ConsumeQueue, offset: int, stop: int) -> int:
-    """Return the first offset in [offset, stop) whose record is valid; `stop` if there is none.
+    """Return the first offset in [offset, stop) whose record is valid; `stop` if all are invalid.
 
     A hole may have millions of damaged records. In a hole of more than `_PROBED_ONE_BY_ONE` records, a binary
     search is used: it returns a valid record that follows a damaged one, which may not be the first.

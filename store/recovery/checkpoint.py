@@ -18,7 +18,7 @@ _FIELDS = Struct(">qqqqq")
 
 @dataclass(slots=True)
 class StoreCheckpoint:
-    """The content of the file.
+    """The fields of the checkpoint file.
 
     The timestamps are the storeTimestamps of the last durable message in log, consume queues and index.
     """
@@ -39,7 +39,7 @@ class StoreCheckpoint:
         return cls(*_FIELDS.unpack_from(content)) if len(content) >= _FIELDS.size else cls()
 
     def encode(self) -> bytes:
-        """Return the content of the file."""
+        """Return the content of the checkpoint file."""
         fields = _FIELDS.pack(
             self.physic_msg_timestamp,
             self.logics_msg_timestamp,

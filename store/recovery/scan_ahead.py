@@ -1,7 +1,7 @@
-"""ScanAhead: checks the records of the log file by file, while other threads already check the next files.
+"""ScanAhead: scans the log file by file, while other threads already scan the next files.
 
-Each log file begins with a record, so a file can be checked before the walk reaches it. A result of another
-thread is used only if the walk does reach the beginning of that file.
+Each log file begins with a record, so it can be scanned before the scan of the previous file is finished. The
+result of another thread is used only if the sequential scan really reaches the beginning of that file.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ _THREADS_MAX = 4
 
 
 class Scan(NamedTuple):
-    """Result of checking records within one file.
+    """Result of scanning records within one file.
 
-    `position` is where the walk stopped, and `code` why (`kernels.walk`). The offset and storeTimestamp of
-    the last record have no meaning if `records` is 0.
+    `position` is the offset at which the scan stopped, and `code` the reason (`kernels.walk`). The offset and
+    storeTimestamp of the last record are undefined if `records` is 0.
     """
 
     position: int
@@ -38,10 +38,13 @@ class Scan(NamedTuple):
 
 
 class ScanAhead:
-    """A context manager; its threads stop when it exits."""
+    """Scans log files sequentially and the next files in advance.
+
+    It is a context manager; its threads stop when it exits.
+    """
 
     def __init__(self, log: LogFiles, *, check_crc: bool) -> None:
-        """Create it; nothing is read before the first `scan`."""
+        """Prepare a scan of `log`; nothing is read before the first call of `scan`."""
         self._log = log
         self._check_crc = check_crc
         self._ahead: deque[tuple[int, Future[Scan]]] = deque()
@@ -57,7 +60,7 @@ class ScanAhead:
         self._lane.close()
 
     def scan(self, position: int) -> Scan:
-        """Check the records from `position` to the end of its file, or to the first invalid one.
+        """Scan from `position` to the end of its file, or to the first invalid record.
 
         Raises StoreError.
         """

@@ -1,9 +1,9 @@
-"""The summary of derived files: what queues and index contained at the last checkpoint (`raymq.derived`).
+"""The summary of derived files (`raymq.derived`): what queues and index contained at the last checkpoint.
 
-The file is written at every checkpoint and at shutdown. It is a lower bound: whatever it lists and a start
-does not find was lost, and is rebuilt from the log. This holds after every kind of crash. The file may be
+The file is written at every checkpoint and at shutdown. It is a lower bound, whatever kind of crash followed:
+data that it lists and that a start does not find was lost, and is rebuilt from the log. The file may be
 deleted at any time; all derived files are then compared with the log in one walk. A wrong digit in it could
-hide records for good, so its first line is the CRC-32 of the rest.
+hide records permanently, so its first line is the CRC-32 of the rest.
 """
 
 from dataclasses import dataclass
@@ -45,7 +45,7 @@ class DerivedSummary:
 
 
 class QueueSnapshots:
-    """The snapshots of all queues; each checkpoint updates those of changed queues."""
+    """The latest snapshots of all queues; a checkpoint updates only those of changed queues."""
 
     def __init__(self, queues: ConsumeQueueTable) -> None:
         self._queues = queues
@@ -106,7 +106,7 @@ class QueueSnapshots:
             self._unsettled.append(queue)
 
     def encode(self, summary: DerivedSummary) -> bytes:
-        """Return the content of the file: these queues, and everything else from `summary`."""
+        """Return the content of the summary file: these queues, and everything else from `summary`."""
         index_files = summary.index_files
         content = orjson.dumps(
             {

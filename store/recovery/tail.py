@@ -27,7 +27,7 @@ _log = get_logger(__name__)
 
 
 class Tail(NamedTuple):
-    """The end of the log at `position`, and what the walk to it found.
+    """The end of the log, at `position`, and the results of the walk to it.
 
     `last_record` is -1 if no record was found. `unfinished_bytes` is the size of an incomplete append after
     the end; it was never acknowledged.
@@ -112,7 +112,10 @@ def scan_start(log: CommitLog, summary: DerivedSummary | None) -> int:
 
 
 class DispatchStart(NamedTuple):
-    """Where dispatch must begin, and the reasons if that is before the position of the summary."""
+    """The offset at which dispatch must begin.
+
+    `reasons` lists why it is before the position of the summary; empty if it is not.
+    """
 
     position: int
     reasons: list[str]

@@ -35,7 +35,7 @@ class Maintenance:
         self._root = root
         self._parts = parts
         background = parts.jobs.lane("store-background")
-        # A lane of its own: deleting the files of 20,000 queues may take a minute.
+        # A separate lane: deleting the files of 20,000 queues may take a minute.
         self._removals = parts.jobs.lane("store-removals")
         self._is_closing = False
         self.checkpoints = Checkpoints(
@@ -45,7 +45,7 @@ class Maintenance:
             parts.log, clock, settings, parts.jobs.lane("store-allocate")
         )
         self._index_ahead = IndexFileAhead(root, parts.index, background, clock, settings)
-        # A lane of its own: a checkpoint may take seconds, and appends do not wait for pages to be touched.
+        # A separate lane: a checkpoint may take seconds, and appends do not wait for pages to be touched.
         self._touches = parts.jobs.lane("store-touch")
         self._log_touches = TouchAhead(self._touches, parts.positions.written)
         self._index_touches = TouchAhead(self._touches, 0)
@@ -84,7 +84,7 @@ class Maintenance:
         return RemoveTreeJob(path, lambda: self._is_closing)
 
     def remove_soon(self, removal: RemoveTreeJob, callback: Callback) -> None:
-        """Run a removal in the background; call back when a checkpoint has made it durable."""
+        """Run a removal job in the background; call back when a checkpoint has made the deletion durable."""
         self._remove(removal)
         self.checkpoints.on_next_checkpoint(callback)
 

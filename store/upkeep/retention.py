@@ -36,6 +36,7 @@ class Round(NamedTuple):
     """Input of one cleaning round.
 
     `changed_ms` maps the first offset of each removable file to its modification time, oldest file first.
+    `excess_bytes` is how much the disk usage exceeds the level for forced cleaning.
     """
 
     now_ms: int
@@ -85,7 +86,7 @@ class Retention:
         probe: DiskProbe,
         on_derived_changed: Callable[[], None],
     ) -> None:
-        """Create it; `on_derived_changed` is called when queues or index have lost files."""
+        """Create the retention of a store; `on_derived_changed` is called when queues or index lost files."""
         self.refusal: str | None = None
         self._settings = settings
         self._clock = clock
@@ -126,7 +127,9 @@ class Retention:
         self._parts.queues.reset(*removed)
         for queue in removed:
             self.stale_queues.forget(queue)
-            _log.info("queue_cleaned", topic=queue.topic, queue_id=queue.queue_id, end=queue.next_offset)
+            _log.info(
+                "queue_cleaned", topic=queue.topic, queue_id=queue.queue_id, next_offset=queue.next_offset
+            )
         if removed:
             self._on_derived_changed()
         return [(queue.topic, queue.queue_id) for queue in removed]
@@ -178,7 +181,7 @@ class Retention:
         self._lane.submit(job.run, partial(self._on_removed, job))
 
     def _on_removed(self, job: RemoveJob, error: Exception | None) -> None:
-        """Keep files that could not be deleted for the next survey, and log the failure once."""
+        """Keep the files that could not be deleted for the next survey, and log the failure once."""
         if error is not None and not all(file.is_failure_logged for file in job.left):
             _log.warning("file_removal_failed", path=str(job.left[0].path), error=str(error))
         for file in job.left:
@@ -215,10 +218,16 @@ class Retention:
     def _set_refusal(self, pressure: Pressure, state: DiskState, levels: DiskLevels) -> None:
         if pressure is Pressure.REFUSE:
             if self.refusal is None:
-                _log.error("disk_full", log=state.log[1].percent, derived=state.derived[1].percent)
+                _log.error(
+                    "disk_full", log_percent=state.log[1].percent, derived_percent=state.derived[1].percent
+                )
             self.refusal = state.refusal(levels)
         elif pressure < Pressure.FORCE and self.refusal is not None:
-            _log.info("disk_space_recovered", log=state.log[1].percent, derived=state.derived[1].percent)
+            _log.info(
+                "disk_space_recovered",
+                log_percent=state.log[1].percent,
+                derived_percent=state.derived[1].percent,
+            )
             self.refusal = None
 
     # ---- deletion ------------------------------------------------------------------------------------------
@@ -233,7 +242,7 @@ class Retention:
         parts.holes = [hole for hole in parts.holes if hole.position >= first]
         if parts.index is not None:
             retired += [RetiredFile(file.path, file.release) for file in parts.index.take_dead_files(first)]
-        _log.info("log_file_deleted", path=str(retired[0].path), first=first)
+        _log.info("log_file_deleted", path=str(retired[0].path), min_offset=first)
         for file in retired:
             file.since_ns = self._clock.monotonic_ns()
         self._remove(retired)
@@ -248,11 +257,11 @@ class Retention:
         return self.stale_queues.has_any
 
     def correct(self, queue: ConsumeQueue) -> None:
-        """Correct the first offset of a queue; see `StaleQueues`."""
+        """Correct the first offset of a queue if log files have been deleted (see `StaleQueues.correct`)."""
         self.stale_queues.correct(queue)
 
     def correct_if_resident(self, queue: ConsumeQueue) -> None:
-        """Correct the first offset of a queue if its units are resident; see `StaleQueues`."""
+        """Correct the first offset of a queue without waiting (see `StaleQueues.correct_if_resident`)."""
         self.stale_queues.correct_if_resident(queue)
 
     def _remove_dead_files(self, paths: Sequence[Path]) -> None:

@@ -1,9 +1,10 @@
 """StaleQueues: queues that may begin with records of a deleted log file.
 
-    log file deleted ──→ all queues are stale ──→ each queue gets its first offset corrected: some per turn,
-                                                  others when they are read; files without records go
+    log file deleted ──→ all queues are stale ──→ a few queues per turn, and each queue before it is read,
+                                                  get their first offset corrected
 
-A queue whose units are not resident is corrected after another thread has loaded them.
+Consume queue files without any existing record are then deleted. A queue whose units are not resident is
+corrected after another thread has loaded them.
 """
 
 from collections.abc import Callable, Sequence
@@ -32,7 +33,7 @@ class StaleQueues:
     def __init__(
         self, parts: StoreParts, lane: Lane, clock: Clock, remove: Callable[[Sequence[Path]], None]
     ) -> None:
-        """Create it; `remove` deletes files in the background."""
+        """Find queues that a killed process left stale; `remove` deletes files in the background."""
         self._queues = parts.queues
         self._positions = parts.positions
         self._residency = parts.residency

@@ -57,7 +57,7 @@ class Appender:
         last_timestamp: int,
         undispatched: Callable[[], Iterable[tuple[bytes, int, int]]],
     ) -> None:
-        """Create it.
+        """Create an appender for `log`.
 
         `last_timestamp` is the storeTimestamp of the last record in the log; later records never get an
         earlier one. It is ignored if it is more than a day ahead of the clock: the record CRC does not cover

@@ -51,7 +51,7 @@ def end_if_unhealthy(raymq: RayMQ) -> None:
 def call(namespace: str, broker: str, method: str, **fields: object) -> dict[str, Any]:
     request = msgpack.packb({"v": 1, **fields})
     reply: dict[str, Any] = msgpack.unpackb(
-        ray_port.ask(ActorName(namespace, f"{broker}-0"), method, request, timeout_s=LIMIT_S)
+        ray_port.call(ActorName(namespace, f"{broker}-0"), method, request, timeout_s=LIMIT_S)
     )
     return reply
 
@@ -82,7 +82,7 @@ def some_messages(broker: str) -> list[bytes]:
 
 
 def status_of(actor: str, namespace: str = NAMESPACE, timeout_s: float = LIMIT_S) -> dict[str, Any]:
-    status: dict[str, Any] = ray_port.ask(ActorName(namespace, actor), "raymq_status", timeout_s=timeout_s)
+    status: dict[str, Any] = ray_port.call(ActorName(namespace, actor), "raymq_status", timeout_s=timeout_s)
     return status
 
 

@@ -278,17 +278,17 @@ def test_an_actor_is_ended_when_its_name_is_free_however_late_ray_ends_it(
     ray_port.create(Idle, where, (), resource=resource)
     kill, asked = ray.kill, []
     monkeypatch.setattr(ray, "kill", lambda actor, **options: asked.append(lambda: kill(actor, **options)))
-    with pytest.raises(ray_port.ActorUnavailable, match="has not ended idle"):
-        ray_port.end(where, timeout_s=0.1)
+    with pytest.raises(ray_port.ActorUnavailable, match="has not terminated actor idle"):
+        ray_port.kill(where, timeout_s=0.1)
     with ThreadPoolExecutor() as pool:
-        ended = pool.submit(ray_port.end, where, LIMIT_S)
+        ended = pool.submit(ray_port.kill, where, LIMIT_S)
         eventually(lambda: len(asked) == 2 or ended.done(), "the second request to end it")
         assert not ended.done()
         asked[0]()
         ended.result(timeout=LIMIT_S)
     ray_port.create(Idle, where, (), resource=resource)
     monkeypatch.undo()
-    ray_port.end(where)
+    ray_port.kill(where)
 
 
 def test_what_a_job_uploads_is_the_source_and_nothing_else(tmp_path: Path) -> None:

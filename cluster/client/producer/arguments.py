@@ -83,7 +83,9 @@ def chooser(
 
 def _keyed(route: TopicRoute) -> Sequence[MessageQueue]:
     if not route.keyed:
-        raise ClientError(f"topic {route.topic!r} has no writable queue")
+        raise ClientError(
+            f"topic {route.topic!r} has no writable queue: check its permission and its brokers"
+        )
     return route.keyed
 
 

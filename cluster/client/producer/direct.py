@@ -90,7 +90,9 @@ class DirectConnection:
             reason = f"no response within {timeout_ms} ms; the request may have been executed"
             raise TimedOut(self.address, reason) from None
         except (OSError, ProtocolError) as error:
-            raise Closed(self.address, f"the connection broke: {error}") from error
+            raise Closed(
+                self.address, f"the connection broke: {error}; the request may have been executed"
+            ) from error
         self._used_at_s = time.monotonic()
         return answer
 

@@ -234,7 +234,7 @@ class Producer:
         with self._opening:
             if self._opened is None:
                 if self._is_closed:
-                    raise ClientClosed("the producer is closed")
+                    raise ClientClosed("the producer is closed: create a new one")
                 thread = LoopThread.shared()
                 core = thread.call(partial(open_producer, self._config, self._clock))
                 connections = DirectConnections(self._config.request_timeout_ms, self._config.call_hooks)

@@ -144,7 +144,7 @@ class Sender:
         self._pending += 1
         route = self._instance.routes.peek(send.outbound.topic)
         if self._instance.is_closed:
-            self._finish(send, future, ClientClosed("the producer is closed"))
+            self._finish(send, future, ClientClosed("the producer is closed: create a new one"))
         elif route is None or send.failures:
             self._retry(send, future)
         else:
@@ -255,9 +255,8 @@ class Sender:
     def next_queue(self, route: TopicRoute, avoid_broker: str | None = None) -> MessageQueue:
         """Return the next writable queue of `route`. Raises PermissionDenied if no queue is writable."""
         if not route.writable:
-            raise PermissionDenied(
-                ResponseCode.NO_PERMISSION, f"topic {route.topic!r} has no writable queue now", "", True
-            )
+            reason = f"topic {route.topic!r} has no writable queue now: check its permission and its brokers"
+            raise PermissionDenied(ResponseCode.NO_PERMISSION, reason, "", True)
         return self._strategy.choose(route.writable, avoid_broker)
 
     def _result(self, send: Send, address: str, answer: RemotingCommand | RemotingError) -> SendResult:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from store.kernels.batches import number_and_cut
+from store.kernels.batches import split_into_batches
 from store.kernels.columns_to_records import RowBatch, RowPlan, encode_queues, plan_rows
 from store.message.message_queue import MessageQueue
 from store.message.runs import RUNS_MAX, Runs
@@ -71,7 +71,9 @@ def _frames(rows: RowBatch, plan: RowPlan, queues: QueueList, max_bytes: int) ->
             records = encode_queues(rows, plan, first, after)
         of_frame = [queues.queues[number] for number in numbers.tolist()]
         if len(records) > max_bytes:
-            for piece in number_and_cut(records, int(counts[numbers[0]]), of_frame[0].queue_id, max_bytes):
+            for piece in split_into_batches(
+                records, int(counts[numbers[0]]), of_frame[0].queue_id, max_bytes
+            ):
                 runs = Runs([of_frame[0].queue_id], [piece.rows], [len(piece.records)], piece.records)
                 yield Frame(of_frame, runs)
             continue

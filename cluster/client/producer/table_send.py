@@ -196,7 +196,8 @@ class TableSender:
             first = route.writable.index(self._sender.next_queue(route))
             queues = (*route.writable[first:], *route.writable[:first])
         if not queues:
-            raise PermissionDenied(ResponseCode.NO_PERMISSION, f"topic {topic!r} has no writable queue")
+            reason = f"topic {topic!r} has no writable queue: check its permission and its brokers"
+            raise PermissionDenied(ResponseCode.NO_PERMISSION, reason)
         return queues
 
     async def _route(self, topic: str) -> TopicRoute:

@@ -76,7 +76,7 @@ class AsyncFace(ABC, Generic[CoreT]):
 
     def _opened(self) -> CoreT:
         if self._is_closed:
-            raise ClientClosed(f"the {self._name} is closed")
+            raise ClientClosed(f"the {self._name} is closed: create a new one")
         if self._core is None:
             self._core = self._build()
         self._core.instance.check_loop()

@@ -162,7 +162,7 @@ class ClientInstance:
         Raises BrokerUnreachable, DeadlineExceeded, ClientClosed.
         """
         if self.is_closed:
-            raise ClientClosed("the client is closed")
+            raise ClientClosed("the client is closed: create a new one")
         timeout_ms = self.config.request_timeout_ms if timeout_ms is None else timeout_ms
         try:
             return await self.remoting.invoke(address, command, timeout_ms)

@@ -49,7 +49,7 @@ class BackgroundChecks:
         def check() -> None:
             place = begin
             while place < end:
-                bad, size = resync.next_bad_whole(array, place, end)
+                bad, size = resync.next_bad_crc_property(array, place, end)
                 if bad < end:
                     self._report.add(path, bad, size, "log", "the CRC of the whole record is wrong")
                 place = bad + size if bad < end else end

@@ -180,7 +180,7 @@ class IndexCheck:
 
     def _end_file(self, file: IndexFile) -> None:
         while self._state[kernel.STATE_NUMBER] < self._entry_count:
-            problems = kernel.pass_rest(
+            problems = kernel.check_remaining_entries(
                 file.array, self._entry_count, self._newest, self._state, *self._bounds, self._problems,
             )  # fmt: skip
             self._report_problems(file, problems)

@@ -58,7 +58,8 @@ def test_permanently_failing_task_stops_the_broker_with_the_reason(
     codes: list[int] = []
     settings = settings_of(tmp_path)
     host = ServiceHost(
-        lambda: BrokerService(settings, SystemClock(), lambda reason: host.fail(reason)), leave=codes.append
+        lambda: BrokerService(settings, SystemClock(), lambda reason: host.fail(reason)),
+        exit_process=codes.append,
     )
     eventually(lambda: codes == [EXIT_SERVICE_FAILED])
     assert host.reason == "task drain-lease failed 10 times in a row, last with ZeroDivisionError: "

@@ -61,15 +61,15 @@ def test_live_settings_apply_immediately_and_increment_the_version(tmp_path: Pat
     [
         (b"fileReservedTime=48\nlistenPort=1", "NO_PERMISSION", "listen_port: a change needs a restart"),
         (b"fileReservedTime=48\nflushDiskType=ASYNC_FLUSH", "NO_PERMISSION", "store.flush: a change needs"),
-        (b"fileReservedTime=48\nnoSuchKey=1", "INVALID_PARAMETER", "noSuchKey: no such setting here"),
+        (b"fileReservedTime=48\nnoSuchKey=1", "INVALID_PARAMETER", "noSuchKey: unknown setting"),
         (b"fileReservedTime=48\nrocketmqHome=/", "NO_PERMISSION", "Can not update config in black list."),
         (b"fileReservedTime=48\nbrokerPermission=9", "INVALID_PARAMETER", "less than or equal to 7"),
         (b"fileReservedTime=48\ndeleteWhen=25", "INVALID_PARAMETER", "is not a list of hours"),
-        (b"fileReservedTime=48\nbrokerRole=SLAVE", "NO_PERMISSION", "brokerRole is ASYNC_MASTER: always so"),
+        (b"fileReservedTime=48\nbrokerRole=SLAVE", "NO_PERMISSION", "brokerRole is ASYNC_MASTER: a constant"),
         (b"fileReservedTime=soon", "INVALID_PARAMETER", "'soon'"),
         (b"", "INVALID_PARAMETER", "send lines of key=value"),
         (b"a=\\u1", "INVALID_PARAMETER", "line 1"),
-        (b"\xff", "INVALID_PARAMETER", "no properties text"),
+        (b"\xff", "INVALID_PARAMETER", "not valid properties text"),
     ],
 )
 def test_invalid_update_is_refused_and_changes_nothing(

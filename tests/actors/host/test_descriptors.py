@@ -1,4 +1,4 @@
-"""Open files: the limit is raised where that is allowed, and what it does not hold is told."""
+"""The limit of open files is raised if that is allowed; else connections are reduced with a warning."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Limits = tuple[int, int]
 
 @pytest.fixture
 def limits(monkeypatch: pytest.MonkeyPatch) -> Callable[[int, int], list[Limits]]:
-    """Give a system with such a soft and hard limit, and the list of what they are set to."""
+    """Return a function that fakes a soft and a hard limit, and returns the list of later changes."""
 
     def system(soft: int, hard: int) -> list[Limits]:
         was_set: list[Limits] = []

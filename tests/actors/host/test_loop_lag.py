@@ -1,4 +1,4 @@
-"""The lag of a loop: what holds it is seen, and the figures are those of the samples."""
+"""LoopLag measures a blocked event loop and computes percentiles of its samples."""
 
 from __future__ import annotations
 
@@ -44,16 +44,16 @@ def test_recent_percentiles_ignore_samples_older_than_two_minutes(clock: ClockAt
 
 
 def test_lag_of_a_blocked_loop_is_measured(clock: ClockAtRest) -> None:
-    """The loop itself runs on; it is the clock that shows a held one."""
-    told: list[int] = []
+    """The loop does not really block: the clock is advanced as if it had."""
+    lags_ns: list[int] = []
 
     async def story() -> None:
-        lag = LoopLag(clock, told.append)
+        lag = LoopLag(clock, lags_ns.append)
         lag.start()
         clock.advance(300)
-        await eventually_async(lambda: told)
+        await eventually_async(lambda: lags_ns)
         lag.stop()
-        assert (told[0], lag.longest_ns) == (290_000_000, 290_000_000)  # more samples may have come since
+        assert (lags_ns[0], lag.longest_ns) == (290_000_000, 290_000_000)  # more samples may have come since
 
     uvloop.run(story())
 

@@ -1,4 +1,4 @@
-"""A service's life inside an actor: it comes up, or says why not, and raises in no constructor."""
+"""ServiceHost starts, retries and stops a service; errors are reported and never raised in a constructor."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.eventually import LIMIT_S, eventually
 
 
 class FakeService:
-    """Raises what it is told at its first starts, then serves."""
+    """Raises each of `failures` at a start, then serves."""
 
     def __init__(self, failures: list[Exception]) -> None:
         self._failures = failures
@@ -76,7 +76,7 @@ def test_process_exits_at_the_start_deadline() -> None:
     codes: list[int] = []
     busy = [OSError(errno.EADDRINUSE, "Address already in use") for _ in range(50)]
     service = FakeService(busy)
-    host = ServiceHost(lambda: service, start_deadline_s=0.0, retry_s=0.001, leave=codes.append)
+    host = ServiceHost(lambda: service, start_deadline_s=0.0, retry_s=0.001, exit_process=codes.append)
     eventually(lambda: bool(codes))
     assert codes[0] == EXIT_START_FAILED
     assert "Address already in use" in host.reason
@@ -86,7 +86,7 @@ def test_process_exits_at_the_start_deadline() -> None:
 def test_failed_service_is_stopped_and_the_process_exits() -> None:
     codes: list[int] = []
     service = FakeService([])
-    host = ServiceHost(lambda: service, leave=codes.append)
+    host = ServiceHost(lambda: service, exit_process=codes.append)
     eventually(lambda: host.is_serving)
 
     def fail_twice() -> None:
@@ -109,7 +109,7 @@ def test_process_exits_if_a_failed_service_cannot_stop() -> None:
             raise OSError(errno.EIO, "Input/output error")
 
     codes: list[int] = []
-    host = ServiceHost(lambda: Stuck([]), leave=codes.append)
+    host = ServiceHost(lambda: Stuck([]), exit_process=codes.append)
     eventually(lambda: host.is_serving)
     host.call(host.fail, "task sweep failed 10 times in a row")
     eventually(lambda: codes == [EXIT_SERVICE_FAILED])
@@ -121,7 +121,7 @@ def test_slow_call_times_out() -> None:
     host = ServiceHost(lambda: FakeService([]))
     eventually(lambda: host.is_serving)
     release = threading.Event()
-    with pytest.raises(TimeoutError, match=r"no answer from the service's loop in 0.01 s"):
+    with pytest.raises(TimeoutError, match=r"the service's event loop did not respond within 0.01 s"):
         host.call(release.wait, timeout_s=0.01)
     release.set()
     host.stop()
@@ -132,13 +132,13 @@ def test_start_on_a_full_disk_is_retried_with_the_reason() -> None:
     full.__cause__ = OSError(errno.ENOSPC, "No space left on device")
     another = StoreLocked("is locked by another process, PID 1", "/s")
     service = FakeService([full, full, another])
-    told: list[str] = []
+    states: list[str] = []
     hosts: list[ServiceHost] = []
     has_host = threading.Event()
 
     def make() -> FakeService:
         has_host.wait(LIMIT_S)
-        told.append(f"{hosts[0].state}: {hosts[0].reason}")
+        states.append(f"{hosts[0].state}: {hosts[0].reason}")
         return service
 
     hosts.append(ServiceHost(make, retry_s=0.001, full_disk_retry_s=0.001))
@@ -146,7 +146,7 @@ def test_start_on_a_full_disk_is_retried_with_the_reason() -> None:
     (host,) = hosts
     eventually(lambda: host.is_serving)
     cause = "not serving: /s: cannot be made: No space left on device (make room on its disk)"
-    assert told[1:3] == [cause, cause]
+    assert states[1:3] == [cause, cause]
     assert host.reason == ""
     host.stop()
 

@@ -1,4 +1,4 @@
-"""The cluster in one process, as a program: it says where it is, serves, and ends when told."""
+"""The standalone program prints its addresses, serves, and stops at a signal."""
 
 from __future__ import annotations
 
@@ -67,11 +67,11 @@ def test_two_brokers_a_nameserver_and_a_rebalancer_work_together(tmp_path: Path)
 
 
 async def brokers_of(client: RemotingClient, nameserver: str, count: int) -> list[str]:
-    """The brokers of topic T, as soon as there are so many."""
+    """Wait until topic T has `count` brokers, and return their names."""
 
     async def names() -> list[str]:
-        asked = RemotingCommand(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "T"})
-        found = await client.invoke(nameserver, asked, TIMEOUT_MS)
+        request = RemotingCommand(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "T"})
+        found = await client.invoke(nameserver, request, TIMEOUT_MS)
         queues = TopicRouteData.decode(found.body).queue_datas if found.code == 0 else []
         return sorted(data.broker_name for data in queues) if len(queues) == count else []
 
@@ -128,9 +128,9 @@ def test_program_prints_ready_and_stops_cleanly(tmp_path: Path, number: signal.S
     command = [sys.executable, "-m", "actors.host.standalone", *given.split()]
     with subprocess.Popen(command, cwd=REPO, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
         assert process.stdout is not None
-        told = orjson.loads(process.stdout.readline())
-        assert process.stdout.readline() == f"READY {told['nameserver']}\n".encode()
-        assert list(told["brokers"]) == ["broker-a"]
+        described = orjson.loads(process.stdout.readline())
+        assert process.stdout.readline() == f"READY {described['nameserver']}\n".encode()
+        assert list(described["brokers"]) == ["broker-a"]
         process.send_signal(number)
         assert process.wait(LIMIT_S) == 0
     assert not (tmp_path / "broker-a-0" / "abort").exists()

@@ -1,4 +1,4 @@
-"""Supervised background tasks: a failure is logged, counted and followed by a restart; a stop is none."""
+"""Supervisor: a failed task is logged, counted and restarted; a stop is not a failure."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from tests.conftest import ClockAtRest
 from tests.eventually import LIMIT_S, eventually_async
 
 
-class Naps:
-    """A sleep that takes no time and notes its length."""
+class FakeSleep:
+    """A fake sleep that takes no time and records the requested durations."""
 
     def __init__(self) -> None:
-        self.taken_ms: list[int] = []
+        self.durations_slept_ms: list[int] = []
 
     async def __call__(self, delay_s: float) -> None:
-        self.taken_ms.append(round(delay_s * 1000))
+        self.durations_slept_ms.append(round(delay_s * 1000))
         await asyncio.sleep(0)
 
 
@@ -32,19 +32,19 @@ def run(story: Callable[[], Awaitable[None]]) -> None:
 
 
 def test_failing_task_restarts_with_exponential_backoff(clock: ClockAtRest) -> None:
-    naps, failures = Naps(), [ValueError("bad")] * 9
+    sleep, failures = FakeSleep(), [ValueError("bad")] * 9
 
     async def work() -> None:
         if failures:
             raise failures.pop()
 
     async def story() -> None:
-        supervisor = Supervisor(clock, sleep=naps)
+        supervisor = Supervisor(clock, sleep=sleep)
         await supervisor.start("work", work)
         assert supervisor.failures == 9
 
     run(story)
-    assert naps.taken_ms == [100, 200, 400, 800, 1_600, 3_200, 6_400, 10_000, 10_000]
+    assert sleep.durations_slept_ms == [100, 200, 400, 800, 1_600, 3_200, 6_400, 10_000, 10_000]
 
 
 def test_a_failure_is_logged_with_task_owner_and_traceback(clock: ClockAtRest) -> None:
@@ -55,7 +55,7 @@ def test_a_failure_is_logged_with_task_owner_and_traceback(clock: ClockAtRest) -
             raise failures.pop()
 
     async def story() -> None:
-        await Supervisor(clock, sleep=Naps(), broker="broker-a").start("work", work)
+        await Supervisor(clock, sleep=FakeSleep(), broker="broker-a").start("work", work)
 
     with structlog.testing.capture_logs() as logs:
         run(story)
@@ -65,7 +65,7 @@ def test_a_failure_is_logged_with_task_owner_and_traceback(clock: ClockAtRest) -
 
 
 def test_backoff_resets_after_a_long_run(clock: ClockAtRest) -> None:
-    naps, durations_ms = Naps(), [0, 0, 9_999, 10_000, 0]
+    sleep, durations_ms = FakeSleep(), [0, 0, 9_999, 10_000, 0]
 
     async def work() -> None:
         if durations_ms:
@@ -73,14 +73,14 @@ def test_backoff_resets_after_a_long_run(clock: ClockAtRest) -> None:
             raise ValueError
 
     async def story() -> None:
-        await Supervisor(clock, sleep=naps).start("work", work)
+        await Supervisor(clock, sleep=sleep).start("work", work)
 
     run(story)
-    assert naps.taken_ms == [100, 200, 400, 100, 200]
+    assert sleep.durations_slept_ms == [100, 200, 400, 100, 200]
 
 
 def test_a_periodic_action_is_called_again_after_it_raised(clock: ClockAtRest) -> None:
-    naps, calls = Naps(), 0
+    sleep, calls = FakeSleep(), 0
 
     async def act() -> None:
         nonlocal calls
@@ -89,18 +89,18 @@ def test_a_periodic_action_is_called_again_after_it_raised(clock: ClockAtRest) -
             raise ValueError
 
     async def story() -> None:
-        supervisor = Supervisor(clock, sleep=naps)
+        supervisor = Supervisor(clock, sleep=sleep)
         supervisor.every("act", lambda: 7 + calls, act)
         await eventually_async(lambda: calls == 3)
         await supervisor.stop()
         assert supervisor.failures == 1
 
     run(story)
-    assert naps.taken_ms[:4] == [7, 8, 100, 9]
+    assert sleep.durations_slept_ms[:4] == [7, 8, 100, 9]
 
 
 def test_task_is_abandoned_after_ten_failures_in_a_row(clock: ClockAtRest) -> None:
-    naps, runs, reasons = Naps(), 0, []
+    sleep, runs, reasons = FakeSleep(), 0, []
 
     async def work() -> None:
         nonlocal runs
@@ -108,25 +108,25 @@ def test_task_is_abandoned_after_ten_failures_in_a_row(clock: ClockAtRest) -> No
         raise ValueError(f"bad {runs}")
 
     async def story() -> None:
-        await Supervisor(clock, reasons.append, sleep=naps).start("work", work)
+        await Supervisor(clock, reasons.append, sleep=sleep).start("work", work)
 
     run(story)
     assert reasons == ["task work failed 10 times in a row, last with ValueError: bad 10"]
-    assert (runs, len(naps.taken_ms)) == (10, 9)
+    assert (runs, len(sleep.durations_slept_ms)) == (10, 9)
 
 
 def test_success_resets_the_failure_count(clock: ClockAtRest) -> None:
-    naps, calls, reasons = Naps(), 0, []
+    sleep, calls, reasons = FakeSleep(), 0, []
 
     def act() -> None:
         nonlocal calls
         calls += 1
-        clock.advance(10_000)  # however long the interval is: only a success counts for a periodic action
+        clock.advance(10_000)  # a long run does not reset the count of a periodic action
         if calls not in (10, 20):
             raise ValueError
 
     async def story() -> None:
-        await Supervisor(clock, reasons.append, sleep=naps).every("act", lambda: 0, act)
+        await Supervisor(clock, reasons.append, sleep=sleep).every("act", lambda: 0, act)
 
     run(story)
     assert (calls, len(reasons)) == (30, 1)
@@ -143,7 +143,7 @@ def test_long_running_task_is_not_abandoned(clock: ClockAtRest) -> None:
             raise ValueError
 
     async def story() -> None:
-        await Supervisor(clock, reasons.append, sleep=Naps()).start("work", work)
+        await Supervisor(clock, reasons.append, sleep=FakeSleep()).start("work", work)
 
     run(story)
     assert (runs, reasons) == (31, [])
@@ -160,7 +160,7 @@ def test_failing_task_does_not_affect_others(clock: ClockAtRest) -> None:
         calls += 1
 
     async def story() -> None:
-        supervisor = Supervisor(clock, sleep=Naps())
+        supervisor = Supervisor(clock, sleep=FakeSleep())
         supervisor.every("fail", lambda: 1, fail)
         supervisor.every("count", lambda: 1, count)
         await eventually_async(lambda: calls > 9 and supervisor.failures > 3)
@@ -224,7 +224,7 @@ def test_an_error_while_stopping_is_counted_and_not_restarted(clock: ClockAtRest
             raise ValueError
 
     async def story() -> None:
-        supervisor = Supervisor(clock, sleep=Naps())
+        supervisor = Supervisor(clock, sleep=FakeSleep())
         task = supervisor.start("work", work)
         await asyncio.sleep(0)
         await supervisor.stop()
@@ -235,7 +235,7 @@ def test_an_error_while_stopping_is_counted_and_not_restarted(clock: ClockAtRest
 
 
 def test_a_cancelled_future_that_a_task_awaits_is_a_failure(clock: ClockAtRest) -> None:
-    """Else whoever cancels what the task waits for would end it silently."""
+    """Otherwise a cancelled future would end the task silently."""
     runs = 0
 
     async def work() -> None:
@@ -247,7 +247,7 @@ def test_a_cancelled_future_that_a_task_awaits_is_a_failure(clock: ClockAtRest) 
             await waited_for
 
     async def story() -> None:
-        supervisor = Supervisor(clock, sleep=Naps())
+        supervisor = Supervisor(clock, sleep=FakeSleep())
         await supervisor.start("work", work)
         assert (runs, supervisor.failures) == (2, 1)
 

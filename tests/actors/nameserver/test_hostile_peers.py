@@ -1,4 +1,4 @@
-"""A nameserver among hostile and broken peers: an error or a close, and routes as before for all others."""
+"""Hostile and broken clients get an error or are disconnected; routes and other clients are unaffected."""
 
 from __future__ import annotations
 
@@ -37,19 +37,21 @@ BODIES = (
 )  # fmt: skip
 
 
-async def among_others(service: NameserverService, ask: RemotingClient) -> None:
-    """What a broker and its clients do, and see."""
+async def register_and_query(service: NameserverService, client: RemotingClient) -> None:
+    """Register a broker and read its route, as a broker and its clients do."""
     register = RemotingCommand(RequestCode.REGISTER_BROKER, BROKER.to_ext(), KNOWN.encode())
-    assert (await ask.invoke(service.address, register, TIMEOUT_MS)).code == ResponseCode.SUCCESS
+    assert (await client.invoke(service.address, register, TIMEOUT_MS)).code == ResponseCode.SUCCESS
     route = RemotingCommand(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "Known"})
-    found = TopicRouteData.decode((await ask.invoke(service.address, route, TIMEOUT_MS)).body)
+    found = TopicRouteData.decode((await client.invoke(service.address, route, TIMEOUT_MS)).body)
     assert "known" in {each.broker_name for each in found.broker_datas}
     for code in (RequestCode.GET_BROKER_CLUSTER_INFO, RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER):
-        answer = await ask.invoke(service.address, RemotingCommand(code), TIMEOUT_MS)
+        answer = await client.invoke(service.address, RemotingCommand(code), TIMEOUT_MS)
         assert answer.code == ResponseCode.SUCCESS, answer.remark
 
 
-async def fields_and_bodies(service: NameserverService, client: RemotingClient, rng: random.Random) -> None:
+async def send_random_requests(
+    service: NameserverService, client: RemotingClient, rng: random.Random
+) -> None:
     for entry in list(service.server.chain.table):
         least = least_fields(entry.header_type) if entry.header_type is not None else {}
         for _ in range(40):
@@ -60,7 +62,7 @@ async def fields_and_bodies(service: NameserverService, client: RemotingClient, 
             assert not remark.partition(":")[0].endswith("Error"), (entry.code, ext, remark)
 
 
-async def raw(service: NameserverService, data: bytes) -> None:
+async def send_raw(service: NameserverService, data: bytes) -> None:
     host, _, port = service.address.rpartition(":")
     reader, writer = await asyncio.open_connection(host, int(port))
     writer.write(data)
@@ -77,16 +79,16 @@ def test_random_requests_are_handled_and_routes_are_unchanged(tmp_path: Path) ->
         await service.start()
         client = RemotingClient(SystemClock())
         try:
-            await among_others(service, client)
-            await fields_and_bodies(service, client, random.Random(3))
+            await register_and_query(service, client)
+            await send_random_requests(service, client, random.Random(3))
             for path in CORPUS:
-                await raw(service, path.read_bytes())
-            await among_others(service, client)
+                await send_raw(service, path.read_bytes())
+            await register_and_query(service, client)
             assert service.server.hub.memory.assembly_bytes == 0
         finally:
             await client.close()
             await service.stop()
-        again = build_nameserver(settings, SystemClock())  # its kv config can still be read
+        again = build_nameserver(settings, SystemClock())  # the saved kv config is still readable
         await again.start()
         await again.stop()
 
@@ -100,9 +102,9 @@ def test_connections_over_the_limit_are_closed() -> None:
         await service.start()
         client = RemotingClient(SystemClock())
         try:
-            await among_others(service, client)
-            await raw(service, b"")
-            await among_others(service, client)
+            await register_and_query(service, client)
+            await send_raw(service, b"")
+            await register_and_query(service, client)
         finally:
             await client.close()
             await service.stop()

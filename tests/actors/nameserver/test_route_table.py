@@ -1,4 +1,4 @@
-"""What a nameserver knows when brokers come, change, fall silent and go."""
+"""RouteTable: registration, heartbeats, expiry and removal of brokers and topics."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def topics(*names: str, perm: int = 6, queues: int = 4) -> dict[str, dict[str, A
 
 
 class Brokers:
-    """Registers brokers in a table, each over its own connection unless told otherwise."""
+    """Registers brokers in a table, each over its own connection unless `connection` is given."""
 
     def __init__(self) -> None:
         self.table = RouteTable()
@@ -76,10 +76,10 @@ def test_route_has_the_brokers_that_registered_the_topic(brokers: Brokers) -> No
 def test_registration_with_a_new_version_updates_topics(brokers: Brokers) -> None:
     brokers.register("a", "T", "U")
     brokers.register("a", "T", queues=2)
-    assert brokers.route("T") == {"a": (4, 6)}, "the same version says nothing new"
+    assert brokers.route("T") == {"a": (4, 6)}, "topics are not read if the version is unchanged"
     brokers.register("a", "T", queues=2, counter=2)
     assert brokers.route("T") == {"a": (2, 6)}
-    assert brokers.route("U") == {"a": (4, 6)}, "what a registration leaves out stays, as in RocketMQ"
+    assert brokers.route("U") == {"a": (4, 6)}, "topics missing in a registration stay, as in RocketMQ"
 
 
 def test_missing_topics_are_deleted_only_if_so_configured(brokers: Brokers) -> None:
@@ -92,7 +92,7 @@ def test_missing_topics_are_deleted_only_if_so_configured(brokers: Brokers) -> N
 def test_registration_of_a_slave_returns_its_master(brokers: Brokers) -> None:
     assert brokers.register("a", "T") is None
     assert brokers.register("a", "X", broker_id=1) == ("a:0", "ha-a:0")
-    assert brokers.route("X") is None, "only a master's topics count"
+    assert brokers.route("X") is None, "topics of a slave are not registered"
     brokers.table.unregister("a", 0, "a:0")
     route = brokers.table.route("T")
     assert route is not None
@@ -115,7 +115,7 @@ def test_topics_of_a_promoted_slave_are_registered(brokers: Brokers) -> None:
     brokers.register("a", "T", broker_id=1)
     brokers.table.unregister("a", 0, "a:0")
     assert brokers.route("T") is None
-    brokers.register("a", "T", broker_id=0, address="a:1")  # with the very topics that it had as a slave
+    brokers.register("a", "T", broker_id=0, address="a:1")  # with the same topics as before
     assert brokers.route("T") == {"a": (4, 6)}
 
 
@@ -125,20 +125,22 @@ def test_older_broker_process_with_the_same_id_is_refused(brokers: Brokers) -> N
         brokers.register("a", "T", address="elsewhere:0", state_version=4)
     brokers.register("a", "T", address="elsewhere:0", state_version=6)
     assert brokers.table.cluster_info().brokers["a"].broker_addrs == {0: "elsewhere:0"}
-    brokers.register("a", "T", address="third:0", state_version=6)  # no older than who is there
+    brokers.register(
+        "a", "T", address="third:0", state_version=6
+    )  # the same state version as the registered process
     assert brokers.table.cluster_info().brokers["a"].broker_addrs == {0: "third:0"}
     brokers.table.unregister("a", 0, "a:0")
-    assert brokers.route("T") is not None, "the former holder's farewell is not the new one's"
+    assert brokers.route("T") is not None, "unregistering the former address does not remove the new one"
 
 
 def test_silent_broker_is_removed_after_its_expiry_time(brokers: Brokers) -> None:
     brokers.register("a", "T")
     brokers.register("b", "T")
-    assert brokers.table.heard("b:0", 60_000_000_000)
+    assert brokers.table.record_heartbeat("b:0", 60_000_000_000)
     assert brokers.table.expire(EXPIRY_NS) == []
     assert [live.identity.name for live in brokers.table.expire(EXPIRY_NS + 1)] == ["a"]
     assert brokers.route("T") == {"b": (4, 6)}
-    assert not brokers.table.heard("a:0", 0)
+    assert not brokers.table.record_heartbeat("a:0", 0)
 
 
 def test_closed_connection_removes_brokers_without_a_newer_connection(brokers: Brokers) -> None:
@@ -158,7 +160,7 @@ def test_write_permission_is_wiped_and_restored(brokers: Brokers) -> None:
     assert brokers.route("T") == {"a": (4, 4), "b": (4, 6)}
     assert brokers.table.change_write_permission("a", is_writable=True) == 2
     assert brokers.route("U") == {"a": (4, 6)}
-    assert brokers.table.change_write_permission("nobody", is_writable=False) == 0
+    assert brokers.table.change_write_permission("unknown", is_writable=False) == 0
 
 
 def test_registration_restores_wiped_and_deleted_topics(brokers: Brokers) -> None:

@@ -1,4 +1,4 @@
-"""A nameserver over its socket, as brokers and clients use it."""
+"""A nameserver over its socket, used like brokers and clients do."""
 
 from __future__ import annotations
 
@@ -99,10 +99,10 @@ def test_disconnected_or_unregistered_broker_is_removed() -> None:
         await broker.close()
         await eventually_async(lambda: not service.routes.topics())
         await ask(RequestCode.REGISTER_BROKER, BROKER.to_ext(), BODY.encode())
-        goodbye = {
+        unregister = {
             key: BROKER.to_ext()[key] for key in ("brokerName", "brokerAddr", "clusterName", "brokerId")
         }
-        await ask(RequestCode.UNREGISTER_BROKER, goodbye)
+        await ask(RequestCode.UNREGISTER_BROKER, unregister)
         assert service.routes.topics() == []
 
     with_nameserver(story)
@@ -230,9 +230,13 @@ def test_namesrv_config_is_read_and_updated_as_by_mqadmin() -> None:
         async def version() -> int:
             return int(orjson.loads((await ask(RequestCode.GET_NAMESRV_CONFIG)).ext["version"])["counter"])
 
-        told = await settings()
-        assert told["scanNotActiveBrokerInterval"] == "5000"
-        assert (told["listenPort"], told["orderMessageEnable"], told["data_dir"]) == ("0", "false", "")
+        initial = await settings()
+        assert initial["scanNotActiveBrokerInterval"] == "5000"
+        assert (initial["listenPort"], initial["orderMessageEnable"], initial["data_dir"]) == (
+            "0",
+            "false",
+            "",
+        )
         everything = (await ask(RequestCode.GET_NAMESRV_CONFIG)).body
         await ask(RequestCode.UPDATE_NAMESRV_CONFIG, body=bytes(everything))
         assert await version() == 0
@@ -245,8 +249,11 @@ def test_namesrv_config_is_read_and_updated_as_by_mqadmin() -> None:
         assert await version() == 1
         for body, remark in (
             (b"scanNotActiveBrokerInterval=80\nlistenPort=1", "listen_port: a change needs a restart"),
-            (b"scanNotActiveBrokerInterval=80\nclusterTest=true", "clusterTest is false: always so here"),
-            (b"scanNotActiveBrokerInterval=80\nnoSuchKey=1", "noSuchKey: no such setting here"),
+            (
+                b"scanNotActiveBrokerInterval=80\nclusterTest=true",
+                "clusterTest is false: a constant in RayMQ",
+            ),
+            (b"scanNotActiveBrokerInterval=80\nnoSuchKey=1", "noSuchKey: unknown setting"),
             (b"scanNotActiveBrokerInterval=0", "greater than or equal to 1"),
             (b"", "send lines of key=value"),
         ):
@@ -269,7 +276,7 @@ def test_permanently_failing_expiry_stops_the_nameserver(
     codes: list[int] = []
     host = ServiceHost(
         lambda: build_nameserver(settings, SystemClock(), lambda reason: host.fail(reason)),
-        leave=codes.append,
+        exit_process=codes.append,
     )
     eventually(lambda: codes == [EXIT_SERVICE_FAILED])
     assert host.reason == (

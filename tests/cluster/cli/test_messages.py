@@ -191,4 +191,7 @@ def test_unreachable_cluster_is_reported_in_one_line() -> None:
         assert result.stderr.count("\n") == 1
     named = ["topic", "list", "--nameserver", "nonsense"]
     result = CliRunner().invoke(build(named), named)
-    assert (result.exit_code, result.stderr) == (2, "nameserver address 'nonsense' is not host:port\n")
+    assert (result.exit_code, result.stderr) == (
+        2,
+        "nameserver address 'nonsense' does not have the form host:port\n",
+    )

@@ -1,7 +1,7 @@
 """Stores with many queues.
 
 A start reads no queue and no index file that is unchanged since the last checkpoint, the cost of a checkpoint
-depends on the number of changed queues, and few files are open at once.
+depends on the number of changed queues, and few files are open at a time.
 """
 
 from __future__ import annotations

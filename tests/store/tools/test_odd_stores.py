@@ -65,8 +65,8 @@ def test_command_refuses_a_path_that_is_not_a_directory(root, command):
 @pytest.mark.parametrize(
     ("name", "make", "remedy"),
     [
-        ("raymq.json", make_directory, "move away the directory of that name"),
-        ("raymq.derived", make_directory, "move away the directory of that name"),
+        ("raymq.json", make_directory, "move away the directory"),
+        ("raymq.derived", make_directory, "move away the directory"),
         ("commitlog", make_file, "move away the file of that name"),
         ("consumequeue", make_file, "move away the file of that name"),
         ("index", make_file, "move away the file of that name"),

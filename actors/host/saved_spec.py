@@ -1,7 +1,7 @@
-"""KeptSpec: the last spec of an actor, in `raymq.spec.json` in its directory.
+"""SavedSpec: saves the current spec of an actor in `raymq.spec.json` in the actor's directory.
 
-Ray restarts a dead actor with the arguments of its first start. Settings that were changed since then are in
-this file; it counts only for the actor that wrote it, not for a new one of the same name.
+Ray restarts an actor with the arguments of its first start. The file holds the settings that were changed
+since then. It is used only by the actor that wrote it, not by a new actor of the same name.
 """
 
 from __future__ import annotations
@@ -22,33 +22,33 @@ FILE = "raymq.spec.json"
 
 
 def directory_of(spec: Mapping[str, Any]) -> Path:
-    """Return the directory of an actor's files."""
+    """Return the directory of an actor's files: its store root or its data directory."""
     settings = spec["settings"]
     return Path(settings.get("store_root") or settings["data_dir"])
 
 
-class KeptSpec:
-    """The file of one actor; `actor_id` is Ray's, which stays the same over restarts."""
+class SavedSpec:
+    """The spec file of one actor. `actor_id` is Ray's actor id, which stays the same after a restart."""
 
     def __init__(self, directory: Path, actor_id: str) -> None:
         self._path = directory / FILE
         self._actor_id = actor_id
         self._lock = threading.Lock()
 
-    def load(self, made_with: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the kept spec, or `made_with`. Never raises: a damaged file is logged and ignored."""
+    def load(self, initial: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the saved spec, or `initial` if there is none. A damaged file is logged and ignored."""
         try:
-            kept = orjson.loads(self._path.read_bytes())
-            if kept["actor_id"] == self._actor_id:
-                return dict(kept["spec"])
+            saved = orjson.loads(self._path.read_bytes())
+            if saved["actor_id"] == self._actor_id:
+                return dict(saved["spec"])
         except FileNotFoundError:
             pass
         except (OSError, ValueError, KeyError, TypeError) as error:
             _log.error("settings_file_unreadable", path=str(self._path), error=str(error))
-        return dict(made_with)
+        return dict(initial)
 
-    def keep(self, spec: Mapping[str, Any]) -> None:
-        """Keep the spec for later restarts. Raises OSError."""
+    def save(self, spec: Mapping[str, Any]) -> None:
+        """Save the spec for later restarts. Raises OSError if the file cannot be written."""
         with self._lock:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             replace_file(self._path, orjson.dumps({"actor_id": self._actor_id, "spec": spec}))

@@ -1,4 +1,4 @@
-"""Settings that were changed while an actor ran outlive its process, but not the actor."""
+"""Changed settings are used after a restart of the same actor, but not by a new actor."""
 
 from __future__ import annotations
 
@@ -6,28 +6,28 @@ from pathlib import Path
 
 import pytest
 
-from actors.host.kept_spec import FILE, KeptSpec, directory_of
+from actors.host.saved_spec import FILE, SavedSpec, directory_of
 
-MADE_WITH = {"name": "broker-a-0", "settings": {"permission": 6}}
+INITIAL = {"name": "broker-a-0", "settings": {"permission": 6}}
 CHANGED = {"name": "broker-a-0", "settings": {"permission": 4}}
 
 
 def test_restart_uses_the_changed_settings(tmp_path: Path) -> None:
     directory = tmp_path / "not" / "yet"
-    assert KeptSpec(directory, "actor-1").load(MADE_WITH) == MADE_WITH
-    KeptSpec(directory, "actor-1").keep(CHANGED)
-    assert KeptSpec(directory, "actor-1").load(MADE_WITH) == CHANGED
+    assert SavedSpec(directory, "actor-1").load(INITIAL) == INITIAL
+    SavedSpec(directory, "actor-1").save(CHANGED)
+    assert SavedSpec(directory, "actor-1").load(INITIAL) == CHANGED
 
 
 def test_new_actor_ignores_the_spec_of_its_predecessor(tmp_path: Path) -> None:
-    KeptSpec(tmp_path, "actor-1").keep(CHANGED)
-    assert KeptSpec(tmp_path, "actor-2").load(MADE_WITH) == MADE_WITH
+    SavedSpec(tmp_path, "actor-1").save(CHANGED)
+    assert SavedSpec(tmp_path, "actor-2").load(INITIAL) == INITIAL
 
 
 @pytest.mark.parametrize("damage", [b"", b"{", b"[]", b'{"actor_id": "actor-1"}'])
 def test_damaged_spec_file_does_not_prevent_a_start(tmp_path: Path, damage: bytes) -> None:
     (tmp_path / FILE).write_bytes(damage)
-    assert KeptSpec(tmp_path, "actor-1").load(MADE_WITH) == MADE_WITH
+    assert SavedSpec(tmp_path, "actor-1").load(INITIAL) == INITIAL
 
 
 def test_each_kind_of_actor_has_a_directory() -> None:
