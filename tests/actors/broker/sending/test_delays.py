@@ -37,8 +37,8 @@ def test_delayed_message_is_delivered_after_the_delay_of_its_level(tmp_path: Pat
         assert decode_record((await peer.pull("T", wait_ms=HOLD_MS)).body).body == b"sooner"
         assert await peer.messages("T", queue_id=1) == []
         clock.advance(1)
-        answer = await peer.pull("T", queue_id=1, wait_ms=HOLD_MS, tags="t")
-        message = decode_record(answer.body)
+        response = await peer.pull("T", queue_id=1, wait_ms=HOLD_MS, tags="t")
+        message = decode_record(response.body)
         assert (message.body, message.flag, message.reconsume_times) == (b"late", 9, 3)
         assert message.properties == waiting.properties
         assert message.born_timestamp == waiting.born_timestamp == 77
